@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tiersidecar.decide.mount import mounted_name_fault
 from tiersidecar.domain.cluster_topics import NewPartition, NewTopic, TopicPartition
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid, parse_uuid
@@ -140,6 +141,8 @@ def _plan_of(document: Mapping[str, Any]) -> MountPlan:
 
 
 def _topic_of(document: Mapping[str, Any]) -> NewTopic:
+    if fault := mounted_name_fault(str(document["topic"])):
+        raise ValueError(fault)
     partitions = tuple(_partition_of(one) for one in document["partitions"])
     if [one.partition for one in partitions] != list(range(len(partitions))):
         raise ValueError(f"{document['topic']}: its partitions are not 0, 1, 2…")

@@ -18,6 +18,7 @@ from tiersidecar.decide.mount import (
     TopicRemains,
     decide_end,
     decide_topic,
+    mounted_name_fault,
     next_producer_id,
 )
 from tiersidecar.decide.recover import LeftSegment, RecoveryView, decide_recovery, wanted_manifests
@@ -67,13 +68,14 @@ class FoundPartition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The plan, and what it is made of, by topic.  ``shadowed`` are ids of a name that another id has; ``foreign`` are topics
-    of other clusters, or of none, by the cluster that the store names."""
+    of other clusters, or of none, by the cluster that the store names, ``refused`` says what cannot be mounted, and why."""
 
     plan: MountPlan
     partitions: Mapping[Owner, Sequence[FoundPartition]]
     cluster: ClusterSnapshot | None
     shadowed: Sequence[Owner] = ()
     foreign: Mapping[str, Collection[Owner]] = field(default_factory=dict)
+    refused: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,8 @@ class MountPlanner:
         shelf = StoreClusterShelf(self.store, self.key_prefix, self.blocking)
         cluster = await shelf.latest(former) if former else None
         snapshots = await list_snapshots(self.store, self.key_prefix)
-        found, foreign = await self._partitions(wanted, former, owners, snapshots)
+        refused: set[str] = set()
+        found, foreign = await self._partitions(wanted, former, owners, snapshots, refused)
         chosen, shadowed = _one_of_each_name(found, cluster)
         if not chosen:
             raise MountRefusedError(reason=f"the store has nothing of {former or 'any cluster'} that could be mounted")
@@ -112,10 +115,11 @@ class MountPlanner:
             cluster=cluster,
             shadowed=shadowed,
             foreign=foreign,
+            refused=sorted(refused),
         )
 
     async def _partitions(
-        self, wanted: Wanted, former: str, owners: Mapping[str, str], snapshots: SnapshotKeys
+        self, wanted: Wanted, former: str, owners: Mapping[str, str], snapshots: SnapshotKeys, refused: set[str]
     ) -> tuple[dict[Owner, list[FoundPartition]], dict[str, set[Owner]]]:
         found: defaultdict[Owner, list[FoundPartition]] = defaultdict(list)
         foreign: defaultdict[str, set[Owner]] = defaultdict(set)
@@ -134,6 +138,9 @@ class MountPlanner:
                 async for partition in self._listed(snapshots):
                     owner = partition.owner
                     if wanted.topics and owner.topic not in wanted.topics:
+                        continue
+                    if fault := mounted_name_fault(owner.topic):
+                        refused.add(fault)
                         continue
                     claimed = owners.get(format_uuid(owner.topic_id), _NO_CLUSTER)
                     if claimed != former:

@@ -99,6 +99,8 @@ def _of_partitions(partitions: list[FoundPartition]) -> Iterator[str]:
 
 
 def _of_others(found: Findings) -> Iterator[str]:
+    if found.refused:
+        yield f"left alone: {_named(list(found.refused))}"
     for name, topic_id in found.shadowed:
         yield f"left alone: {name}-{format_uuid(topic_id)}, an earlier topic of that name"
     for cluster, owners in sorted(found.foreign.items()):

@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from zlib import crc32
 
+from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition, NewTopic, TopicPartition
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.topic_names import topic_name_fault
 
 EPOCHS_APART = 1000
 """Elections that may have been after the last one that the bucket knows of.  A client that was never stopped takes no metadata
@@ -24,6 +26,13 @@ STRICT_CONFIGS = {"retention.bytes": "-1", "retention.ms": "-1"}
 NATIVE_CONFIGS = frozenset({"remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable"})
 _PRODUCER_IDS_APART = 1_000_000
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+def mounted_name_fault(name: str) -> str:
+    """Return why no topic of this name is mounted, for people; empty where it may be."""
+    if name in INTERNAL_TOPICS:
+        return f"{name} is internal: a cluster makes its own"
+    return topic_name_fault(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

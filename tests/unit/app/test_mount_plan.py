@@ -191,6 +191,20 @@ async def test_only_the_topics_that_are_asked_for(bucket: Bucket) -> None:
         await bucket.find(replace(WANTED, topics=("typo",)))
 
 
+async def test_a_name_out_of_the_bucket_is_no_path(bucket: Bucket) -> None:
+    """Whatever may write to the bucket could forge the snapshot of a topic."""
+    bucket.store(
+        live(1, 0), live(2, 0, replace(BILLS, topic="__cluster_metadata")), live(3, 0, replace(BILLS, topic=".."))
+    )
+    for forged in (ORDERS, replace(BILLS, topic="../../outside")):
+        bucket.claim(forged)
+        await bucket.snapshot(epoch=1, owner=forged)
+    found = await bucket.find(replace(WANTED, former_cluster_id=FORMER))
+    assert [topic.name for topic in found.plan.topics] == ["orders"]
+    assert found.refused == ["__cluster_metadata is internal: a cluster makes its own", "no topic can be named '..'"]
+    assert any("__cluster_metadata is internal" in note for note in notes_of(found))
+
+
 async def test_an_empty_bucket_is_refused(bucket: Bucket) -> None:
     with pytest.raises(MountRefusedError, match="nothing of any cluster"):
         await bucket.find()

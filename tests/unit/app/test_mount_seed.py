@@ -253,6 +253,8 @@ def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
     [
         pytest.param('"version": 1', '"version": 2', "use the release that wrote it", id="a later release's"),
         pytest.param('"tiersidecar-mount"', '"else"', "use the release", id="another file"),
+        pytest.param('"orders"', '"../../etc"', "is no name of a topic", id="a path out of the log dir"),
+        pytest.param('"orders"', '"__cluster_metadata"', "is internal", id="the cluster's own metadata"),
         pytest.param('"partition": 1', '"partition": 7', "are not 0, 1, 2", id="a partition that is missing"),
         pytest.param('"start_offset": 20', '"start_offset": -20', "start_offset -20", id="an offset below 0"),
         pytest.param('"leader_epoch": 1007', '"leader_epoch": 9999999999', "leader_epoch 9999999999", id="no int32"),

@@ -28,6 +28,7 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, f
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import Pause
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataSnapshot
+from tiersidecar.domain.topic_names import topic_name_fault
 from tiersidecar.formats.metadata.serde import read_snapshot, write_snapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 
@@ -153,9 +154,9 @@ def _read_head(text: bytes, where: str) -> dict[str, Any]:
 
 
 def _snapshot_of(head: Mapping[str, Any], frame: bytes, where: str) -> PartitionSnapshot:
-    owner = TopicIdPartition(
-        topic_id=parse_uuid(head["topic_id"]), topic=str(head["topic"]), partition=_integer(head["partition"])
-    )
+    if fault := topic_name_fault(topic := str(head["topic"])):
+        raise ValueError(fault)
+    owner = TopicIdPartition(topic_id=parse_uuid(head["topic_id"]), topic=topic, partition=_integer(head["partition"]))
     segments = tuple(_segment_of(owner, record) for record in _read_records(head, frame, where))
     if len(segments) != _integer(head["segments"]):
         raise ValueError(f"{len(segments)} segments where its head says {head['segments']}")

@@ -13,6 +13,7 @@ from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.topic_names import topic_name_fault
 
 VERSION = 1
 
@@ -140,11 +141,11 @@ def _document(partition: PlannedPartition) -> dict[str, Any]:
 
 
 def _partition(row: Mapping[str, Any]) -> PlannedPartition:
-    records = row["records"]
+    records, topic = row["records"], str(row["topic"])
+    if fault := topic_name_fault(topic):
+        raise ValueError(fault)
     return PlannedPartition(
-        owner=TopicIdPartition(
-            topic_id=parse_uuid(row["topic_id"]), topic=str(row["topic"]), partition=int(row["partition"])
-        ),
+        owner=TopicIdPartition(topic_id=parse_uuid(row["topic_id"]), topic=topic, partition=int(row["partition"])),
         log_start_offset=Offset(int(row["log_start_offset"])),
         leader_epochs=tuple(
             EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in row["leader_epochs"]

@@ -192,3 +192,10 @@ async def test_what_else_lies_there_is_passed_over(store: MemoryStore) -> None:
     for name in ("x", "AAAA/0/1.snapshot", "!!!!!!!!!!!!!!!!!!!!!!/0/0000000001-0000000000000000001.snapshot"):
         await store.put_object(f"{PREFIX}.tiersidecar/snapshots/{name}", BytesBody(b""))
     assert await list_snapshots(store, PREFIX) == {}
+
+
+def test_a_snapshot_whose_topic_is_a_path_is_no_snapshot() -> None:
+    """What may write to the bucket could name files outside of a broker's log dirs (issue 21)."""
+    forged = replace(FULL, topic_id_partition=replace(TOPIC_ID_PARTITION, topic="../../etc"), segments=())
+    with pytest.raises(CorruptDataError, match="is no name of a topic"):
+        read_partition_snapshot(write_partition_snapshot(forged), where="key")

@@ -204,3 +204,10 @@ def test_what_is_no_plan(text: str, message: str, tmp_path: Path) -> None:
         read_plan(path)
     with pytest.raises(HandoverError, match="No such file"):
         read_plan(tmp_path / "none.json")
+
+
+def test_a_plan_with_a_path_for_a_name_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(plan(planned(owner=replace(ORDERS, topic="../../etc"))), path)
+    with pytest.raises(HandoverError, match="is no name of a topic"):
+        read_plan(path)
