@@ -19,6 +19,7 @@ from tiersidecar.domain.errors import MountRefusedError
 _LOCK = ".lock"
 _FRESH = ".new"
 _MODE = 0o644
+_SECRET = 0o600
 _ROOT = 0
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -93,15 +94,17 @@ def locked_log_dir(log_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def put_file(path: Path, data: bytes) -> None:
-    """Make or replace the file, whole or not at all, and durably.
+def put_file(path: Path, data: bytes, *, like: Path | None = None) -> None:
+    """Make or replace the file, whole or not at all, and durably; it may be read and written by the same as ``like``.
 
     Raises:
         OSError: it cannot be written.
     """
     fresh = fresh_name(path)
     fresh.unlink(missing_ok=True)  # what was left of an earlier run, or a link
-    with os.fdopen(_open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+    with os.fdopen(_open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _SECRET if like else _MODE), "wb") as file:
+        if like is not None:
+            os.fchmod(file.fileno(), stat.S_IMODE(like.lstat().st_mode))
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -123,9 +126,9 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _open(path: Path, flags: int) -> int:
+def _open(path: Path, flags: int, mode: int = _MODE) -> int:
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
             require_no_link(path)

@@ -252,6 +252,6 @@ def _require_no_metadata(directory: Path) -> None:
 def _write(one: NewFile) -> None:
     one.path.parent.mkdir(exist_ok=True)
     if one.backup is not None and not one.backup.exists():
-        put_file(one.backup, one.path.read_bytes())
-    put_file(one.path, one.data)
+        put_file(one.backup, one.path.read_bytes(), like=one.path)
+    put_file(one.path, one.data, like=one.path if one.backup else None)
     sync_directory(one.path.parent.parent)

@@ -109,6 +109,13 @@ def test_it_goes_on_where_it_was_ended(node: Node) -> None:
     assert look_at_node(PLAN, node.properties).steps == []
 
 
+def test_what_may_not_be_read_by_others_stays_so(node: Node) -> None:
+    """The first records have the SCRAM credentials of users."""
+    (node.dirs[0] / BOOTSTRAP).chmod(0o600)
+    sow(look_at_node(PLAN, node.properties))
+    assert {path.stat().st_mode & 0o777 for path in node.dirs[0].glob(f"{BOOTSTRAP}*")} == {0o600}
+
+
 def test_a_controller_alone_has_no_replicas(node: Node) -> None:
     node.have_roles("controller")
     sow(look_at_node(PLAN, node.properties))
