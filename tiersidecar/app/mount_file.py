@@ -55,9 +55,14 @@ def write_plan(plan: MountPlan, path: Path) -> None:
     """Write the file, which must not be there yet.
 
     Raises:
-        ConfigError: it is, or it cannot be written.
+        ConfigError: it is, it cannot be written, or ``read_plan`` would refuse it.
     """
-    text = json.dumps(plan_document(plan), indent=1, ensure_ascii=False) + "\n"
+    document = plan_document(plan)
+    try:
+        _plan_of(document)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(source=str(path), faults=(f"is not written: {error}",)) from error
+    text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
     try:
         with path.open("x") as file:
             file.write(text)

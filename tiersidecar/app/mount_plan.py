@@ -16,6 +16,7 @@ from tiersidecar.decide.mount import (
     PartitionEnd,
     PartitionRemains,
     TopicRemains,
+    believed_epoch,
     decide_end,
     decide_topic,
     mounted_name_fault,
@@ -68,7 +69,8 @@ class FoundPartition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The plan, and what it is made of, by topic.  ``shadowed`` are ids of a name that another id has; ``foreign`` are topics
-    of other clusters, or of none, by the cluster that the store names, ``refused`` says what cannot be mounted, and why."""
+    of other clusters, or of none, by the cluster that the store names, ``refused`` says what cannot be mounted, and why.
+    ``doubtful_epochs`` are committed by groups, by topic, and no leader's."""
 
     plan: MountPlan
     partitions: Mapping[Owner, Sequence[FoundPartition]]
@@ -76,6 +78,7 @@ class Findings:
     shadowed: Sequence[Owner] = ()
     foreign: Mapping[str, Collection[Owner]] = field(default_factory=dict)
     refused: Sequence[str] = ()
+    doubtful_epochs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,8 @@ class MountPlanner:
         if not chosen:
             raise MountRefusedError(reason=f"the store has nothing of {former or 'any cluster'} that could be mounted")
         self.say("deciding")
-        plan = self._plan(wanted, former, {owner: found[owner] for owner in chosen}, cluster)
+        doubtful: dict[str, int] = {}
+        plan = self._plan(wanted, former, {owner: found[owner] for owner in chosen}, cluster, doubtful)
         return Findings(
             plan=plan,
             partitions={owner: found[owner] for owner in chosen},
@@ -116,6 +120,7 @@ class MountPlanner:
             shadowed=shadowed,
             foreign=foreign,
             refused=sorted(refused),
+            doubtful_epochs=doubtful,
         )
 
     async def _partitions(
@@ -230,6 +235,7 @@ class MountPlanner:
         former: str,
         found: Mapping[Owner, Sequence[FoundPartition]],
         cluster: ClusterSnapshot | None,
+        doubtful: dict[str, int],
     ) -> MountPlan:
         committed = _committed_epochs(cluster)
         partitions = [one for several in found.values() for one in several]
@@ -243,6 +249,8 @@ class MountPlanner:
                 described=described if described is not None and described.topic_id == topic_id else None,
                 committed_epoch=committed.get(name, -1),
             )
+            if believed_epoch(remains) < remains.committed_epoch:
+                doubtful[name] = remains.committed_epoch
             topics.append(decide_topic(remains, wanted.brokers, wanted.replication_factor))
         return MountPlan(
             made_ms=self.clock.now_ms(),

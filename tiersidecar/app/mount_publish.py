@@ -266,12 +266,15 @@ class MountPublisher:
         if cluster is None:
             return report
         ends = {(owner.topic, owner.partition): one.start_offset for owner, one in self._plan.partitions()}
+        epochs = {(owner.topic, owner.partition): one.leader_epoch for owner, one in self._plan.partitions()}
         names = sorted(cluster.groups)
         for start in range(0, len(names), _GROUPS_AT_ONCE):
             self._say(f"restoring groups: {start:,} of {len(names):,}")
             chunk = names[start : start + _GROUPS_AT_ONCE]
             known = await self._commits_of(chunk)
-            wanted = {group: decide_group(cluster.groups[group], ends, known[group].commits.keys()) for group in chunk}
+            wanted = {
+                group: decide_group(cluster.groups[group], ends, known[group].commits.keys(), epochs) for group in chunk
+            }
             errors = await asyncio.gather(*(self._restore(known[group], group, wanted[group]) for group in chunk))
             for group, error in zip(chunk, errors, strict=True):
                 report.take(group, wanted[group], error)

@@ -50,6 +50,8 @@ def _of_settings(found: Findings) -> Iterator[str]:
             "Topics get retention.ms=-1 and retention.bytes=-1, and as many partitions as the bucket knows: edit the file"
         )
         return
+    if doubtful := [f"{topic} ({epoch})" for topic, epoch in found.doubtful_epochs.items()]:
+        yield f"groups have committed leader epochs that no leader had, which are left out: {_named(doubtful)}"
     if found.cluster.groups_problem:
         yield f"some groups are older than the snapshot of the cluster says: {found.cluster.groups_problem}"
     unknown = sorted(topic.name for topic in found.plan.topics if topic.name not in found.cluster.topics)

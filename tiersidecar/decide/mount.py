@@ -8,11 +8,12 @@ of, so that history, groups and clients know none from the future.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition, NewTopic, TopicPartition
+from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -21,6 +22,8 @@ from tiersidecar.domain.topic_names import topic_name_fault
 EPOCHS_APART = 1000
 """Elections that may have been after the last one that the bucket knows of.  A client that was never stopped takes no metadata
 of an earlier epoch than it has seen."""
+MOST_LEADER_EPOCH = 2**31 - 1 - 1000 * EPOCHS_APART
+"""Of a history that can be mounted: elections come after it, and more mounts."""
 STRICT_CONFIGS = {"retention.bytes": "-1", "retention.ms": "-1"}
 """Of a topic whose settings are not known: its broker deletes nothing by itself."""
 NATIVE_CONFIGS = frozenset({"remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable"})
@@ -115,13 +118,20 @@ def decide_topic(remains: TopicRemains, brokers: Sequence[int], replication_fact
 
     It has as many partitions as it had, with replicas spread over ``brokers`` as evenly as by ``CreateTopics``, and no more of
     them than there are brokers.  All its partitions get leader epochs above all that anything speaks of.
+
+    Raises:
+        MountRefusedError: there are hardly any leader epochs left.
     """
     described = remains.described
+    known = _known_epoch(remains)
+    if known > MOST_LEADER_EPOCH:
+        raise MountRefusedError(
+            reason=f"{remains.name} has the leader epoch {known}, which leaves no room for higher ones: the snapshot or the "
+            "manifest that names it is damaged or forged. Move it away, or leave the topic out (--topic)"
+        )
     count = max([0, *(number + 1 for number in remains.ends), 0 if described is None else len(described.leader_epochs)])
     wanted = replication_factor or (3 if described is None else described.replication_factor)
-    epochs = [remains.committed_epoch, *(end.leader_epoch for end in remains.ends.values())]
-    epochs += [] if described is None else described.leader_epochs
-    leader_epoch = max(max(epochs), 0) + EPOCHS_APART
+    leader_epoch = max(known, believed_epoch(remains), 0) + EPOCHS_APART
     configs = STRICT_CONFIGS if described is None else described.configs
     return NewTopic(
         name=remains.name,
@@ -137,6 +147,18 @@ def decide_topic(remains: TopicRemains, brokers: Sequence[int], replication_fact
         ),
         configs=tuple(sorted((key, value) for key, value in configs.items() if key not in NATIVE_CONFIGS)),
     )
+
+
+def believed_epoch(remains: TopicRemains) -> int:
+    """Return the highest epoch that groups have committed, as far as it can be one of the cluster: a broker takes any from a
+    client."""
+    return min(remains.committed_epoch, max(_known_epoch(remains), 0) + EPOCHS_APART)
+
+
+def _known_epoch(remains: TopicRemains) -> int:
+    """The highest that brokers have said."""
+    described = () if remains.described is None else remains.described.leader_epochs
+    return max([-1, *described, *(end.leader_epoch for end in remains.ends.values())])
 
 
 def _replicas(topic: str, number: int, brokers: Sequence[int], count: int) -> tuple[int, ...]:
@@ -165,8 +187,10 @@ def decide_group(
     commits: Mapping[TopicPartition, Commit],
     ends: Mapping[TopicPartition, int],
     known: Collection[TopicPartition],
+    epochs: Mapping[TopicPartition, int],
 ) -> GroupRestore:
-    """Return what to commit for a group, of which the new cluster ``known``-s some partitions' commits already.
+    """Return what to commit for a group, of which the new cluster ``known``-s some partitions' commits already.  ``epochs`` are
+    the leader epochs in which the partitions begin there: a client would wait forever for one above, so it is left out.
 
     Nothing is committed on partitions that are not mounted.  What a group has read beyond N is lost, and other records will
     have those offsets: it goes on at N.
@@ -180,6 +204,8 @@ def decide_group(
         if place in known:
             there_already += 1
             continue
+        if commit.leader_epoch > epochs[place]:
+            commit = replace(commit, leader_epoch=-1)
         end = ends[place]
         if commit.offset > end:
             ahead[place] = (commit.offset, end)

@@ -14,6 +14,7 @@ from tests.support.metadata_events import FINISHED, added
 from tests.unit.reconcile.test_bucket_walk import manifest_of
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import StoreShelf
+from tiersidecar.app.mount_file import read_plan, write_plan
 from tiersidecar.app.mount_plan import Findings, MountPlanner, Wanted
 from tiersidecar.app.mount_report import notes_of, rows_of
 from tiersidecar.decide.mount import EPOCHS_APART, STRICT_CONFIGS
@@ -78,7 +79,7 @@ class Bucket:
                 )
             )
 
-    async def cluster(self, **topics: ClusterTopic) -> None:
+    async def cluster(self, committed_epoch: int = 31, **topics: ClusterTopic) -> None:
         async with DirectoryStore(str(self.root))() as store:
             await StoreClusterShelf(store, "", InlineBlocking()).put(
                 ClusterSnapshot(
@@ -86,7 +87,7 @@ class Bucket:
                     written_ms=100,
                     broker_id=1,
                     topics=topics,
-                    groups={"billing": {("orders", 0): Commit(offset=4, leader_epoch=31)}},
+                    groups={"billing": {("orders", 0): Commit(offset=4, leader_epoch=committed_epoch)}},
                 )
             )
 
@@ -203,6 +204,17 @@ async def test_a_name_out_of_the_bucket_is_no_path(bucket: Bucket) -> None:
     assert [topic.name for topic in found.plan.topics] == ["orders"]
     assert found.refused == ["__cluster_metadata is internal: a cluster makes its own", "no topic can be named '..'"]
     assert any("__cluster_metadata is internal" in note for note in notes_of(found))
+
+
+async def test_no_consumer_can_spoil_the_mount_by_a_committed_epoch(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.store(live(1, 0))
+    bucket.claim(ORDERS)
+    await bucket.cluster(committed_epoch=2**31 - 1, orders=described(ORDERS))
+    found = await bucket.find()
+    assert found.plan.topics[0].partitions[0].leader_epoch == 7 + 2 * EPOCHS_APART
+    assert any("no leader had, which are left out: orders (2147483647)" in note for note in notes_of(found))
+    write_plan(found.plan, tmp_path / "mount.json")
+    assert read_plan(tmp_path / "mount.json") == found.plan
 
 
 async def test_an_empty_bucket_is_refused(bucket: Bucket) -> None:

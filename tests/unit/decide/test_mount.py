@@ -22,6 +22,7 @@ from tiersidecar.decide.mount import (
     partition_fault,
 )
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition
+from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
@@ -123,10 +124,31 @@ def test_a_topic_is_as_it_was() -> None:
 
 
 def test_a_topic_whose_settings_are_not_known_loses_nothing_by_defaults() -> None:
-    topic = decide_topic(TopicRemains(name="orders", topic_id=TOPIC_ID, ends={2: ending(9)}, committed_epoch=31), [5])
+    topic = decide_topic(
+        TopicRemains(name="orders", topic_id=TOPIC_ID, ends={2: ending(9)}, committed_epoch=31), [5]
+    )
     assert dict(topic.configs) == STRICT_CONFIGS
     assert [(one.start_offset, one.replicas) for one in topic.partitions] == [(0, (5,)), (0, (5,)), (9, (5,))]
     assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART, "a group has committed that epoch"
+
+
+@pytest.mark.parametrize(
+    ("committed", "planned"),
+    [
+        pytest.param(9 + EPOCHS_APART, 9 + 2 * EPOCHS_APART, id="elections that the bucket never heard of"),
+        pytest.param(2**31 - 1, 9 + 2 * EPOCHS_APART, id="one that a client made up: a broker takes any"),
+        pytest.param(-1, 9 + EPOCHS_APART, id="none"),
+    ],
+)
+def test_which_committed_epochs_are_believed(committed: int, planned: int) -> None:
+    remains = TopicRemains(name="orders", topic_id=TOPIC_ID, ends={0: ending(9, 9)}, committed_epoch=committed)
+    assert decide_topic(remains, [1]).partitions[0].leader_epoch == planned
+
+
+def test_a_forged_epoch_that_leaves_no_higher_one_is_refused_and_named() -> None:
+    remains = TopicRemains(name="orders", topic_id=TOPIC_ID, ends={0: ending(9, 2**31 - 1)})
+    with pytest.raises(MountRefusedError, match="orders has the leader epoch 2147483647"):
+        decide_topic(remains, [1])
 
 
 def test_replicas_are_as_many_as_are_asked_for_and_no_more_than_brokers() -> None:
@@ -150,6 +172,8 @@ def test_producer_ids_begin_far_above_those_of_the_history() -> None:
                      id="one that had read all that was copied goes on with what comes"),
         pytest.param(Commit(offset=25, leader_epoch=3, metadata="m"), [], Commit(offset=20, metadata="m"), (25, 20),
                      id="one that had read what is lost goes on where new records begin, and is named"),
+        pytest.param(Commit(offset=7, leader_epoch=1006), [], Commit(offset=7), None,
+                     id="an epoch that no leader had would have the group wait forever"),
         pytest.param(Commit(offset=7), [("orders", 0)], None, None, id="what it has committed in the new cluster stays"),
     ],
 )  # fmt: skip
@@ -157,7 +181,7 @@ def test_where_a_group_goes_on(
     committed: Commit, known: list[tuple[str, int]], wanted: Commit | None, ahead: tuple[int, int] | None
 ) -> None:
     place = "orders", 0
-    restore = decide_group({place: committed, ("other", 0): committed}, {place: 20}, known)
+    restore = decide_group({place: committed, ("other", 0): committed}, {place: 20}, known, {place: 1005})
     assert dict(restore.commits) == ({} if wanted is None else {place: wanted}), "and nothing of what is not mounted"
     assert dict(restore.ahead) == ({} if ahead is None else {place: ahead})
     assert restore.there_already == len(known)
