@@ -128,6 +128,8 @@ def _plan_of(document: Mapping[str, Any]) -> MountPlan:
     topics = tuple(_topic_of(one) for one in document["topics"])
     if len({topic.name for topic in topics}) != len(topics):
         raise ValueError("a topic is there twice")
+    if len({topic.topic_id for topic in topics}) != len(topics):
+        raise ValueError("two topics have one topic_id")
     return MountPlan(
         made_ms=int(document["made_ms"]),
         former_cluster_id=str(document["former_cluster_id"]),

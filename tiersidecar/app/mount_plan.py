@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, read_manifests, walk_bucket
+from tiersidecar.tasks.topic_owners import owner_key
 
 _PARTITIONS_AT_ONCE = 16
 _NO_CLUSTER = ""
@@ -107,6 +109,13 @@ class MountPlanner:
         snapshots = await list_snapshots(self.store, self.key_prefix)
         refused: set[str] = set()
         found, foreign = await self._partitions(wanted, former, owners, snapshots, refused)
+        for name, topic_id in await self._misnamed(found, cluster):
+            refused.add(f"{name}-{format_uuid(topic_id)}, whose id is another topic's")
+            del found[name, topic_id]
+        for owner, several in list(found.items()):
+            if not _is_there(owner, several, cluster):
+                refused.add(f"{owner[0]}-{format_uuid(owner[1])}, of which no segment can be mounted")
+                del found[owner]
         chosen, shadowed = _one_of_each_name(found, cluster)
         if not chosen:
             raise MountRefusedError(reason=f"the store has nothing of {former or 'any cluster'} that could be mounted")
@@ -158,6 +167,27 @@ class MountPlanner:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         return dict(found), dict(foreign)
+
+    async def _misnamed(
+        self, found: Mapping[Owner, Sequence[FoundPartition]], cluster: ClusterSnapshot | None
+    ) -> list[Owner]:
+        """The topics with an id that another name has: by its owner object, else by the cluster, else with more segments."""
+        by_id: defaultdict[Uuid, list[str]] = defaultdict(list)
+        for name, topic_id in found:
+            by_id[topic_id].append(name)
+        wrong: list[Owner] = []
+        for topic_id, names in by_id.items():
+            right = await self._owner_name(topic_id) or _likely_name(topic_id, names, found, cluster)
+            wrong += [(name, topic_id) for name in names if name != right]
+        return wrong
+
+    async def _owner_name(self, topic_id: Uuid) -> str:
+        """The name under which the id was claimed; empty if the store does not say."""
+        try:
+            name = json.loads(await self.store.fetch_object(owner_key(self.key_prefix, topic_id)))["topic"]
+        except (ObjectNotFoundError, KeyError, RecursionError, TypeError, ValueError):
+            return ""
+        return name if isinstance(name, str) else ""
 
     async def _listed(self, snapshots: SnapshotKeys) -> AsyncIterator[BucketPartition]:
         """Yield partitions that have objects, and after them those that only have a snapshot, whose topics are named by it."""
@@ -276,6 +306,25 @@ def _former_cluster(owners: Mapping[str, str], wanted: Wanted) -> str:
             reason=f"the store has data of {len(clusters)} clusters ({', '.join(clusters)}): name one by --former-cluster"
         )
     return clusters[0] if clusters else _NO_CLUSTER
+
+
+def _likely_name(
+    topic_id: Uuid,
+    names: Sequence[str],
+    found: Mapping[Owner, Sequence[FoundPartition]],
+    cluster: ClusterSnapshot | None,
+) -> str:
+    def rank(name: str) -> tuple[bool, int, str]:
+        described = None if cluster is None else cluster.topics.get(name)
+        segments = sum(one.end.segments for one in found[name, topic_id])
+        return described is not None and described.topic_id == topic_id, segments, name
+
+    return max(names, key=rank)
+
+
+def _is_there(owner: Owner, several: Sequence[FoundPartition], cluster: ClusterSnapshot | None) -> bool:
+    described = None if cluster is None else cluster.topics.get(owner[0])
+    return any(one.end.is_known for one in several) or (described is not None and described.topic_id == owner[1])
 
 
 def _one_of_each_name(

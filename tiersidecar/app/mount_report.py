@@ -31,6 +31,7 @@ def rows_of(found: Findings) -> list[dict[str, Any]]:
                     "snapshot_ms": one.snapshot_ms,
                 }
                 for one in sorted(found.partitions[topic.name, topic.topic_id], key=lambda one: one.owner.partition)
+                if one.owner.partition < len(topic.partitions)
             ],
         }
         for topic in found.plan.topics
@@ -85,7 +86,7 @@ def _of_partitions(partitions: list[FoundPartition]) -> Iterator[str]:
             yield f"{one.owner}: {problem}"
     if holes := [f"{one.owner} [{a}, {b})" for one in partitions for a, b in one.end.holes]:
         yield f"offsets that no segment has: {_named(holes)}"
-    if without := sorted(str(one.owner) for one in partitions if one.snapshot_ms is None):
+    if without := sorted(str(one.owner) for one in partitions if one.snapshot_ms is None and one.end.is_known):
         yield (
             f"{len(without):,} partitions have no snapshot, such as {_named(without)}: what users deleted is not known, and "
             "readable again as far as its objects are there"

@@ -62,6 +62,11 @@ class PartitionEnd:
     last: RemoteLogSegmentMetadata | None = None
     holes: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether a segment or a snapshot tells of the partition: an object alone may be there by mistake."""
+        return self.leader_epoch >= 0
+
 
 def decide_end(remains: PartitionRemains) -> PartitionEnd:
     """Return where the partition's log ended, as far as its copies are left.
@@ -122,14 +127,14 @@ def decide_topic(remains: TopicRemains, brokers: Sequence[int], replication_fact
     Raises:
         MountRefusedError: there are hardly any leader epochs left.
     """
-    described = remains.described
+    described, there = remains.described, [number for number, end in remains.ends.items() if end.is_known]
     known = _known_epoch(remains)
     if known > MOST_LEADER_EPOCH:
         raise MountRefusedError(
             reason=f"{remains.name} has the leader epoch {known}, which leaves no room for higher ones: the snapshot or the "
             "manifest that names it is damaged or forged. Move it away, or leave the topic out (--topic)"
         )
-    count = max([0, *(number + 1 for number in remains.ends), 0 if described is None else len(described.leader_epochs)])
+    count = max([0, *(number + 1 for number in there), 0 if described is None else len(described.leader_epochs)])
     wanted = replication_factor or (3 if described is None else described.replication_factor)
     leader_epoch = max(known, believed_epoch(remains), 0) + EPOCHS_APART
     configs = STRICT_CONFIGS if described is None else described.configs

@@ -217,6 +217,32 @@ async def test_no_consumer_can_spoil_the_mount_by_a_committed_epoch(bucket: Buck
     assert read_plan(tmp_path / "mount.json") == found.plan
 
 
+async def test_stray_objects_make_neither_partitions_nor_topics(bucket: Bucket) -> None:
+    bucket.store(live(1, 0))
+    bucket.store(live(2, 0, replace(ORDERS, partition=200_000)), live(3, 0, ANEW), but="rsm-manifest")
+    found = await bucket.find()
+    assert [(topic.topic_id, len(topic.partitions)) for topic in found.plan.topics] == [(ORDERS.topic_id, 1)]
+    assert len(rows_of(found)[0]["ends"]) == 1
+    notes = "\n".join(notes_of(found))
+    assert "orders-200000 at 0" in notes
+    assert "of which no segment can be mounted" in notes
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+async def test_an_id_has_one_name(bucket: Bucket, is_claimed: bool) -> None:
+    """A key of another name with a topic's id would be a second topic of that id in the new cluster."""
+    other = replace(ORDERS, topic="orderz")
+    bucket.store(live(1, 0), live(2, 10))
+    bucket.store(live(3, 0, other), *((live(4, 10, other), live(5, 20, other)) if is_claimed else ()))
+    if is_claimed:
+        bucket.claim(ORDERS)
+    found = await bucket.find()
+    assert [topic.name for topic in found.plan.topics] == ["orders"], (
+        "by the owner object, else by what there is more of"
+    )
+    assert any("whose id is another topic's" in note for note in notes_of(found))
+
+
 async def test_an_empty_bucket_is_refused(bucket: Bucket) -> None:
     with pytest.raises(MountRefusedError, match="nothing of any cluster"):
         await bucket.find()

@@ -116,6 +116,13 @@ def test_what_may_not_be_read_by_others_stays_so(node: Node) -> None:
     assert {path.stat().st_mode & 0o777 for path in node.dirs[0].glob(f"{BOOTSTRAP}*")} == {0o600}
 
 
+def test_a_plan_with_one_id_for_two_topics_is_neither_written_nor_read(tmp_path: Path) -> None:
+    twice = replace(PLAN, topics=(*PLAN.topics, replace(PLAN.topics[0], name="orderz")))
+    with pytest.raises(ConfigError, match="two topics have one topic_id"):
+        write_plan(twice, tmp_path / "mount.json")
+    assert not (tmp_path / "mount.json").exists()
+
+
 def test_a_controller_alone_has_no_replicas(node: Node) -> None:
     node.have_roles("controller")
     sow(look_at_node(PLAN, node.properties))

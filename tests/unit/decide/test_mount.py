@@ -103,6 +103,11 @@ def test_only_a_copy_that_ends_where_the_log_goes_on_tells_which_transactions_ar
     assert decide_end(PartitionRemains(segments=[last], log_start=30)).last is None
 
 
+def test_an_object_that_cannot_be_mounted_makes_no_partition() -> None:
+    ends = {0: ending(9), 200_000: decide_end(PartitionRemains())}
+    assert len(decide_topic(TopicRemains(name="orders", topic_id=TOPIC_ID, ends=ends), [1]).partitions) == 1
+
+
 def ending(end: int, epoch: int = 0) -> PartitionEnd:
     return PartitionEnd(start=0, end=end, leader_epoch=epoch)
 
@@ -124,9 +129,7 @@ def test_a_topic_is_as_it_was() -> None:
 
 
 def test_a_topic_whose_settings_are_not_known_loses_nothing_by_defaults() -> None:
-    topic = decide_topic(
-        TopicRemains(name="orders", topic_id=TOPIC_ID, ends={2: ending(9)}, committed_epoch=31), [5]
-    )
+    topic = decide_topic(TopicRemains(name="orders", topic_id=TOPIC_ID, ends={2: ending(9)}, committed_epoch=31), [5])
     assert dict(topic.configs) == STRICT_CONFIGS
     assert [(one.start_offset, one.replicas) for one in topic.partitions] == [(0, (5,)), (0, (5,)), (9, (5,))]
     assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART, "a group has committed that epoch"
