@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid, parse_uuid
 
 FORMAT, FORMAT_VERSION = "tiersidecar-mount", 1
-_MOST_INT32 = 2**31 - 1
+_MOST_INT16, _MOST_INT32, _MOST_INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1
+_MOST_TEXT_BYTES = 32_767
+"""Of a string in Kafka's messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +90,9 @@ def read_plan(path: Path) -> MountPlan:
         return _plan_of(document)
     except OSError as error:
         raise ConfigError(source=str(path), faults=(f"cannot be read: {error}",)) from error
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
-        raise ConfigError(source=str(path), faults=(f"no plan of `mount plan`: {error!r}",)) from error
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(source=str(path), faults=(f"no plan of `mount plan`: {reason}",)) from error
 
 
 def plan_document(plan: MountPlan) -> dict[str, Any]:
@@ -131,15 +134,12 @@ def _plan_of(document: Mapping[str, Any]) -> MountPlan:
     if len({topic.topic_id for topic in topics}) != len(topics):
         raise ValueError("two topics have one topic_id")
     return MountPlan(
-        made_ms=int(document["made_ms"]),
-        former_cluster_id=str(document["former_cluster_id"]),
+        made_ms=_number(document, "made_ms", _MOST_INT64),
+        former_cluster_id=_text(document["former_cluster_id"], "former_cluster_id"),
         topics=topics,
-        next_producer_id=int(document["next_producer_id"]),
+        next_producer_id=_number(document, "next_producer_id", _MOST_INT64),
         open_transactions={
-            (str(topic["topic"]), int(one["partition"])): tuple(
-                OpenTransaction(producer_id=int(pid), producer_epoch=int(epoch), first_offset=int(first))
-                for pid, epoch, first in one["open_transactions"]
-            )
+            (topic["topic"], one["partition"]): tuple(_open_transaction(values) for values in one["open_transactions"])
             for topic in document["topics"]
             for one in topic["partitions"]
             if one["open_transactions"]
@@ -148,28 +148,60 @@ def _plan_of(document: Mapping[str, Any]) -> MountPlan:
 
 
 def _topic_of(document: Mapping[str, Any]) -> NewTopic:
-    if fault := mounted_name_fault(str(document["topic"])):
+    name = _text(document["topic"], "topic")
+    if fault := mounted_name_fault(name):
         raise ValueError(fault)
-    partitions = tuple(_partition_of(one) for one in document["partitions"])
+    try:
+        partitions = _partitions_of(document["partitions"])
+        configs = {_text(key, "a setting"): _text(value, key) for key, value in document["configs"].items()}
+        topic_id = parse_uuid(_text(document["topic_id"], "topic_id"))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+    return NewTopic(name=name, topic_id=topic_id, partitions=partitions, configs=tuple(sorted(configs.items())))
+
+
+def _partitions_of(documents: Sequence[Mapping[str, Any]]) -> tuple[NewPartition, ...]:
+    partitions = tuple(_partition_of(one) for one in documents)
     if [one.partition for one in partitions] != list(range(len(partitions))):
-        raise ValueError(f"{document['topic']}: its partitions are not 0, 1, 2…")
-    return NewTopic(
-        name=str(document["topic"]),
-        topic_id=parse_uuid(document["topic_id"]),
-        partitions=partitions,
-        configs=tuple(sorted((str(key), str(value)) for key, value in document["configs"].items())),
-    )
+        raise ValueError("its partitions are not 0, 1, 2…")
+    return partitions
 
 
 def _partition_of(document: Mapping[str, Any]) -> NewPartition:
-    one = NewPartition(
-        partition=int(document["partition"]),
-        replicas=tuple(int(replica) for replica in document["replicas"]),
-        leader_epoch=int(document["leader_epoch"]),
-        start_offset=int(document["start_offset"]),
+    replicas = tuple(_integer(replica, "a replica", _MOST_INT32) for replica in document["replicas"])
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise ValueError(f"replicas {list(replicas)}")
+    return NewPartition(
+        partition=_number(document, "partition", _MOST_INT32),
+        replicas=replicas,
+        leader_epoch=_number(document, "leader_epoch", _MOST_INT32 - 1),
+        start_offset=_number(document, "start_offset", _MOST_INT64),
     )
-    if not one.replicas or len(set(one.replicas)) != len(one.replicas) or min(one.replicas) < 0:
-        raise ValueError(f"replicas {list(one.replicas)}")
-    if one.start_offset < 0 or not 0 <= one.leader_epoch < _MOST_INT32:
-        raise ValueError(f"start_offset {one.start_offset}, leader_epoch {one.leader_epoch}")
-    return one
+
+
+def _open_transaction(values: Sequence[object]) -> OpenTransaction:
+    producer_id, producer_epoch, first_offset = values
+    return OpenTransaction(
+        producer_id=_integer(producer_id, "a producer id", _MOST_INT64),
+        producer_epoch=_integer(producer_epoch, "a producer epoch", _MOST_INT16),
+        first_offset=_integer(first_offset, "the first offset of a transaction", _MOST_INT64),
+    )
+
+
+def _number(document: Mapping[str, Any], name: str, most: int) -> int:
+    return _integer(document[name], name, most)
+
+
+def _integer(value: object, name: str, most: int) -> int:
+    """What Kafka has as an int16, int32 or int64 that is not negative."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name} {json.dumps(value)} is no integer from 0 to {most}")
+    return value
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f'{name} {json.dumps(value)} is no string: write it as "…"')
+    if len(value.encode()) > _MOST_TEXT_BYTES:  # refuses lone surrogates too, which UTF-8 does not have
+        raise ValueError(f"{name} has more than {_MOST_TEXT_BYTES:,} bytes")
+    return value

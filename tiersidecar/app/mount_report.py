@@ -7,9 +7,12 @@ from typing import Any
 
 from tiersidecar.app.mount_plan import Findings, FoundPartition
 from tiersidecar.decide.mount import NATIVE_CONFIGS
+from tiersidecar.domain.cluster_topics import NewTopic
 from tiersidecar.domain.ids import format_uuid
 
 _NAMED = 5
+_SEGMENT_BYTES, _MEBIBYTE = "segment.bytes", 2**20
+_MOST_DIGITS = 20
 
 
 def rows_of(found: Findings) -> list[dict[str, Any]]:
@@ -62,11 +65,23 @@ def _of_settings(found: Findings) -> Iterator[str]:
     few = [
         f"{topic.name} ({wanted})"
         for topic in found.plan.topics
-        if (wanted := int(dict(topic.configs).get("min.insync.replicas", 1)))
+        if (wanted := _number(topic, "min.insync.replicas", 1))
         > min((len(one.replicas) for one in topic.partitions), default=wanted)
     ]
     if few:
         yield f"min.insync.replicas is higher than there are replicas, and producers with acks=all will fail: {_named(few)}"
+    if small := [one.name for one in found.plan.topics if _number(one, _SEGMENT_BYTES, _MEBIBYTE) < _MEBIBYTE]:
+        yield (
+            f"segment.bytes is below 1 MiB, which brokers of Kafka 4 do not start with: raise it in the file: {_named(small)}"
+        )
+    odd = [
+        f"{topic.name} ({name}={value!r})"
+        for topic in found.plan.topics
+        for name, value in topic.configs
+        if name in ("min.insync.replicas", _SEGMENT_BYTES) and not value.isdecimal()
+    ]
+    if odd:
+        yield f"settings that are no numbers: {_named(odd)}"
     native = sorted(
         name
         for topic in found.plan.topics
@@ -78,6 +93,11 @@ def _of_settings(found: Findings) -> Iterator[str]:
     never = sorted(found.cluster.topics.keys() - {topic.name for topic in found.plan.topics})
     if never:
         yield f"nothing of {_named(never)} is in the bucket: create these topics when the cluster runs"
+
+
+def _number(topic: NewTopic, name: str, default: int) -> int:
+    value = dict(topic.configs).get(name, "")
+    return int(value) if value.isdecimal() and len(value) < _MOST_DIGITS else default
 
 
 def _of_partitions(partitions: list[FoundPartition]) -> Iterator[str]:

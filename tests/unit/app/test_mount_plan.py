@@ -243,6 +243,14 @@ async def test_an_id_has_one_name(bucket: Bucket, is_claimed: bool) -> None:
     assert any("whose id is another topic's" in note for note in notes_of(found))
 
 
+async def test_settings_that_are_no_numbers_do_not_end_the_search(bucket: Bucket) -> None:
+    bucket.store(live(1, 0))
+    bucket.claim(ORDERS)
+    await bucket.cluster(orders=described(ORDERS, **{"min.insync.replicas": "two", "segment.bytes": "64 KiB"}))
+    notes = "\n".join(notes_of(await bucket.find()))
+    assert "no numbers: orders (min.insync.replicas='two'), orders (segment.bytes='64 KiB')" in notes
+
+
 async def test_an_empty_bucket_is_refused(bucket: Bucket) -> None:
     with pytest.raises(MountRefusedError, match="nothing of any cluster"):
         await bucket.find()
@@ -251,11 +259,15 @@ async def test_an_empty_bucket_is_refused(bucket: Bucket) -> None:
 async def test_settings_that_do_not_fit_the_new_cluster_are_told(bucket: Bucket) -> None:
     bucket.store(live(1, 0))
     bucket.claim(ORDERS)
-    configs = {"min.insync.replicas": "2", "remote.storage.enable": "true"}
+    configs = {"min.insync.replicas": "2", "remote.storage.enable": "true", "segment.bytes": "65536"}
     await bucket.cluster(orders=described(ORDERS, **configs), bills=described(BILLS))
     found = await bucket.find(replace(WANTED, brokers=(1,)))
     notes = "\n".join(notes_of(found))
     assert "min.insync.replicas is higher than there are replicas" in notes
     assert "orders (2)" in notes
+    assert (
+        "segment.bytes is below 1 MiB, which brokers of Kafka 4 do not start with: raise it in the file: orders"
+        in notes
+    )
     assert "nothing of bills is in the bucket" in notes
     assert "settings of native tiering are left out: orders" in notes
