@@ -84,12 +84,12 @@ def look_at_node(plan: MountPlan, properties: Path) -> Seed:
         MountRefusedError: the node runs, has run, is not formatted, or something is in the way.
     """
     try:
-        node = read_node_places(properties.read_text(), where=str(properties))
+        node = read_node_places(properties.read_bytes(), where=str(properties))
         meta = _meta_properties(node)
         _require_unknown_cluster(plan, meta)
         files, count, present = _replicas(plan, node) if node.is_broker else ([], 0, 0)
         records = _first_records(plan, node) if node.is_controller else []
-    except (OSError, UnicodeDecodeError, CorruptDataError) as error:
+    except (OSError, CorruptDataError) as error:
         raise MountRefusedError(reason=str(error)) from error
     return Seed(
         node=node,
@@ -123,12 +123,12 @@ def stopped_node(properties: Path) -> Iterator[None]:
     """
     with ExitStack() as held:
         try:
-            node = read_node_places(properties.read_text(), where=str(properties))
+            node = read_node_places(properties.read_bytes(), where=str(properties))
             directories = [Path(path) for path in sorted({*node.log_dirs, node.metadata_log_dir})]
             held.enter_context(acting_as_owner(directories))
             for path in directories:
                 held.enter_context(locked_log_dir(path))
-        except (OSError, UnicodeDecodeError, CorruptDataError) as error:
+        except (OSError, CorruptDataError) as error:
             raise MountRefusedError(reason=str(error)) from error
         yield
 

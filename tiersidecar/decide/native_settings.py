@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,25 +70,6 @@ def with_own_prefixes(name: str, found: Mapping[str, str | None]) -> str:
         if name.startswith(default):
             return (found.get(key) or default) + name.removeprefix(default)
     return name
-
-
-def parse_properties(text: str) -> dict[str, str | None]:
-    """A server.properties: ``key=value`` or ``key: value`` lines, ``#`` and ``!`` comments, a backslash at a line's end."""
-    return dict(_pairs(text))
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    continued = ""
-    for raw in text.splitlines():
-        line = continued + raw.strip()
-        if line.endswith("\\") and not line.endswith("\\\\"):
-            continued = line[:-1]
-            continue
-        continued = ""
-        if not line or line[0] in "#!":
-            continue
-        end = min((place for mark in "=:" if (place := line.find(mark)) >= 0), default=len(line))
-        yield line[:end].strip(), line[end + 1 :].strip().replace("\\\\", "\\").replace("\\:", ":").replace("\\=", "=")
 
 
 def _look(setting: Setting, name: str, found: Mapping[str, str | None]) -> SettingFound:

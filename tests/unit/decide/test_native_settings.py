@@ -14,7 +14,6 @@ from tiersidecar.decide.native_settings import (
     Verdict,
     decide_settings,
     is_blind,
-    parse_properties,
 )
 
 PREFIX = Setting(name="rsm.config.key.prefix", wanted="tier/", default="")
@@ -52,28 +51,6 @@ def test_a_metadata_manager_that_was_sent_elsewhere_is_blind() -> None:
     assert is_blind({RLMM_PREFIX + BLIND: None}), "hidden, but it is there"
     assert is_blind({"remote.log.metadata.manager.impl.prefix": "r.", f"r.{BLIND}": "127.0.0.1:1"})
     assert not is_blind({RLMM_PREFIX + "remote.log.metadata.topic.num.partitions": "5"})
-
-
-def test_a_file_of_properties() -> None:
-    text = """
-# a comment
-! another
-log.dirs=/data/a,\\
-    /data/b
-rsm.config.key.prefix = tier/
-listeners: PLAINTEXT\\://0.0.0.0\\:9092
-empty=
-flag
-url=https://store:9000/path?a=b
-"""
-    assert parse_properties(text) == {
-        "log.dirs": "/data/a,/data/b",
-        "rsm.config.key.prefix": "tier/",
-        "listeners": "PLAINTEXT://0.0.0.0:9092",
-        "empty": "",
-        "flag": "",
-        "url": "https://store:9000/path?a=b",
-    }
 
 
 def test_the_page_has_the_lines_that_make_a_broker_blind() -> None:

@@ -282,12 +282,13 @@ def _property_faults(plan: Plan, path: Path | None) -> list[str]:
     if path is None:
         return []
     from tiersidecar.adapters.os_errors import explain_os_error
-    from tiersidecar.decide.native_settings import Setting, Verdict, decide_settings, parse_properties
-    from tiersidecar.domain.errors import HandoverError
+    from tiersidecar.decide.native_settings import Setting, Verdict, decide_settings
+    from tiersidecar.domain.errors import CorruptDataError, HandoverError
+    from tiersidecar.formats.kafka.server_properties import read_properties
 
     try:
-        found = parse_properties(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+        found = read_properties(path.read_bytes(), where=str(path))
+    except (CorruptDataError, OSError) as error:
         reason = explain_os_error(error) if isinstance(error, OSError) else str(error)
         raise HandoverError(subject=str(path), reason=reason) from error
     rows = decide_settings(

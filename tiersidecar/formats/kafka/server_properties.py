@@ -1,15 +1,20 @@
-"""What a node's ``server.properties`` says of where it keeps its data.  Java's format, as far as such files use it."""
+"""A node's ``server.properties``, as Java reads it, and what it says of where the node keeps its data."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tiersidecar.domain.errors import CorruptDataError
 
-_ESCAPE = re.compile(r"\\(.)")
-_LINE = re.compile(r"\s*(?P<key>(?:\\.|[^\s=:\\])+)\s*[=:\s]?\s*(?P<value>.*?)\s*", re.DOTALL)
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_BLANKS = " \t\f"
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_KEY = re.compile(r"(?:\\.|[^\\ \t\f=:])*", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
+_CODE = re.compile(r"u[0-9a-fA-F]{4}")
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +28,13 @@ class NodePlaces:
     metadata_log_dir: str
 
 
-def read_node_places(text: str, *, where: str) -> NodePlaces:
+def read_node_places(data: bytes, *, where: str) -> NodePlaces:
     """Return what the file says.
 
     Raises:
         CorruptDataError: a property is missing, or cannot be used.
     """
-    found = _properties(text)
+    found = {name: value.strip() for name, value in read_properties(data, where=where).items()}
     roles = {role.strip() for role in found.get("process.roles", "").split(",")} - {""}
     if not roles or not roles <= {"broker", "controller"}:
         raise CorruptDataError(where=where, position=0, reason="process.roles names neither broker nor controller")
@@ -49,14 +54,67 @@ def read_node_places(text: str, *, where: str) -> NodePlaces:
     )
 
 
-def _properties(text: str) -> Mapping[str, str]:
-    """A line that ends in a backslash goes on in the next; the last of several values of a key counts."""
-    joined = re.sub(r"\\\n[ \t]*", "", text.replace("\r\n", "\n"))
+def read_properties(data: bytes, *, where: str) -> dict[str, str]:
+    """Return what ``java.util.Properties`` reads of a file, as ISO-8859-1; the last of several values of a key counts.
+
+    Lines end at ``\\n``, ``\\r`` or both.  A line that ends in an odd number of backslashes goes on in the next; a comment
+    does not.
+
+    Raises:
+        CorruptDataError: an escape ``\\u`` without four hexadecimal digits, with which no node starts, or a byte order
+            mark, which Java takes for a part of the first key.
+    """
+    if data.startswith(_BYTE_ORDER_MARK):
+        raise CorruptDataError(where=where, position=0, reason="it begins with a byte order mark: remove it")
     found: dict[str, str] = {}
-    for line in joined.split("\n"):
-        if not line.strip() or line.lstrip().startswith(("#", "!")):
-            continue
-        match = _LINE.fullmatch(line)
-        if match is not None:
-            found[_ESCAPE.sub(r"\1", match["key"])] = _ESCAPE.sub(r"\1", match["value"])
+    for number, line in _logical_lines(data.decode("iso-8859-1")):
+        key, value = _split(line)
+        try:
+            found[_unescaped(key)] = _unescaped(value)
+        except ValueError as error:
+            raise CorruptDataError(where=where, position=0, reason=f"line {number}: {error}") from error
     return found
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each line that is neither empty nor a comment, with its number, joined with those in which it goes on."""
+    joined, first = "", 0
+    for number, raw in enumerate(_LINE_END.split(text), 1):
+        line = raw.lstrip(_BLANKS)
+        if not joined:  # nor where nothing but a backslash was before
+            if not line or line[0] in "#!":
+                continue
+            first = number
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            joined += line[:-1]
+            continue
+        yield first, joined + line
+        joined = ""
+    if joined:
+        yield first, joined
+
+
+def _split(line: str) -> tuple[str, str]:
+    """The key ends at the first blank, ``=`` or ``:`` that is not escaped; one ``=`` or ``:`` may have blanks around it."""
+    match = _KEY.match(line)
+    end = match.end() if match is not None else 0
+    rest = line[end:].lstrip(_BLANKS)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANKS)
+    return line[:end], rest
+
+
+def _unescaped(text: str) -> str:
+    opened = _ESCAPE.sub(lambda match: _opened(match[1]), text)
+    try:
+        return opened.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise ValueError("an escape \\u is half a character: its other half is missing") from error
+
+
+def _opened(escape: str) -> str:
+    if escape[0] != "u":
+        return _CONTROLS.get(escape, escape)
+    if not _CODE.fullmatch(escape):
+        raise ValueError(f"\\{escape} is no \\u with four hexadecimal digits")
+    return chr(int(escape[1:], 16))
