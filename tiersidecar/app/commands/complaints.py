@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, ConfigError, TiersidecarError
+from tiersidecar.domain.readable import printable
 
 if TYPE_CHECKING:
     from tiersidecar.app.config.services import LoggingSection
@@ -27,9 +28,9 @@ def log_errors_alone(section: LoggingSection) -> None:
 def complain(error: TiersidecarError, console: Console, config_file: Path | None = None) -> int:
     """Print ``error`` and return the exit code; with ``config_file``, the configuration used, also print a hint."""
     for sentence in str(error).splitlines():
-        console.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True)
+        console.print(f"[red]error:[/red] {escape(printable(sentence))}", soft_wrap=True)
     if config_file is not None and (hint := _hint(error, config_file)):
-        console.print(escape(hint), soft_wrap=True)
+        console.print(escape(printable(hint)), soft_wrap=True)
     return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
 
 

@@ -14,6 +14,7 @@ from tiersidecar.domain.errors import (
     BrokerUnreachableError,
     ConfigError,
     MetadataNotReadyError,
+    MountRefusedError,
     TiersidecarError,
 )
 
@@ -68,3 +69,10 @@ def test_the_error_is_named_and_where_to_look(error: TiersidecarError, code: int
     for word in words:
         assert word in said.getvalue()
     assert said.getvalue().startswith("error: ")
+
+
+def test_what_a_bucket_says_does_not_reach_the_terminal_as_it_is() -> None:
+    """Ids of clusters and names of topics come from objects that others may have written (issue 21)."""
+    printed = StringIO()
+    complain(MountRefusedError(reason="data of \x1b[2Jevil"), Console(file=printed, force_terminal=False))
+    assert printed.getvalue() == "error: data of \\x1b[2Jevil\n"
