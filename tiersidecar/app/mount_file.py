@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,26 +55,41 @@ class MountPlan:
 
 
 def write_plan(plan: MountPlan, path: Path) -> None:
-    """Write the file, which must not be there yet.
+    """Write the file, whole or not at all; it must not be there yet.
 
     Raises:
         ConfigError: it is, it cannot be written, or ``read_plan`` would refuse it.
     """
+    require_new_plan(path)
     document = plan_document(plan)
     try:
         _plan_of(document)
     except (TypeError, ValueError) as error:
         raise ConfigError(source=str(path), faults=(f"is not written: {error}",)) from error
     text = json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    fresh = path.with_name(f"{path.name}.new")
     try:
-        with path.open("x") as file:
+        with fresh.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-    except FileExistsError:
-        raise ConfigError(source=str(path), faults=("it is there already: another plan may be in use",)) from None
+        fresh.rename(path)
     except OSError as error:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
         raise ConfigError(source=str(path), faults=(f"cannot be written: {error}",)) from error
+
+
+def require_new_plan(path: Path) -> None:
+    """Look whether the file can be made, before the work is done whose outcome it is to have.
+
+    Raises:
+        ConfigError: it is there already, or its directory is not.
+    """
+    if path.is_symlink() or path.exists():
+        raise ConfigError(source=str(path), faults=("it is there already: another plan may be in use",))
+    if not path.parent.is_dir():
+        raise ConfigError(source=str(path), faults=(f"cannot be written: {path.parent} is no directory",))
 
 
 def read_plan(path: Path) -> MountPlan:

@@ -126,6 +126,7 @@ def stopped_node(properties: Path) -> Iterator[None]:
             node = read_node_places(properties.read_bytes(), where=str(properties))
             directories = [Path(path) for path in sorted({*node.log_dirs, node.metadata_log_dir})]
             held.enter_context(acting_as_owner(directories))
+            _meta_properties(node)  # before a lock is made: the file may name any directory
             for path in directories:
                 held.enter_context(locked_log_dir(path))
         except (OSError, CorruptDataError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -251,6 +252,24 @@ def test_a_link_in_place_of_a_half_written_file_is_replaced(owned_node: Node, tm
         sow(look_at_node(PLAN, owned_node.properties))
     assert (target.read_bytes(), target.stat().st_uid, target.stat().st_mtime_ns) == (b"secret", *before)
     assert not (owned_node.dirs[0] / BOOTSTRAP).is_symlink()
+
+
+def test_a_directory_that_is_no_log_dir_gets_no_lock(node: Node) -> None:
+    (node.dirs[1] / "meta.properties").unlink()
+    with pytest.raises(MountRefusedError, match="is not formatted"), stopped_node(node.properties):
+        pass
+    assert not list(node.dirs[0].parent.rglob(".lock"))
+
+
+def test_a_plan_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path) -> None:
+    path, (soft, hard) = tmp_path / "mount.json", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(ConfigError, match="cannot be written"):
+            write_plan(PLAN, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def plan(
     No broker is asked, and nothing in the bucket is changed. The file may be edited: settings of topics, replicas. All nodes of
     the new cluster are seeded by the same file.
     """
+    from tiersidecar.app.mount_file import require_new_plan, write_plan
     from tiersidecar.app.mount_plan import Wanted
 
     wanted = Wanted(
@@ -83,13 +84,12 @@ def plan(
     )
     console = Console(stderr=True, highlight=False)
     try:
+        require_new_plan(out)
         config = load_config(config_file, os.environ)
         log_errors_alone(config.logging)
         progress = StepProgress()
         with progress.on(console, "looking through the bucket"):
             found = asyncio.run(_find(config, wanted, progress))
-        from tiersidecar.app.mount_file import write_plan
-
         write_plan(found.plan, out)
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None

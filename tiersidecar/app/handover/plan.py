@@ -116,7 +116,7 @@ def read_plan(path: Path) -> Plan:
         )
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise HandoverError(subject=str(path), reason=f"it is no plan of a hand-over: {error!r}") from error
 
 

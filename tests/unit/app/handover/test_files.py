@@ -195,6 +195,8 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
         ("[]", "it is no plan"),
         ('{"version": 9}', "its version is 9, must be 1"),
         ('{"version": 1, "made_ms": 1}', "it is no plan"),
+        ('{"version": 1, "made_ms": 1e999}', "it is no plan"),
+        ("[" * 100_000, "it is no plan"),
     ],
 )
 def test_what_is_no_plan(text: str, message: str, tmp_path: Path) -> None:
