@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tiersidecar.domain.errors import MountRefusedError
@@ -42,16 +43,37 @@ def acting_as_owner(directories: Sequence[Path]) -> Iterator[None]:
         named = ", ".join(f"{path} ({uid}:{gid})" for path, (uid, gid) in owners.items())
         raise MountRefusedError(reason=f"directories of one node belong to different users: {named}. Give them to one")
     (uid, gid) = next(iter(owners.values()))
+    if uid == _ROOT:
+        yield
+        return
     groups, group = os.getgroups(), os.getegid()
     try:
-        os.setgroups([gid])
-        os.setegid(gid)
-        os.seteuid(uid)
+        _become(uid, gid)
         yield
     finally:
         os.seteuid(_ROOT)
         os.setegid(group)
-        os.setgroups(groups)
+        with suppress(PermissionError):  # then they were not changed either
+            os.setgroups(groups)
+
+
+def _become(uid: int, gid: int) -> None:
+    try:
+        os.setgroups(_groups(uid, gid))
+        os.setegid(gid)
+        os.seteuid(uid)
+    except PermissionError as error:
+        raise MountRefusedError(
+            reason=f"this process may not act as user {uid}, to whom the log dirs belong: run it as that user"
+        ) from error
+
+
+def _groups(uid: int, gid: int) -> list[int]:
+    """The groups that the node has, which may give it the way to its log dirs."""
+    try:
+        return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:  # a user of a container, say
+        return [gid]
 
 
 def _owner(directory: Path) -> tuple[int, int]:
