@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -228,7 +229,7 @@ async def test_a_damaged_one_has_a_predecessor() -> None:
     world = World()
     world.commit("billing", orders=7)
     await world.look()
-    key = f"{cluster_directory('p/', CLUSTER)}{2**60:019d}-2.snapshot"
+    key = f"{cluster_directory('p/', CLUSTER)}{2**47:019d}-2.snapshot"
     await world.store.put_object(key, BytesBody(b"{}\n" + bytes(20)))
     kept = await world.kept()
     assert kept is not None
@@ -260,3 +261,33 @@ def test_one_that_is_cut_or_changed_is_refused(cut: int) -> None:
     changed[cut] ^= 1
     with pytest.raises(CorruptDataError):
         read_cluster_snapshot(bytes(changed), "k")
+
+
+async def put_at(world: World, *times_ms: int, broker_id: int = 2) -> None:
+    """By the shelf, whatever the clock says."""
+    for at_ms in times_ms:
+        await world.shelf.put(replace(FULL, written_ms=at_ms, broker_id=broker_id))
+
+
+async def test_after_a_clock_that_ran_ahead_the_last_one_put_is_still_the_latest() -> None:
+    """NTP has set it back: three snapshots are from the future, and what is put now is not deleted as an old one."""
+    world = World()
+    ahead_ms = world.clock.now_ms() + 86_400_000
+    await put_at(world, ahead_ms, ahead_ms + 1, ahead_ms + 2)
+    world.commit("billing", orders=7)
+    with capture_logs() as logs:
+        await world.look()
+    kept = await world.kept()
+    assert kept is not None
+    assert (kept.broker_id, kept.written_ms, set(kept.groups)) == (1, ahead_ms + 3, {"billing"})
+    assert [log["event"] for log in logs] == ["cluster_snapshot.clock.behind", "cluster_snapshot.written"]
+
+
+async def test_a_name_beyond_all_times_is_no_snapshot() -> None:
+    world = World()
+    stray = f"{cluster_directory('p/', CLUSTER)}{10**19 - 1}-1.snapshot"
+    await world.store.put_object(stray, BytesBody(write_cluster_snapshot(FULL)))
+    await world.look()
+    kept = await world.kept()
+    assert kept is not None
+    assert kept.written_ms == world.clock.now_ms()

@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
+import structlog
 import zstandard
 from crc32c import crc32c
 
@@ -29,12 +31,16 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.store import BytesBody, Store
 
+log = structlog.get_logger(__name__)
+
 FORMAT, FORMAT_VERSION = "tiersidecar-cluster", 1
 _MOST_OBJECT_BYTES = 256 * 1024 * 1024
 _MOST_BYTES = 1024 * 1024 * 1024
 _KEPT = 3
 _SEAL = struct.Struct(">I")
-_NAME = re.compile(r"[0-9]{19}-[0-9]{1,10}\.snapshot")
+_NAME = re.compile(r"(?P<written_ms>[0-9]{19})-[0-9]{1,10}\.snapshot")
+_LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: no clock is there, and what has a later name is none of ours."""
 
 
 def cluster_directory(key_prefix: str, cluster_id: str) -> str:
@@ -60,17 +66,34 @@ class StoreClusterShelf:
 
     async def put(self, snapshot: ClusterSnapshot) -> None:
         """As the port says."""
+        before = await self._keys(snapshot.cluster_id)
+        named = replace(snapshot, written_ms=_later_than(before, snapshot.written_ms))
         directory = cluster_directory(self._key_prefix, snapshot.cluster_id)
-        key = f"{directory}{snapshot.written_ms:019d}-{snapshot.broker_id}.snapshot"
-        data = await self._blocking.run(write_cluster_snapshot, snapshot)
+        key = f"{directory}{named.written_ms:019d}-{named.broker_id}.snapshot"
+        data = await self._blocking.run(write_cluster_snapshot, named)
         await self._store.put_object(key, BytesBody(data), if_absent=True)
-        if older := (await self._keys(snapshot.cluster_id))[:-_KEPT]:
+        if older := before[: 1 - _KEPT]:
             await self._store.delete_objects(older)
 
     async def _keys(self, cluster_id: str) -> list[str]:
         """Ascending by the time of writing."""
         listed = self._store.list_objects(cluster_directory(self._key_prefix, cluster_id))
-        return sorted([stored.key async for stored in listed if _NAME.fullmatch(stored.key.rpartition("/")[2])])
+        return sorted([stored.key async for stored in listed if _written_ms(stored.key) >= 0])
+
+
+def _written_ms(key: str) -> int:
+    """-1 for a key of something else."""
+    match = _NAME.fullmatch(key.rpartition("/")[2])
+    written_ms = -1 if match is None else int(match["written_ms"])
+    return written_ms if written_ms <= _LATEST_MS else -1
+
+
+def _later_than(keys: Sequence[str], now_ms: int) -> int:
+    """Return the time to name the next one by.  Readers take the highest: that of a clock that ran ahead is overtaken."""
+    highest_ms = _written_ms(keys[-1]) if keys else -1
+    if highest_ms > now_ms:
+        log.warning("cluster_snapshot.clock.behind", key=keys[-1], ahead_s=(highest_ms - now_ms) // 1000)
+    return max(now_ms, highest_ms + 1)
 
 
 def write_cluster_snapshot(snapshot: ClusterSnapshot) -> bytes:
