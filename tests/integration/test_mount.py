@@ -23,7 +23,7 @@ from tests.support.loopback_ports import free_port
 from tests.support.produce import ProducedRecord, Style, produce_mix
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import object_keys_in
-from tiersidecar.adapters.snapshots.cluster_shelf import read_cluster_snapshot
+from tiersidecar.adapters.snapshots.cluster_codec import read_cluster_snapshot
 from tiersidecar.domain.own_objects import CLUSTERS, OWNERS
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]

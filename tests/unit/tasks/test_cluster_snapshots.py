@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import zstandard
+from crc32c import crc32c
 from structlog.testing import capture_logs
 
 from tests.support.inline_blocking import InlineBlocking
@@ -13,15 +18,16 @@ from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedGroups
 from tiersidecar.adapters.clock import SystemIds
-from tiersidecar.adapters.snapshots.cluster_shelf import (
-    StoreClusterShelf,
-    cluster_directory,
+from tiersidecar.adapters.snapshots.cluster_codec import (
+    MOST_BYTES,
+    MOST_LINE_BYTES,
     read_cluster_snapshot,
     write_cluster_snapshot,
 )
+from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf, cluster_directory
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, TopicPartition
-from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
@@ -291,3 +297,71 @@ async def test_a_name_beyond_all_times_is_no_snapshot() -> None:
     kept = await world.kept()
     assert kept is not None
     assert kept.written_ms == world.clock.now_ms()
+
+
+HEAD = b'{"cluster_id":"c","written_ms":5,"broker_id":1,"groups_problem":""}\n'
+GROUP = b'{"group":"g","commits":[["orders",0,%s,0,""]]}\n'
+
+
+def forged(lines: bytes, size: int | None = None) -> bytes:
+    """What anybody who may write to the bucket can put there."""
+    head = {"format": "tiersidecar-cluster", "version": 1, "bytes": len(lines) if size is None else size}
+    body = json.dumps(head).encode() + b"\n" + zstandard.ZstdCompressor(level=1).compress(lines)
+    return body + struct.pack(">I", crc32c(body))
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        pytest.param(b"", "cluster_id", id="nothing"),
+        pytest.param(HEAD + GROUP % b"1e999", "out of range", id="an offset that is no number of Kafka's"),
+        pytest.param(HEAD + GROUP % b"9223372036854775808", "out of range", id="an offset beyond int64"),
+        pytest.param(HEAD + GROUP % b"20.5", "out of range", id="half an offset"),
+        pytest.param(HEAD + GROUP % b"true", "out of range", id="a truth"),
+        pytest.param(HEAD.replace(b"5", b"1e999"), "out of range", id="a time that is none"),
+        pytest.param(HEAD + b"[" * 100_000 + b"\n", "RecursionError|ValueError", id="lists in lists"),
+        pytest.param(HEAD + b"[" + b"[]," * (MOST_LINE_BYTES // 3) + b"[]]", "a line has more", id="a line too long"),
+        pytest.param(HEAD + b'{"group":"g","commits":[]}\n' * 100, "entries", id="more lines than are written"),
+        pytest.param(bytes(MOST_BYTES + 1), "out of range", id="more bytes than are written"),
+    ],
+)
+def test_a_forged_one_is_refused_before_it_costs_much(lines: bytes, reason: str) -> None:
+    """A sidecar reads it beside what it copies."""
+    with pytest.raises(CorruptDataError, match=reason):
+        read_cluster_snapshot(forged(lines), "k", most_entries=100)
+
+
+def test_one_that_says_less_than_it_has_is_refused() -> None:
+    with pytest.raises(CorruptDataError, match="its head says"):
+        read_cluster_snapshot(forged(bytes(MOST_BYTES + 1), size=5), "k")
+
+
+def test_what_readers_would_refuse_is_not_written() -> None:
+    commits = {("orders", number): Commit(offset=number) for number in range(100)}
+    with pytest.raises(StoreError, match="more than 100 commits"):
+        write_cluster_snapshot(replace(FULL, groups={"g": commits}), "k", most_entries=100)
+
+
+def test_a_group_of_many_partitions_is_read_as_it_was_written() -> None:
+    commits = {("orders", number): Commit(offset=number, metadata="\x01" * 4096) for number in range(101)}
+    written = replace(FULL, groups={"g": commits})
+    assert read_cluster_snapshot(write_cluster_snapshot(written), "k") == written
+
+
+@pytest.mark.parametrize("changed", [{"cluster_id": "another"}, {"written_ms": 6}])
+async def test_one_under_a_key_that_is_not_its_own_is_passed_over(changed: dict[str, Any]) -> None:
+    world = World()
+    await put_at(world, 4)
+    stray = f"{cluster_directory('p/', CLUSTER)}{5:019d}-1.snapshot"
+    await world.store.put_object(stray, BytesBody(write_cluster_snapshot(replace(FULL, **changed))))
+    kept = await world.kept()
+    assert kept is not None
+    assert kept.written_ms == 4
+
+
+async def test_a_forged_one_does_not_keep_the_next_from_being_written() -> None:
+    world = World()
+    stray = f"{cluster_directory('p/', CLUSTER)}{world.clock.now_ms():019d}-1.snapshot"
+    await world.store.put_object(stray, BytesBody(forged(HEAD + GROUP % b"1e999")))
+    await world.look()
+    assert world.telemetry.value(CLUSTER_SNAPSHOTS, outcome="written") == 1
