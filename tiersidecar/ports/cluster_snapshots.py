@@ -53,7 +53,8 @@ class ClusterSnapshotShelf(Protocol):
         """
 
     async def put(self, snapshot: ClusterSnapshot) -> None:
-        """Store it beside the earlier ones, of which all but the last few go.
+        """Store it beside the earlier ones, under a later time than theirs.  Of these the last few stay, and some of the last
+        hours and days.
 
         Raises:
             ObjectExistsError: this broker has written one of that moment.

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from tiersidecar.decide.cluster_snapshots import has_lost_topics
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, TopicPartition
 from tiersidecar.domain.errors import MetadataNotReadyError, RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
@@ -127,6 +128,7 @@ class _Standing:
     is_known: bool = False
     looked_s: float | None = None
     problem: str = ""
+    has_said_gone: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,10 +186,19 @@ class ClusterSnapshotLane:
         if now.groups_problem and now.groups_problem != standing.problem:
             log.warning("cluster_snapshot.groups.unknown", reason=now.groups_problem)
         standing.problem = now.groups_problem
-        if bool(now.topics) if standing.last is None else await _has_changed(standing.last, now):
+        if standing.last is not None and has_lost_topics(standing.last.topics, now.topics):
+            self._say_topics_gone(standing.last)
+        elif bool(now.topics) if standing.last is None else await _has_changed(standing.last, now):
             await self._put(now)
+        if now.topics:
+            standing.has_said_gone = False
         if not now.groups_problem:
             standing.looked_s = self.taker.clock.monotonic_s()
+
+    def _say_topics_gone(self, last: ClusterSnapshot) -> None:
+        if not self._standing.has_said_gone:
+            self._standing.has_said_gone = True
+            log.warning("cluster_snapshot.topics.gone", topics=len(last.topics), groups=len(last.groups))
 
     async def _put(self, now: ClusterSnapshot) -> None:
         await self.shelf.put(now)

@@ -153,7 +153,7 @@ async def test_what_has_not_changed_is_not_put_again_and_old_ones_go() -> None:
     for offset in range(5):
         world.commit("billing", orders=offset)
         await world.look()
-    assert len(await world.objects()) == 3, "the last ones, should one be damaged"
+    assert len(await world.objects()) == 4, "the last three, should one be damaged, and the first of the hour"
     kept = await world.kept()
     assert kept is not None
     assert kept.groups["billing"]["orders", 0].offset == 4
@@ -365,3 +365,29 @@ async def test_a_forged_one_does_not_keep_the_next_from_being_written() -> None:
     await world.store.put_object(stray, BytesBody(forged(HEAD + GROUP % b"1e999")))
     await world.look()
     assert world.telemetry.value(CLUSTER_SNAPSHOTS, outcome="written") == 1
+
+
+async def test_a_cluster_rebuilt_on_empty_disks_under_its_id_wipes_nothing() -> None:
+    world = World()
+    world.commit("billing", orders=7)
+    await world.look()
+    world.state.partition_states.clear()
+    world.groups.consumers.clear()
+    with capture_logs() as logs:
+        for _ in range(5):
+            await world.look()
+    kept = await world.kept()
+    assert kept is not None
+    assert (set(kept.topics), set(kept.groups)) == ({"orders"}, {"billing"})
+    assert [log["event"] for log in logs] == ["cluster_snapshot.topics.gone"], "said once"
+    assert world.telemetry.value(CLUSTER_SNAPSHOT_AGE) == 0, "it was looked"
+
+
+async def test_what_was_an_hour_ago_stays() -> None:
+    world = World()
+    for minute in range(100):
+        world.commit("billing", orders=minute)
+        await world.look()
+    times = [int(stored.key.rpartition("/")[2].partition("-")[0]) for stored in await world.objects()]
+    assert len(times) <= 7
+    assert world.clock.now_ms() - sorted(times)[0] >= 3_600_000

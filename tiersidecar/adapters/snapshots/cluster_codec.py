@@ -77,9 +77,7 @@ def read_cluster_snapshot(data: bytes, where: str, *, most_entries: int = MOST_E
         raise CorruptDataError(where=where, position=len(body), reason="its checksum does not fit")
     try:
         text, _, frame = body.partition(b"\n")
-        if len(text) > _MOST_HEAD_BYTES:
-            raise ValueError("its head has no end")
-        return _snapshot_of(_opened(frame, _size_in(json.loads(text))), most_entries)
+        return _snapshot_of(_opened(frame, _size_in(text)), most_entries)
     except (
         AttributeError,
         IndexError,
@@ -93,7 +91,10 @@ def read_cluster_snapshot(data: bytes, where: str, *, most_entries: int = MOST_E
         raise CorruptDataError(where=where, position=0, reason=f"no snapshot of a cluster: {error!r}") from error
 
 
-def _size_in(head: Mapping[str, Any]) -> int:
+def _size_in(text: bytes) -> int:
+    if len(text) > _MOST_HEAD_BYTES:
+        raise ValueError("its head has no end")
+    head = json.loads(text)
     if (head["format"], head["version"]) != (FORMAT, FORMAT_VERSION):
         raise ValueError(f"format {head['format']!r} {head['version']!r}: use the release that wrote it")
     return _whole(head["bytes"], 0, MOST_BYTES)
@@ -171,7 +172,7 @@ def _lines_in(document: bytes) -> Iterator[dict[str, Any]]:
             raise ValueError(f"a line has more than {MOST_LINE_BYTES:,} bytes")
         line = json.loads(text)
         if not isinstance(line, dict):
-            raise ValueError("a line is no object")
+            raise TypeError("a line is no object")
         yield line
 
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import structlog
 
 from tiersidecar.adapters.snapshots.cluster_codec import MOST_BYTES, read_cluster_snapshot, write_cluster_snapshot
+from tiersidecar.decide.cluster_snapshots import superseded
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.own_objects import CLUSTERS
 from tiersidecar.ports.clock import Blocking
@@ -21,7 +22,6 @@ from tiersidecar.ports.store import BytesBody, Store
 
 log = structlog.get_logger(__name__)
 
-_KEPT = 3
 _NAME = re.compile(r"(?P<written_ms>[0-9]{19})-[0-9]{1,10}\.snapshot")
 _LATEST_MS = 253_402_300_799_999
 """The end of the year 9999: no clock is there, and what has a later name is none of ours."""
@@ -56,7 +56,8 @@ class StoreClusterShelf:
         key = f"{directory}{named.written_ms:019d}-{named.broker_id}.snapshot"
         data = await self._blocking.run(write_cluster_snapshot, named, key)
         await self._store.put_object(key, BytesBody(data), if_absent=True)
-        if older := before[: 1 - _KEPT]:
+        keys = [*before, key]
+        if older := [keys[position] for position in superseded([_written_ms(one) for one in keys])]:
             await self._store.delete_objects(older)
 
     async def _keys(self, cluster_id: str) -> list[str]:

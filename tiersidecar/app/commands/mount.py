@@ -16,7 +16,8 @@ from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, car
 from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.commands.options import ConfigFile
 from tiersidecar.app.config.config import Config, load_config
-from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.decide.cluster_snapshots import has_lost_topics
+from tiersidecar.domain.errors import MountRefusedError, TiersidecarError
 from tiersidecar.domain.readable import moment_text, printable
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tiersidecar.app.mount_plan import Findings, Wanted
 
 _SHOWN = 20
+_TOPICS_GONE = "cluster {cluster} has no tiered topics, and the store's snapshot of it has {topics:,}: was it rebuilt? The snapshot stays"
 _NO_BROKER = 0
 """Beside no broker: the name of an object has a number there."""
 
@@ -341,7 +343,10 @@ async def _snapshot(config: Config) -> dict[str, Any]:
         pace = UploadPace(None, clock)
         async with open_store(config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()) as store:
             shelf = StoreClusterShelf(store, config.store.key_prefix, blocking)
-            taken = await look.take(await shelf.latest(cluster_id))
+            last = await shelf.latest(cluster_id)
+            taken = await look.take(last)
+            if last is not None and has_lost_topics(last.topics, taken.topics):
+                raise MountRefusedError(reason=_TOPICS_GONE.format(cluster=cluster_id, topics=len(last.topics)))
             await shelf.put(taken)
     return {
         "cluster": cluster_id,
