@@ -29,6 +29,8 @@ from tiersidecar.domain.own_objects import CLUSTERS, OWNERS
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 TOPIC, GROUP = "orders", "billing"
+GONE = "--former-cluster-is-gone"
+"""It was, some seconds ago: its snapshots are of the last ten minutes."""
 ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
@@ -165,10 +167,10 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
     (seeded,) = seed_all(second, plan)
     assert (seeded["partitions"], seeded["done"]) == (1, True)
     with second:
-        shown = answer_of(sidecar.config_path, "mount", "publish", str(plan))
+        shown = answer_of(sidecar.config_path, "mount", "publish", str(plan), GONE)
         assert (shown["done"], segments_in(shown)) == (False, len(objects) // 3)
         assert owners(store) == {former.cluster_id}
-        done = answer_of(sidecar.config_path, "mount", "publish", str(plan), "--carry-out")
+        done = answer_of(sidecar.config_path, "mount", "publish", str(plan), GONE, "--carry-out")
         assert done["done"], done
         assert segments_in(done["published"]) == len(objects) // 3
         assert (done["published"]["transactions_aborted"], done["groups_restored"], done["groups_refused"]) == (

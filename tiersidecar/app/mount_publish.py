@@ -14,28 +14,23 @@ from typing import Any
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
-from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
+from tiersidecar.app.mount_claims import FoundClaims, MountClaims
 from tiersidecar.app.mount_file import MountPlan
-from tiersidecar.app.reconcile_parts import read_owner
 from tiersidecar.app.recover_report import RecoverReport
 from tiersidecar.app.recover_run import FormerCluster, Recoverer
 from tiersidecar.decide.mount import GroupRestore, SeenPartition, decide_group, partition_fault
 from tiersidecar.domain.cluster_topics import TopicPartition
 from tiersidecar.domain.errors import MountRefusedError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot, GroupCommits
-from tiersidecar.ports.store import BytesBody, Store
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
 
-FENCE_S = 11.0
-"""A sidecar believes for ten seconds what the store has said about an owner."""
 _LED_TIMEOUT_S = 60.0
 _COORDINATORS_TIMEOUT_S = 60.0
 _COORDINATORS_TO_COME = frozenset({"COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"})
@@ -46,14 +41,12 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountLook:
-    """What stands between the plan and its end.  ``faults`` say why nothing is done.  ``to_claim`` are topic ids whose data are
-    not this cluster's yet."""
+    """What stands between the plan and its end.  ``faults`` say why nothing is done."""
 
     faults: tuple[str, ...]
     leaderless: tuple[TopicPartition, ...]
-    to_claim: tuple[Uuid, ...]
+    claims: FoundClaims
     written: int
-    cluster: ClusterSnapshot | None
     report: RecoverReport | None = None
 
 
@@ -90,11 +83,13 @@ class GroupReport:
 
 
 class MountPublisher:
-    """Of one plan.  ``say`` is called with each step that begins, for people."""
+    """Of one plan.  ``say`` is called with each step that begins, for people.  ``former_is_gone`` is what the operator says of
+    the former cluster: it is not looked for signs of life."""
 
-    def __init__(self, session: Session, plan: MountPlan, say: Callable[[str], None]) -> None:
-        self._session, self._plan, self._say = session, plan, say
-        self._prefix = session.config.store.key_prefix
+    def __init__(
+        self, session: Session, plan: MountPlan, say: Callable[[str], None], *, former_is_gone: bool = False
+    ) -> None:
+        self._session, self._plan, self._say, self._former_is_gone = session, plan, say, former_is_gone
         ends = {(owner.topic_id, owner.partition): one.start_offset for owner, one in plan.partitions()}
         former = FormerCluster(cluster_id=plan.former_cluster_id, ends=ends)
         self._recoverer = Recoverer(session, [topic.name for topic in plan.topics], say, former)
@@ -118,19 +113,17 @@ class MountPublisher:
             for owner, one in self._plan.partitions()
             if (fault := partition_fault(owner.topic_id, one, seen.get((owner.topic, owner.partition))))
         ]
-        async with self._open_store() as store:
-            to_claim, others = await self._claims(store)
-            cluster = await self._cluster(store)
+        async with self._claims() as claims:
+            claimed = await claims.look(former_is_gone=self._former_is_gone)
         return MountLook(
-            faults=(*faults, *others),
+            faults=(*faults, *claimed.faults),
             leaderless=tuple(place for place, one in seen.items() if not one.has_leader),
-            to_claim=to_claim,
+            claims=claimed,
             written=sum(
                 seen[owner.topic, owner.partition].log_end > one.start_offset
                 for owner, one in self._plan.partitions()
                 if (owner.topic, owner.partition) in seen
             ),
-            cluster=cluster,
         )
 
     async def apply(self) -> Mapping[str, Any]:
@@ -144,13 +137,13 @@ class MountPublisher:
         if found.faults:
             raise MountRefusedError(reason="; ".join(found.faults[:_MOST_NAMED]))
         views = await self._led(found.leaderless)
-        async with self._open_store() as store:
-            await self._claim(store, found.to_claim)
+        async with self._claims() as claims:
+            await claims.claim(found.claims)
         report = await self._recoverer.apply()
         aborted = 0
         for owner, one in self._plan.partitions():
             aborted += await self._settle(owner, one.leader_epoch, one.start_offset, views)
-        groups = await self._restore_groups(found.cluster)
+        groups = await self._restore_groups(found.claims.cluster)
         return {"published": {**report.facts(), "transactions_aborted": aborted}, **groups.facts()}
 
     # -- looking
@@ -176,26 +169,6 @@ class MountPublisher:
             )
         return found
 
-    async def _claims(self, store: Store) -> tuple[tuple[Uuid, ...], list[str]]:
-        """Topic ids to be claimed, and what is wrong with the claims of others."""
-        ours = (await self._session.broker.describe_cluster()).cluster_id
-        faults = [f"this is the former cluster itself, {ours}"] if ours == self._plan.former_cluster_id else []
-        to_claim = []
-        for topic in self._plan.topics:
-            owner = await read_owner(store, self._prefix, format_uuid(topic.topic_id)) or ""
-            if owner == self._plan.former_cluster_id:
-                to_claim.append(topic.topic_id)
-            elif owner != ours:
-                said = f"cluster {owner}'s" if owner else "no cluster's"
-                faults.append(f"{topic.name}: the store says that its data are {said}: make a plan anew")
-        return tuple(to_claim), faults
-
-    async def _cluster(self, store: Store) -> ClusterSnapshot | None:
-        if not self._plan.former_cluster_id:
-            return None
-        async with ThreadBlocking(max_threads=1) as blocking:
-            return await StoreClusterShelf(store, self._prefix, blocking).latest(self._plan.former_cluster_id)
-
     # -- doing
 
     async def _led(self, leaderless: Sequence[TopicPartition]) -> Mapping[TopicPartition, LeaderView]:
@@ -219,26 +192,6 @@ class MountPublisher:
             if fault := partition_fault(owner.topic_id, one, seen.get((owner.topic, owner.partition))):
                 raise MountRefusedError(reason=f"{owner}: {fault}")
         return views
-
-    async def _claim(self, store: Store, topic_ids: Sequence[Uuid]) -> None:
-        """Make the data this cluster's, and wait until no sidecar of the former one believes otherwise."""
-        if not topic_ids:
-            return
-        ours = (await self._session.broker.describe_cluster()).cluster_id
-        names = {topic.topic_id: topic.name for topic in self._plan.topics}
-        for number, topic_id in enumerate(topic_ids, 1):
-            self._say(f"claiming the topics' data: {number:,} of {len(topic_ids):,}")
-            owner = TopicOwner(
-                cluster_id=ours,
-                topic=names[topic_id],
-                claimed_ms=self._session.clock.now_ms(),
-                broker_id=-1,
-                incarnation="mounted",
-            )
-            await store.put_object(owner_key(self._prefix, topic_id), BytesBody(owner.write(topic_id)))
-        if self._plan.former_cluster_id:
-            self._say("waiting until the former cluster's sidecars, if any still run, have seen that")
-            await self._session.clock.sleep(FENCE_S)
 
     async def _settle(
         self,
@@ -297,9 +250,19 @@ class MountPublisher:
         return await self._session.broker.groups.commit(group, wanted.commits)
 
     @asynccontextmanager
-    async def _open_store(self) -> AsyncIterator[Store]:
+    async def _claims(self) -> AsyncIterator[MountClaims]:
         clock = self._session.clock
-        async with open_store(
-            self._session.config, pace=UploadPace(None, clock), clock=clock, ids=SystemIds(), telemetry=NoTelemetry()
-        ) as store:
-            yield store
+        pace = UploadPace(None, clock)
+        async with (
+            open_store(self._session.config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()) as store,
+            ThreadBlocking(max_threads=1) as blocking,
+        ):
+            yield MountClaims(
+                store=store,
+                key_prefix=self._session.config.store.key_prefix,
+                blocking=blocking,
+                clock=clock,
+                plan=self._plan,
+                ours=(await self._session.broker.describe_cluster()).cluster_id,
+                say=self._say,
+            )

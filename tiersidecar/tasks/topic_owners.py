@@ -73,6 +73,28 @@ def read_owning_cluster(data: bytes) -> str:
     return cluster_id
 
 
+def read_topic_owner(data: bytes) -> TopicOwner:
+    """All that an owner object says; what an earlier release did not write is empty, -1 or 0.
+
+    Raises:
+        ValueError: it names no cluster.
+    """
+    cluster_id = read_owning_cluster(data)
+    document = json.loads(data)
+
+    def whole(name: str, otherwise: int) -> int:
+        value = document.get(name)
+        return value if type(value) is int else otherwise
+
+    return TopicOwner(
+        cluster_id=cluster_id,
+        topic=str(document.get("topic", "")),
+        claimed_ms=whole("claimed_ms", 0),
+        broker_id=whole("broker_id", -1),
+        incarnation=str(document.get("incarnation", "")),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLook:
     """Looks whether a topic id has been claimed by ``cluster_id``, and claims nothing."""

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
     from tiersidecar.app.mount_file import MountPlan
     from tiersidecar.app.mount_plan import Findings, Wanted
+    from tiersidecar.app.mount_publish import MountPublisher
 
 _SHOWN = 20
-_TOPICS_GONE = "cluster {cluster} has no tiered topics, and the store's snapshot of it has {topics:,}: was it rebuilt? The snapshot stays"
+_TOPICS_GONE = (
+    "cluster {cluster} has no tiered topics any more; the store's snapshot of it, which stays, has {topics:,}"
+)
 _NO_BROKER = 0
 """Beside no broker: the name of an object has a number there."""
 
@@ -228,14 +231,23 @@ def publish(
             help="Go on although last snapshots cannot be read, or the topics contradict the store.",
         ),
     ] = False,
+    former_cluster_is_gone: Annotated[
+        bool,
+        typer.Option(
+            "--former-cluster-is-gone",
+            help="Go on although its sidecars have put snapshots into this bucket within the last ten minutes.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the bucket's data this cluster's, publish what is remote, end open transactions, and restore consumer groups.
 
     After the brokers have started, and before sidecars and clients do. The former cluster's sidecars, should they come back,
-    write nothing more from here on. It may be repeated: what is there already is left.
+    write nothing more from here on. It may be repeated: what is there already is left. It is refused while the former cluster
+    seems to live: its tiering would end.
     """
     from tiersidecar.app.mount_file import read_plan
+    from tiersidecar.app.mount_publish import MountPublisher
 
     console = Console(stderr=True, highlight=False)
     try:
@@ -247,22 +259,24 @@ def publish(
     )
     carry_out(
         lambda session: _look_at_cluster(
-            session, wanted, manner.progress, despite=despite_contradictions, acts=carry_it_out
+            MountPublisher(session, wanted, manner.progress, former_is_gone=former_cluster_is_gone),
+            session,
+            wanted,
+            despite=despite_contradictions,
+            acts=carry_it_out,
         ),
         manner,
     )
 
 
 async def _look_at_cluster(
-    session: Session, wanted: MountPlan, say: StepProgress, *, despite: bool, acts: bool
+    publisher: MountPublisher, session: Session, wanted: MountPlan, *, despite: bool, acts: bool
 ) -> Intent:
     """Return what is published; if it ``acts``, not beside sidecars."""
     from tiersidecar.app.commands.recover import RUNNING, UNREAD, running_sidecars
-    from tiersidecar.app.mount_publish import MountPublisher
 
     if acts and (running := running_sidecars(session)):
         return Intent(facts={"sidecars": list(running)}, refusal=RUNNING.format(nodes=", ".join(map(str, running))))
-    publisher = MountPublisher(session, wanted, say)
     found = await publisher.look()
     facts = {"topics": len(wanted.topics), "former_cluster": wanted.former_cluster_id}
     if found.faults or found.report is None:
@@ -272,10 +286,11 @@ async def _look_at_cluster(
     refusal = UNREAD if report.unread and not despite else ""
     if report.has_contradictions and not despite:
         refusal = "the topics hold data that contradict the store (see the notes)"
-    groups = 0 if found.cluster is None else len(found.cluster.groups)
+    cluster, to_claim = found.claims.cluster, len(found.claims.to_claim)
+    groups = 0 if cluster is None else len(cluster.groups)
     steps = [
         f"have {len(found.leaderless):,} partitions led by their first live replica" if found.leaderless else "",
-        f"make the data of {len(found.to_claim):,} topics this cluster's in the store" if found.to_claim else "",
+        f"make the data of {to_claim:,} topics this cluster's in the store" if to_claim else "",
         *report.steps(),
         "end the transactions that were open where the logs go on, and say that all below is remote",
         f"commit the offsets of {groups:,} consumer groups, where they have none here" if groups else "",
@@ -283,10 +298,10 @@ async def _look_at_cluster(
     notes = [*report.notes()]
     if found.written:
         notes.append(f"{found.written:,} partitions have been written to already")
-    if found.cluster is None:
+    if cluster is None:
         notes.append("the bucket has no offsets of consumer groups: they begin where auto.offset.reset says")
     else:
-        notes.append(f"groups are as of {moment_text(found.cluster.written_ms)} or later: only changes are written")
+        notes.append(f"groups are as of {moment_text(cluster.written_ms)} or later: only changes are written")
     return Intent(
         facts={**facts, **report.facts(), "groups": groups},
         steps=tuple(step for step in steps if step),

@@ -1,0 +1,150 @@
+"""Makes a bucket's data the new cluster's, which is the fence of the former one: whose they are, whether that cluster lives,
+and until when its sidecars may believe otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
+from tiersidecar.adapters.snapshots.codec import MOST_SNAPSHOT_BYTES, read_partition_snapshot
+from tiersidecar.adapters.snapshots.shelf import version_in
+from tiersidecar.app.mount_file import MountPlan
+from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
+from tiersidecar.domain.ids import Uuid, format_uuid
+from tiersidecar.domain.own_objects import SNAPSHOTS
+from tiersidecar.domain.readable import moment_text
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
+from tiersidecar.ports.store import BytesBody, Store
+from tiersidecar.tasks.topic_owners import TopicOwner, owner_key, read_topic_owner
+
+FENCE_S = 11.0
+"""A sidecar believes for ten seconds what the store has said about an owner."""
+LIVES_S = 600.0
+"""A cluster whose sidecars have put a snapshot within this time is taken to be alive."""
+_MOUNTED = "mounted"
+_NEWEST_LOOKED_AT = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundClaims:
+    """Whose the data of a plan are: ``to_claim`` are topic ids that are not this cluster's yet; ``faults`` say why nothing is
+    done; ``fenced_ms`` is when the last claim of this cluster's was made, -1 where none was.  ``cluster`` is what the former
+    cluster put about itself."""
+
+    to_claim: tuple[Uuid, ...]
+    faults: tuple[str, ...]
+    fenced_ms: int
+    cluster: ClusterSnapshot | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountClaims:
+    """Of one plan, by the cluster ``ours``."""
+
+    store: Store
+    key_prefix: str
+    blocking: Blocking
+    clock: Clock
+    plan: MountPlan
+    ours: str
+    say: Callable[[str], None]
+
+    async def look(self, *, former_is_gone: bool) -> FoundClaims:
+        """Look whose the data are, and unless the operator says that the former one is gone, whether that one lives.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        former = self.plan.former_cluster_id
+        owners = {topic.topic_id: await self._owner(topic.topic_id) for topic in self.plan.topics}
+        to_claim = tuple(one for one, owner in owners.items() if (owner.cluster_id if owner else "") == former)
+        cluster = await self._cluster()
+        faults = [f"this is the former cluster itself, {self.ours}"] if self.ours == former else []
+        faults += self._foreign(owners)
+        if to_claim and former and not former_is_gone and (sign := await self._sign_of_life(to_claim, cluster)):
+            faults.append(sign)
+        ours = (one.claimed_ms for one in owners.values() if one is not None and one.cluster_id == self.ours)
+        return FoundClaims(to_claim=to_claim, faults=tuple(faults), fenced_ms=max(ours, default=-1), cluster=cluster)
+
+    async def claim(self, found: FoundClaims) -> None:
+        """Make the data this cluster's, and wait until no sidecar of the former one believes otherwise.  A claim that was made
+        before is waited for too: whether it was then, nobody knows.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        names = {topic.topic_id: topic.name for topic in self.plan.topics}
+        claimed_ms = found.fenced_ms
+        for number, topic_id in enumerate(found.to_claim, 1):
+            self.say(f"claiming the topics' data: {number:,} of {len(found.to_claim):,}")
+            owner = TopicOwner(
+                cluster_id=self.ours,
+                topic=names[topic_id],
+                claimed_ms=self.clock.now_ms(),
+                broker_id=-1,
+                incarnation=_MOUNTED,
+            )
+            await self.store.put_object(owner_key(self.key_prefix, topic_id), BytesBody(owner.write(topic_id)))
+            claimed_ms = self.clock.now_ms()
+        left_s = min(FENCE_S, FENCE_S - (self.clock.now_ms() - claimed_ms) / 1000)
+        if self.plan.former_cluster_id and claimed_ms >= 0 and left_s > 0:
+            self.say("waiting until the former cluster's sidecars, if any still run, have seen that")
+            await self.clock.sleep(left_s)
+
+    async def _owner(self, topic_id: Uuid) -> TopicOwner | None:
+        try:
+            return read_topic_owner(await self.store.fetch_object(owner_key(self.key_prefix, topic_id)))
+        except ObjectNotFoundError:
+            return None
+        except (ValueError, RecursionError):
+            return TopicOwner(cluster_id=UNREADABLE_OWNER, topic="", claimed_ms=0, broker_id=-1, incarnation="")
+
+    def _foreign(self, owners: Mapping[Uuid, TopicOwner | None]) -> list[str]:
+        faults = []
+        for topic in self.plan.topics:
+            owner = owners[topic.topic_id]
+            cluster_id = owner.cluster_id if owner else ""
+            if cluster_id not in (self.ours, self.plan.former_cluster_id):
+                said = f"cluster {cluster_id}'s" if cluster_id else "no cluster's"
+                faults.append(f"{topic.name}: the store says that its data are {said}: make a plan anew")
+        return faults
+
+    async def _cluster(self) -> ClusterSnapshot | None:
+        if not self.plan.former_cluster_id:
+            return None
+        return await StoreClusterShelf(self.store, self.key_prefix, self.blocking).latest(self.plan.former_cluster_id)
+
+    async def _sign_of_life(self, topic_ids: tuple[Uuid, ...], cluster: ClusterSnapshot | None) -> str:
+        """Why the former cluster seems to live, for people; empty where nothing shows it."""
+        since_ms = self.clock.now_ms() - int(LIVES_S * 1000)
+        newest_ms = max(-1 if cluster is None else cluster.written_ms, await self._newest_of(topic_ids, since_ms))
+        if newest_ms < since_ms:
+            return ""
+        return (
+            f"cluster {self.plan.former_cluster_id} seems to live: its sidecars put a snapshot at {moment_text(newest_ms)}. "
+            "Is this its own bucket, and not the copy? Taking over ends its tiering. If it is gone: --former-cluster-is-gone"
+        )
+
+    async def _newest_of(self, topic_ids: tuple[Uuid, ...], since_ms: int) -> int:
+        """When the former cluster wrote the newest snapshot of a partition, of those that the store got since; -1 for none.
+        What was replicated or copied to this bucket since then is older than the store says."""
+        recent = [
+            (stored.modified_ms, stored.key)
+            for topic_id in topic_ids
+            async for stored in self.store.list_objects(f"{self.key_prefix}{SNAPSHOTS}{format_uuid(topic_id)}/")
+            if stored.modified_ms >= since_ms and version_in(stored.key) is not None
+        ]
+        newest_ms = -1
+        for _, key in sorted(recent, reverse=True)[:_NEWEST_LOOKED_AT]:
+            try:
+                data = await self.store.fetch_object(key, max_bytes=MOST_SNAPSHOT_BYTES)
+                snapshot = await self.blocking.run(partial(read_partition_snapshot, data, where=key))
+            except (CorruptDataError, ObjectNotFoundError, ObjectTooLargeError):
+                continue
+            if snapshot.cluster_id == self.plan.former_cluster_id:
+                newest_ms = max(newest_ms, snapshot.written_ms)
+        return newest_ms
