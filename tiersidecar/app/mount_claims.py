@@ -4,7 +4,7 @@ and until when its sidecars may believe otherwise."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
@@ -12,9 +12,10 @@ from tiersidecar.adapters.snapshots.codec import MOST_SNAPSHOT_BYTES, read_parti
 from tiersidecar.adapters.snapshots.shelf import version_in
 from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
+from tiersidecar.decide.mount_lineage import Lineage, lineage_of
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import Uuid, format_uuid
-from tiersidecar.domain.own_objects import SNAPSHOTS
+from tiersidecar.domain.own_objects import OWNERS, SNAPSHOTS
 from tiersidecar.domain.readable import moment_text
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
@@ -32,13 +33,47 @@ _NEWEST_LOOKED_AT = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundClaims:
     """Whose the data of a plan are: ``to_claim`` are topic ids that are not this cluster's yet; ``faults`` say why nothing is
-    done; ``fenced_ms`` is when the last claim of this cluster's was made, -1 where none was.  ``cluster`` is what the former
-    cluster put about itself."""
+    done; ``fenced_ms`` is when the last claim of this cluster's was made, -1 where none was.  ``lineage`` are the former
+    cluster and those whose data it had taken over, latest first; ``cluster`` is what the latest of them put about itself."""
 
     to_claim: tuple[Uuid, ...]
     faults: tuple[str, ...]
     fenced_ms: int
+    lineage: Lineage
     cluster: ClusterSnapshot | None
+
+
+async def latest_of(lineage: Lineage, shelf: StoreClusterShelf) -> ClusterSnapshot | None:
+    """Return what the latest cluster of a lineage that said anything of itself said last.
+
+    Raises:
+        StoreError: the store is away.
+    """
+    for cluster_id in lineage:
+        if cluster_id and (found := await shelf.latest(cluster_id)) is not None:
+            return found
+    return None
+
+
+async def read_lineages(store: Store, key_prefix: str) -> dict[str, Lineage]:
+    """By topic id, all that the store says of owners.
+
+    Raises:
+        StoreError: the store is away.
+    """
+    prefix = f"{key_prefix}{OWNERS}"
+    keys = [stored.key async for stored in store.list_objects(prefix)]
+    found = {key.removeprefix(prefix).removesuffix(".json"): await _owner_at(store, key) for key in keys}
+    return {topic_id: owner.lineage for topic_id, owner in found.items() if owner is not None}
+
+
+async def _owner_at(store: Store, key: str) -> TopicOwner | None:
+    try:
+        return read_topic_owner(await store.fetch_object(key))
+    except ObjectNotFoundError:
+        return None
+    except (ValueError, RecursionError):
+        return TopicOwner(cluster_id=UNREADABLE_OWNER, topic="", claimed_ms=0, broker_id=-1, incarnation="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +95,26 @@ class MountClaims:
             StoreError: the store is away.
         """
         former = self.plan.former_cluster_id
-        owners = {topic.topic_id: await self._owner(topic.topic_id) for topic in self.plan.topics}
-        to_claim = tuple(one for one, owner in owners.items() if (owner.cluster_id if owner else "") == former)
-        cluster = await self._cluster()
-        faults = [f"this is the former cluster itself, {self.ours}"] if self.ours == former else []
-        faults += self._foreign(owners)
-        if to_claim and former and not former_is_gone and (sign := await self._sign_of_life(to_claim, cluster)):
+        owners = {
+            topic.topic_id: await _owner_at(self.store, owner_key(self.key_prefix, topic.topic_id))
+            for topic in self.plan.topics
+        }
+        lineage = lineage_of(former, [owner.lineage for owner in owners.values() if owner is not None])
+        to_claim = tuple(one for one, owner in owners.items() if (owner.cluster_id if owner else "") in lineage)
+        cluster = await latest_of(lineage, self._shelf)
+        faults = [f"this is a former cluster itself, {self.ours}"] if self.ours in lineage else []
+        faults += self._foreign(owners, lineage)
+        if (
+            to_claim
+            and former
+            and not former_is_gone
+            and (sign := await self._sign_of_life(to_claim, lineage, cluster))
+        ):
             faults.append(sign)
         ours = (one.claimed_ms for one in owners.values() if one is not None and one.cluster_id == self.ours)
-        return FoundClaims(to_claim=to_claim, faults=tuple(faults), fenced_ms=max(ours, default=-1), cluster=cluster)
+        return FoundClaims(
+            to_claim=to_claim, faults=tuple(faults), fenced_ms=max(ours, default=-1), lineage=lineage, cluster=cluster
+        )
 
     async def claim(self, found: FoundClaims) -> None:
         """Make the data this cluster's, and wait until no sidecar of the former one believes otherwise.  A claim that was made
@@ -79,6 +125,8 @@ class MountClaims:
         """
         names = {topic.topic_id: topic.name for topic in self.plan.topics}
         claimed_ms = found.fenced_ms
+        former = found.lineage if self.plan.former_cluster_id else ()
+        await self._inherit(found.cluster)
         for number, topic_id in enumerate(found.to_claim, 1):
             self.say(f"claiming the topics' data: {number:,} of {len(found.to_claim):,}")
             owner = TopicOwner(
@@ -87,6 +135,7 @@ class MountClaims:
                 claimed_ms=self.clock.now_ms(),
                 broker_id=-1,
                 incarnation=_MOUNTED,
+                former_clusters=former,
             )
             await self.store.put_object(owner_key(self.key_prefix, topic_id), BytesBody(owner.write(topic_id)))
             claimed_ms = self.clock.now_ms()
@@ -95,33 +144,33 @@ class MountClaims:
             self.say("waiting until the former cluster's sidecars, if any still run, have seen that")
             await self.clock.sleep(left_s)
 
-    async def _owner(self, topic_id: Uuid) -> TopicOwner | None:
-        try:
-            return read_topic_owner(await self.store.fetch_object(owner_key(self.key_prefix, topic_id)))
-        except ObjectNotFoundError:
-            return None
-        except (ValueError, RecursionError):
-            return TopicOwner(cluster_id=UNREADABLE_OWNER, topic="", claimed_ms=0, broker_id=-1, incarnation="")
-
-    def _foreign(self, owners: Mapping[Uuid, TopicOwner | None]) -> list[str]:
+    def _foreign(self, owners: Mapping[Uuid, TopicOwner | None], lineage: Lineage) -> list[str]:
         faults = []
         for topic in self.plan.topics:
             owner = owners[topic.topic_id]
             cluster_id = owner.cluster_id if owner else ""
-            if cluster_id not in (self.ours, self.plan.former_cluster_id):
+            if cluster_id not in (self.ours, *lineage):
                 said = f"cluster {cluster_id}'s" if cluster_id else "no cluster's"
                 faults.append(f"{topic.name}: the store says that its data are {said}: make a plan anew")
         return faults
 
-    async def _cluster(self) -> ClusterSnapshot | None:
-        if not self.plan.former_cluster_id:
-            return None
-        return await StoreClusterShelf(self.store, self.key_prefix, self.blocking).latest(self.plan.former_cluster_id)
+    @property
+    def _shelf(self) -> StoreClusterShelf:
+        return StoreClusterShelf(self.store, self.key_prefix, self.blocking)
 
-    async def _sign_of_life(self, topic_ids: tuple[Uuid, ...], cluster: ClusterSnapshot | None) -> str:
+    async def _inherit(self, cluster: ClusterSnapshot | None) -> None:
+        """Put what the former cluster said of itself as what this one says, which may be gone before its sidecars start."""
+        if cluster is not None and await self._shelf.latest(self.ours) is None:
+            await self._shelf.put(replace(cluster, cluster_id=self.ours))
+
+    async def _sign_of_life(
+        self, topic_ids: tuple[Uuid, ...], lineage: Lineage, cluster: ClusterSnapshot | None
+    ) -> str:
         """Why the former cluster seems to live, for people; empty where nothing shows it."""
         since_ms = self.clock.now_ms() - int(LIVES_S * 1000)
-        newest_ms = max(-1 if cluster is None else cluster.written_ms, await self._newest_of(topic_ids, since_ms))
+        newest_ms = max(
+            -1 if cluster is None else cluster.written_ms, await self._newest_of(topic_ids, lineage, since_ms)
+        )
         if newest_ms < since_ms:
             return ""
         return (
@@ -129,7 +178,7 @@ class MountClaims:
             "Is this its own bucket, and not the copy? Taking over ends its tiering. If it is gone: --former-cluster-is-gone"
         )
 
-    async def _newest_of(self, topic_ids: tuple[Uuid, ...], since_ms: int) -> int:
+    async def _newest_of(self, topic_ids: tuple[Uuid, ...], lineage: Lineage, since_ms: int) -> int:
         """When the former cluster wrote the newest snapshot of a partition, of those that the store got since; -1 for none.
         What was replicated or copied to this bucket since then is older than the store says."""
         recent = [
@@ -145,6 +194,6 @@ class MountClaims:
                 snapshot = await self.blocking.run(partial(read_partition_snapshot, data, where=key))
             except (CorruptDataError, ObjectNotFoundError, ObjectTooLargeError):
                 continue
-            if snapshot.cluster_id == self.plan.former_cluster_id:
+            if snapshot.cluster_id in lineage:
                 newest_ms = max(newest_ms, snapshot.written_ms)
         return newest_ms

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
+from tiersidecar.app.mount_claims import latest_of, read_lineages
 from tiersidecar.app.mount_file import MountPlan, OpenTransaction
-from tiersidecar.app.reconcile_parts import read_owners
 from tiersidecar.app.recover_run import segments_of
 from tiersidecar.decide.mount import (
     PartitionEnd,
@@ -23,6 +23,7 @@ from tiersidecar.decide.mount import (
     mounted_name_fault,
     next_producer_id,
 )
+from tiersidecar.decide.mount_lineage import Lineage, latest_clusters, lineage_of
 from tiersidecar.decide.recover import LeftSegment, RecoveryView, decide_recovery, wanted_manifests
 from tiersidecar.domain.cluster_topics import TopicPartition
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, MountRefusedError, ObjectNotFoundError
@@ -102,13 +103,13 @@ class MountPlanner:
             StoreError: the store is away.
         """
         self.say("listing owners and snapshots")
-        owners = await read_owners(self.store, self.key_prefix)
-        former = _former_cluster(owners, wanted)
-        shelf = StoreClusterShelf(self.store, self.key_prefix, self.blocking)
-        cluster = await shelf.latest(former) if former else None
+        owners = await read_lineages(self.store, self.key_prefix)
+        former = _former_cluster(list(owners.values()), wanted)
+        lineage = lineage_of(former, owners.values())
+        cluster = await latest_of(lineage, StoreClusterShelf(self.store, self.key_prefix, self.blocking))
         snapshots = await list_snapshots(self.store, self.key_prefix)
         refused: set[str] = set()
-        found, foreign = await self._partitions(wanted, former, owners, snapshots, refused)
+        found, foreign = await self._partitions(wanted, lineage, owners, snapshots, refused)
         for name, topic_id in await self._misnamed(found, cluster):
             refused.add(f"{name}-{format_uuid(topic_id)}, whose id is another topic's")
             del found[name, topic_id]
@@ -133,7 +134,12 @@ class MountPlanner:
         )
 
     async def _partitions(
-        self, wanted: Wanted, former: str, owners: Mapping[str, str], snapshots: SnapshotKeys, refused: set[str]
+        self,
+        wanted: Wanted,
+        lineage: Lineage,
+        owners: Mapping[str, Lineage],
+        snapshots: SnapshotKeys,
+        refused: set[str],
     ) -> tuple[dict[Owner, list[FoundPartition]], dict[str, set[Owner]]]:
         found: defaultdict[Owner, list[FoundPartition]] = defaultdict(list)
         foreign: defaultdict[str, set[Owner]] = defaultdict(set)
@@ -142,7 +148,7 @@ class MountPlanner:
 
         async def look(partition: BucketPartition) -> None:
             try:
-                one = await self._look(partition, former, snapshots, manifests)
+                one = await self._look(partition, lineage, snapshots, manifests)
                 found[one.owner.topic, one.owner.topic_id].append(one)
             finally:
                 turn.release()
@@ -156,8 +162,8 @@ class MountPlanner:
                     if fault := mounted_name_fault(owner.topic):
                         refused.add(fault)
                         continue
-                    claimed = owners.get(format_uuid(owner.topic_id), _NO_CLUSTER)
-                    if claimed != former:
+                    claimed = owners.get(format_uuid(owner.topic_id), (_NO_CLUSTER,))[0]
+                    if claimed not in lineage:
                         foreign[claimed].add((owner.topic, owner.topic_id))
                         continue
                     segments += len(partition.stored)
@@ -202,12 +208,12 @@ class MountPlanner:
                     yield BucketPartition(owner=snapshot.topic_id_partition)
 
     async def _look(
-        self, partition: BucketPartition, former: str, snapshots: SnapshotKeys, turn: asyncio.Semaphore
+        self, partition: BucketPartition, lineage: Lineage, snapshots: SnapshotKeys, turn: asyncio.Semaphore
     ) -> FoundPartition:
         owner = partition.owner
         place = owner.topic_id, owner.partition
         snapshot, faults = await read_latest(self.store, snapshots.get(place, ()), place, self.blocking)
-        if snapshot is not None and snapshot.cluster_id != former:
+        if snapshot is not None and snapshot.cluster_id not in lineage:
             faults.append(f"its snapshot is of cluster {snapshot.cluster_id}")
             snapshot = None
         state = PartitionState() if snapshot is None else snapshot.state
@@ -291,21 +297,20 @@ class MountPlanner:
         )
 
 
-def _former_cluster(owners: Mapping[str, str], wanted: Wanted) -> str:
+def _former_cluster(owners: Collection[Lineage], wanted: Wanted) -> str:
     """The cluster whose data are mounted; empty if no cluster has claimed anything in the store: native tiering does not."""
-    clusters = sorted(set(owners.values()))
-    if wanted.former_cluster_id is not None:
-        if clusters and wanted.former_cluster_id not in clusters:
-            known = ", ".join(clusters)
-            raise MountRefusedError(
-                reason=f"nothing in the store is of cluster {wanted.former_cluster_id}; it has data of {known}"
-            )
-        return wanted.former_cluster_id
-    if len(clusters) > 1:
+    asked, known = wanted.former_cluster_id, sorted({owner[0] for owner in owners})
+    if asked is not None:
+        if asked and known and asked not in known:
+            reason = f"nothing in the store is of cluster {asked}; it has data of {', '.join(known)}"
+            raise MountRefusedError(reason=reason)
+        return asked
+    latest = latest_clusters(owners)
+    if len(latest) > 1:
         raise MountRefusedError(
-            reason=f"the store has data of {len(clusters)} clusters ({', '.join(clusters)}): name one by --former-cluster"
+            reason=f"the store has data of {len(latest)} clusters ({', '.join(latest)}): name one by --former-cluster"
         )
-    return clusters[0] if clusters else _NO_CLUSTER
+    return latest[0] if latest else _NO_CLUSTER
 
 
 def _likely_name(

@@ -90,9 +90,6 @@ class MountPublisher:
         self, session: Session, plan: MountPlan, say: Callable[[str], None], *, former_is_gone: bool = False
     ) -> None:
         self._session, self._plan, self._say, self._former_is_gone = session, plan, say, former_is_gone
-        ends = {(owner.topic_id, owner.partition): one.start_offset for owner, one in plan.partitions()}
-        former = FormerCluster(cluster_id=plan.former_cluster_id, ends=ends)
-        self._recoverer = Recoverer(session, [topic.name for topic in plan.topics], say, former)
 
     async def look(self) -> MountLook:
         """Compare the cluster with the plan, and look what would be published; changes nothing.
@@ -101,7 +98,7 @@ class MountPublisher:
             BrokerRefusedError, BrokerUnreachableError, StoreError: something is away.
         """
         found = await self._compare()
-        return found if found.faults else replace(found, report=await self._recoverer.plan())
+        return found if found.faults else replace(found, report=await self._recoverer(found.claims).plan())
 
     async def _compare(self) -> MountLook:
         """The cluster with the plan."""
@@ -139,12 +136,20 @@ class MountPublisher:
         views = await self._led(found.leaderless)
         async with self._claims() as claims:
             await claims.claim(found.claims)
-        report = await self._recoverer.apply()
+        report = await self._recoverer(found.claims).apply()
         aborted = 0
         for owner, one in self._plan.partitions():
             aborted += await self._settle(owner, one.leader_epoch, one.start_offset, views)
         groups = await self._restore_groups(found.claims.cluster)
         return {"published": {**report.facts(), "transactions_aborted": aborted}, **groups.facts()}
+
+    def _recoverer(self, claims: FoundClaims) -> Recoverer:
+        former = FormerCluster(
+            cluster_id=self._plan.former_cluster_id,
+            ends={(owner.topic_id, owner.partition): one.start_offset for owner, one in self._plan.partitions()},
+            earlier=claims.lineage[1:],
+        )
+        return Recoverer(self._session, [topic.name for topic in self._plan.topics], self._say, former)
 
     # -- looking
 

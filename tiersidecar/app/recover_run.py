@@ -56,10 +56,12 @@ Act = Callable[[PartitionPlan], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerCluster:
-    """Whose topics this cluster has taken over: ``ends``, by topic id and partition, are where their logs went on here."""
+    """Whose topics this cluster has taken over: ``ends``, by topic id and partition, are where their logs went on here;
+    ``earlier`` are clusters whose topics that one had taken over."""
 
     cluster_id: str
     ends: Mapping[tuple[Uuid, int], int]
+    earlier: tuple[str, ...] = ()
 
 
 class Recoverer:
@@ -291,8 +293,9 @@ class _Look:
         )
 
     def _is_known(self, cluster_id: str | None) -> bool:
-        """Whether it is this cluster, or the one whose topics it has taken over."""
-        return cluster_id == self._cluster_id or (self._former is not None and cluster_id == self._former.cluster_id)
+        """Whether it is this cluster, or one whose topics it has taken over."""
+        former = () if self._former is None else (self._former.cluster_id, *self._former.earlier)
+        return cluster_id in (self._cluster_id, *former)
 
     def _below_end(self, owner: TopicIdPartition, recovery: Recovery) -> Recovery:
         end = None if self._former is None else self._former.ends.get((owner.topic_id, owner.partition))

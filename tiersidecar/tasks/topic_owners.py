@@ -33,17 +33,23 @@ _BELIEVED_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOwner:
-    """What an owner object says."""
+    """What an owner object says.  ``former_clusters`` are those whose data a mount took over, latest first."""
 
     cluster_id: str
     topic: str
     claimed_ms: int
     broker_id: int
     incarnation: str
+    former_clusters: tuple[str, ...] = ()
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """Return the owner, and after it the former ones."""
+        return self.cluster_id, *self.former_clusters
 
     def write(self, topic_id: Uuid) -> bytes:
         """As JSON."""
-        document = {
+        document: dict[str, object] = {
             "version": 1,
             "cluster_id": self.cluster_id,
             "topic": self.topic,
@@ -52,6 +58,8 @@ class TopicOwner:
             "broker_id": self.broker_id,
             "incarnation": self.incarnation,
         }
+        if self.former_clusters:
+            document["former_clusters"] = list(self.former_clusters)
         return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -86,12 +94,18 @@ def read_topic_owner(data: bytes) -> TopicOwner:
         value = document.get(name)
         return value if type(value) is int else otherwise
 
+    former = document.get("former_clusters")
     return TopicOwner(
         cluster_id=cluster_id,
         topic=str(document.get("topic", "")),
         claimed_ms=whole("claimed_ms", 0),
         broker_id=whole("broker_id", -1),
         incarnation=str(document.get("incarnation", "")),
+        former_clusters=tuple(
+            one
+            for one in (former if isinstance(former, list) else ())
+            if isinstance(one, str) and one not in ("", cluster_id)
+        ),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock, settle
@@ -186,3 +187,49 @@ async def test_once_all_is_claimed_the_former_cluster_is_not_asked_for() -> None
     await bucket.own(ORDERS, B)
     await bucket.snapshot(A, age_s=0)
     assert (await bucket.claims(B, A).look(former_is_gone=False)).faults == ()
+
+
+async def test_the_owner_keeps_whose_the_data_were_and_what_that_cluster_put_about_itself() -> None:
+    bucket = Bucket()
+    await bucket.own(ORDERS, A)
+    await bucket.snapshot(A)
+    await claim(bucket, bucket.claims(B, A))
+    assert (await bucket.owner(ORDERS)).former_clusters == (A,)
+    of_a, of_b = await bucket.shelf.latest(A), await bucket.shelf.latest(B)
+    assert of_a is not None
+    assert of_b == replace(of_a, cluster_id=B), "B has not said anything yet, and may be gone before it does"
+
+
+async def test_a_mount_that_ended_behind_the_claim_is_begun_anew_in_a_third_cluster() -> None:
+    """The second run finds B's claims of some topics, and A's of the others."""
+    bucket = Bucket()
+    await bucket.own(ORDERS, A)
+    await bucket.own(BILLS, A)
+    await bucket.snapshot(A)
+    await claim(bucket, bucket.claims(B, A, ORDERS))
+    found, _ = await claim(bucket, bucket.claims(C, B, ORDERS, BILLS))
+    assert (found.faults, found.to_claim, found.lineage) == ((), (ORDERS, BILLS), (B, A))
+    assert found.cluster is not None
+    assert set(found.cluster.groups) == {"billing"}
+    for topic_id in (ORDERS, BILLS):
+        assert (await bucket.owner(topic_id)).former_clusters == (B, A)
+    again = await bucket.claims(C, B, ORDERS, BILLS).look(former_is_gone=False)
+    assert (again.faults, again.to_claim, again.lineage) == ((), (), (B, A))
+
+
+async def test_what_a_cluster_has_said_of_itself_is_not_replaced_by_what_the_former_said() -> None:
+    bucket = Bucket()
+    await bucket.own(ORDERS, B)
+    await bucket.snapshot(A)
+    await bucket.snapshot(B)
+    await claim(bucket, bucket.claims(B, A))
+    assert len([one async for one in bucket.store.list_objects("p/.tiersidecar/clusters/cluster-b/")]) == 1
+
+
+async def test_a_cluster_that_had_the_data_before_gets_them_by_no_mount() -> None:
+    """Its sidecars would write beside the new ones' once they are back: an id of its own is the fence."""
+    bucket = Bucket()
+    await bucket.own(ORDERS, A)
+    await claim(bucket, bucket.claims(B, A))
+    found = await bucket.claims(A, B).look(former_is_gone=True)
+    assert found.faults == (f"this is a former cluster itself, {A}",)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.directory_store import DirectoryStore
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
-from tests.support.metadata_events import FINISHED, added
+from tests.support.metadata_events import FINISHED, STARTED, added
 from tests.unit.reconcile.test_bucket_walk import manifest_of
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import StoreShelf
@@ -57,13 +57,26 @@ class Bucket:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(manifest_of(segment) if key.endswith("manifest") else b"x")
 
-    def claim(self, owner: TopicIdPartition, cluster_id: str = FORMER) -> None:
-        claimed = TopicOwner(cluster_id=cluster_id, topic=owner.topic, claimed_ms=0, broker_id=1, incarnation="")
+    def claim(self, owner: TopicIdPartition, cluster_id: str = FORMER, *, former: tuple[str, ...] = ()) -> None:
+        claimed = TopicOwner(
+            cluster_id=cluster_id,
+            topic=owner.topic,
+            claimed_ms=0,
+            broker_id=1,
+            incarnation="",
+            former_clusters=former,
+        )
         path = self.root / owner_key("", owner.topic_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(claimed.write(owner.topic_id))
 
-    async def snapshot(self, *segments: RemoteLogSegmentMetadata, epoch: int, owner: TopicIdPartition = ORDERS) -> None:
+    async def snapshot(
+        self,
+        *segments: RemoteLogSegmentMetadata,
+        epoch: int,
+        owner: TopicIdPartition = ORDERS,
+        deleted_to: int = 3,
+    ) -> None:
         async with DirectoryStore(str(self.root))() as store:
             await StoreShelf(store, "", InlineBlocking()).put(
                 PartitionSnapshot(
@@ -75,7 +88,7 @@ class Bucket:
                     incarnation="",
                     segments=segments,
                     highest_offsets={0: max((one.end_offset for one in segments), default=-1)},
-                    state=PartitionState().with_delete(Offset(3), LeaderEpoch(0)),
+                    state=PartitionState().with_delete(Offset(deleted_to), LeaderEpoch(0)),
                 )
             )
 
@@ -271,3 +284,37 @@ async def test_settings_that_do_not_fit_the_new_cluster_are_told(bucket: Bucket)
     )
     assert "nothing of bills is in the bucket" in notes
     assert "settings of native tiering are left out: orders" in notes
+
+
+async def test_what_the_cluster_before_the_last_had_is_mounted_with_all_that_is_known_of_it(bucket: Bucket) -> None:
+    """A mount into a cluster ended behind its claims, some of them, and is begun anew in another one."""
+    bucket.store(live(1, 0), live(2, 0, BILLS))
+    bucket.claim(ORDERS, ELSEWHERE, former=(FORMER,))
+    bucket.claim(BILLS)
+    await bucket.snapshot(live(1, 0), epoch=9)
+    await bucket.cluster(orders=described(ORDERS, **{"retention.ms": "5"}))
+    found = await bucket.find()
+    assert found.plan.former_cluster_id == ELSEWHERE
+    bills, orders = found.plan.topics
+    assert (bills.name, orders.configs) == ("bills", (("retention.ms", "5"),))
+    assert orders.partitions[0].leader_epoch == 31 + EPOCHS_APART, "which a group has committed"
+    (one,) = found.partitions["orders", ORDERS.topic_id]
+    assert one.end.start == 3, "what users deleted stays deleted"
+    assert not any("its snapshot is of cluster" in problem for problem in one.problems)
+
+
+async def test_natively_tiered_topics_are_mounted_beside_a_clusters(bucket: Bucket) -> None:
+    bucket.store(live(1, 0), live(2, 0, BILLS))
+    bucket.claim(BILLS)
+    found = await bucket.find(replace(WANTED, former_cluster_id=""))
+    assert (found.plan.former_cluster_id, [topic.name for topic in found.plan.topics]) == ("", ["orders"])
+
+
+async def test_a_users_delete_counts_though_a_later_epoch_had_begun_a_copy(bucket: Bucket) -> None:
+    """Up to offset 15, which was not copied: N is no lower."""
+    copied, begun = live(1, 0), replace(live(2, 10, epoch=5), state=STARTED)
+    bucket.store(copied)
+    bucket.claim(ORDERS)
+    await bucket.snapshot(copied, begun, epoch=5, deleted_to=15)
+    found = await bucket.find()
+    assert found.plan.topics[0].partitions[0].start_offset == 15

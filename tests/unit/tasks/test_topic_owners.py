@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,14 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.topic_owners import Claimant, TopicOwner, TopicOwners, owner_key, read_owning_cluster
+from tiersidecar.tasks.topic_owners import (
+    Claimant,
+    TopicOwner,
+    TopicOwners,
+    owner_key,
+    read_owning_cluster,
+    read_topic_owner,
+)
 
 KEY = owner_key("prefix/", TOPIC_ID_PARTITION.topic_id)
 
@@ -159,3 +167,26 @@ def test_an_owner_object_has_these_bytes() -> None:
         + format_uuid(TOPIC_ID_PARTITION.topic_id).encode()
         + b'","claimed_ms":7,"broker_id":2,"incarnation":"host/1"}'
     )
+
+
+def test_an_owner_object_of_a_mount_names_former_clusters_and_earlier_releases_read_it() -> None:
+    owner = TopicOwner(
+        cluster_id="c", topic="orders", claimed_ms=7, broker_id=-1, incarnation="mounted", former_clusters=("b", "a")
+    )
+    data = owner.write(TOPIC_ID_PARTITION.topic_id)
+    assert read_topic_owner(data) == owner
+    assert read_owning_cluster(data) == "c", "as earlier releases do"
+    assert json.loads(data)["version"] == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b'{"version":1,"cluster_id":"c"}', id="of an earlier release"),
+        pytest.param(b'{"cluster_id":"c","claimed_ms":"x","former_clusters":"b"}', id="of the wrong types"),
+        pytest.param(b'{"cluster_id":"c","former_clusters":["",1,"c"]}', id="former clusters that are none"),
+    ],
+)
+def test_what_an_owner_object_does_not_say_is_empty(data: bytes) -> None:
+    owner = read_topic_owner(data)
+    assert (owner.cluster_id, owner.claimed_ms, owner.former_clusters) == ("c", 0, ())

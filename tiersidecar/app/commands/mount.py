@@ -66,7 +66,11 @@ def plan(
     ] = None,
     former_cluster: Annotated[
         str | None,
-        typer.Option("--former-cluster", metavar="ID", help="Whose data; needed if several clusters share the bucket."),
+        typer.Option(
+            "--former-cluster",
+            metavar="ID",
+            help='Whose data; needed if several clusters share the bucket. "": those that none has claimed, of native tiering.',
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None, typer.Option(min=1, max=100, help="Replicas of each partition. Default: as they were, else 3.")
