@@ -29,6 +29,7 @@ from tiersidecar.domain.cluster_topics import TopicPartition
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, MountRefusedError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot
@@ -228,7 +229,9 @@ class MountPlanner:
                 start_for=state.start_for,
             )
         )
-        newest_epoch = max((one.segment_leader_epochs[-1].epoch for one in recovery.segments), default=-1)
+        # What was only begun is no history: users' deletes of the epochs before it count.
+        finished = [one for one in recovery.segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+        newest_epoch = max((one.segment_leader_epochs[-1].epoch for one in finished), default=-1)
         end = decide_end(
             PartitionRemains(
                 segments=recovery.segments,

@@ -314,6 +314,7 @@ async def test_a_users_delete_counts_though_a_later_epoch_had_begun_a_copy(bucke
     """Up to offset 15, which was not copied: N is no lower."""
     copied, begun = live(1, 0), replace(live(2, 10, epoch=5), state=STARTED)
     bucket.store(copied)
+    bucket.store(begun, but="rsm-manifest")
     bucket.claim(ORDERS)
     await bucket.snapshot(copied, begun, epoch=5, deleted_to=15)
     found = await bucket.find()
