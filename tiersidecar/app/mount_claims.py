@@ -13,7 +13,7 @@ from tiersidecar.adapters.snapshots.shelf import version_in
 from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.decide.mount_lineage import Lineage, lineage_of
-from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
+from tiersidecar.domain.errors import CorruptDataError, MountRefusedError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.own_objects import OWNERS, SNAPSHOTS
 from tiersidecar.domain.readable import moment_text
@@ -43,7 +43,23 @@ class FoundClaims:
     cluster: ClusterSnapshot | None
 
 
-async def latest_of(lineage: Lineage, shelf: StoreClusterShelf) -> ClusterSnapshot | None:
+async def snapshot_of(lineage: Lineage, shelf: StoreClusterShelf, key: str | None) -> ClusterSnapshot | None:
+    """Return the snapshot under ``key``, which must be of a cluster of the lineage; without a key the latest.
+
+    Raises:
+        MountRefusedError: it is of another cluster.
+        CorruptDataError: it is none.
+        StoreError: there is no object of that key, or the store is away.
+    """
+    if key is None:
+        return await _latest_of(lineage, shelf)
+    found = await shelf.at(key)
+    if found.cluster_id not in lineage:
+        raise MountRefusedError(reason=f"{key} is of cluster {found.cluster_id}, not of {' or '.join(lineage)}")
+    return found
+
+
+async def _latest_of(lineage: Lineage, shelf: StoreClusterShelf) -> ClusterSnapshot | None:
     """Return what the latest cluster of a lineage that said anything of itself said last.
 
     Raises:
@@ -78,7 +94,7 @@ async def _owner_at(store: Store, key: str) -> TopicOwner | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountClaims:
-    """Of one plan, by the cluster ``ours``."""
+    """Of one plan, by the cluster ``ours``.  ``cluster_snapshot`` is the key of the one to go by, None for the latest."""
 
     store: Store
     key_prefix: str
@@ -87,12 +103,13 @@ class MountClaims:
     plan: MountPlan
     ours: str
     say: Callable[[str], None]
+    cluster_snapshot: str | None = None
 
     async def look(self, *, former_is_gone: bool) -> FoundClaims:
         """Look whose the data are, and unless the operator says that the former one is gone, whether that one lives.
 
         Raises:
-            StoreError: the store is away.
+            As :func:`snapshot_of`.
         """
         former = self.plan.former_cluster_id
         owners = {
@@ -101,15 +118,12 @@ class MountClaims:
         }
         lineage = lineage_of(former, [owner.lineage for owner in owners.values() if owner is not None])
         to_claim = tuple(one for one, owner in owners.items() if (owner.cluster_id if owner else "") in lineage)
-        cluster = await latest_of(lineage, self._shelf)
+        latest = await _latest_of(lineage, self._shelf)
+        named = self.cluster_snapshot
+        cluster = latest if named is None else await snapshot_of(lineage, self._shelf, named)
         faults = [f"this is a former cluster itself, {self.ours}"] if self.ours in lineage else []
         faults += self._foreign(owners, lineage)
-        if (
-            to_claim
-            and former
-            and not former_is_gone
-            and (sign := await self._sign_of_life(to_claim, lineage, cluster))
-        ):
+        if to_claim and former and not former_is_gone and (sign := await self._sign_of_life(to_claim, lineage, latest)):
             faults.append(sign)
         ours = (one.claimed_ms for one in owners.values() if one is not None and one.cluster_id == self.ours)
         return FoundClaims(

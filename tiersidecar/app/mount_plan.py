@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
-from tiersidecar.app.mount_claims import latest_of, read_lineages
+from tiersidecar.app.mount_claims import read_lineages, snapshot_of
 from tiersidecar.app.mount_file import MountPlan, OpenTransaction
 from tiersidecar.app.recover_run import segments_of
 from tiersidecar.decide.mount import (
@@ -48,11 +48,13 @@ Owner = tuple[str, Uuid]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the operator asks for.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide."""
+    """What the operator asks for.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide,
+    ``cluster_snapshot`` None for the latest."""
 
     brokers: tuple[int, ...]
     topics: tuple[str, ...] = ()
     former_cluster_id: str | None = None
+    cluster_snapshot: str | None = None
     replication_factor: int | None = None
 
 
@@ -100,14 +102,17 @@ class MountPlanner:
         """Look through the bucket.
 
         Raises:
-            MountRefusedError: it is not clear which cluster's data are meant, or there are none.
+            MountRefusedError: it is not clear which cluster's data are meant, or there are none; or the snapshot that was named
+                is another cluster's.
+            CorruptDataError: what was named is no snapshot of a cluster.
             StoreError: the store is away.
         """
         self.say("listing owners and snapshots")
         owners = await read_lineages(self.store, self.key_prefix)
         former = _former_cluster(list(owners.values()), wanted)
         lineage = lineage_of(former, owners.values())
-        cluster = await latest_of(lineage, StoreClusterShelf(self.store, self.key_prefix, self.blocking))
+        shelf = StoreClusterShelf(self.store, self.key_prefix, self.blocking)
+        cluster = await snapshot_of(lineage, shelf, wanted.cluster_snapshot)
         snapshots = await list_snapshots(self.store, self.key_prefix)
         refused: set[str] = set()
         found, foreign = await self._partitions(wanted, lineage, owners, snapshots, refused)

@@ -84,11 +84,19 @@ class GroupReport:
 
 class MountPublisher:
     """Of one plan.  ``say`` is called with each step that begins, for people.  ``former_is_gone`` is what the operator says of
-    the former cluster: it is not looked for signs of life."""
+    the former cluster: it is not looked for signs of life.  ``cluster_snapshot`` is the key of the one to go by, None for the
+    latest."""
 
     def __init__(
-        self, session: Session, plan: MountPlan, say: Callable[[str], None], *, former_is_gone: bool = False
+        self,
+        session: Session,
+        plan: MountPlan,
+        say: Callable[[str], None],
+        *,
+        former_is_gone: bool = False,
+        cluster_snapshot: str | None = None,
     ) -> None:
+        self._cluster_snapshot = cluster_snapshot
         self._session, self._plan, self._say, self._former_is_gone = session, plan, say, former_is_gone
 
     async def look(self) -> MountLook:
@@ -270,4 +278,5 @@ class MountPublisher:
                 plan=self._plan,
                 ours=(await self._session.broker.describe_cluster()).cluster_id,
                 say=self._say,
+                cluster_snapshot=self._cluster_snapshot,
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock, settle
 from tiersidecar.adapters.clock import SystemIds
@@ -14,6 +16,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.app.mount_claims import FENCE_S, LIVES_S, FoundClaims, MountClaims
 from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition, NewTopic
+from tiersidecar.domain.errors import MountRefusedError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
@@ -233,3 +236,30 @@ async def test_a_cluster_that_had_the_data_before_gets_them_by_no_mount() -> Non
     await claim(bucket, bucket.claims(B, A))
     found = await bucket.claims(A, B).look(former_is_gone=True)
     assert found.faults == (f"this is a former cluster itself, {A}",)
+
+
+async def test_an_earlier_snapshot_of_the_cluster_can_be_named() -> None:
+    """The latest is what a rebuilt cluster says of itself."""
+    bucket = Bucket()
+    await bucket.own(ORDERS, A)
+    for age_s in (4 * LIVES_S, 3 * LIVES_S, 0):
+        await bucket.snapshot(A, age_s=age_s)
+    prefix = "p/.tiersidecar/clusters/cluster-a/"
+    first, *_ = sorted([one.key async for one in bucket.store.list_objects(prefix)])
+    named = replace(bucket.claims(B, A), cluster_snapshot=first)
+    found = await named.look(former_is_gone=True)
+    assert found.cluster is not None
+    assert found.cluster.written_ms == bucket.clock.now_ms() - int(4 * LIVES_S * 1000)
+    assert "seems to live" in (await named.look(former_is_gone=False)).faults[0], "by the latest"
+    for wrong in ("p/.tiersidecar/clusters/cluster-a/1.snapshot", first.replace("cluster-a", "cluster-c")):
+        with pytest.raises(ObjectNotFoundError):
+            await replace(named, cluster_snapshot=wrong).look(former_is_gone=True)
+
+
+async def test_a_snapshot_of_a_cluster_that_never_had_the_data_is_refused() -> None:
+    bucket = Bucket()
+    await bucket.own(ORDERS, A)
+    await bucket.snapshot(C)
+    (key,) = [one.key async for one in bucket.store.list_objects("p/.tiersidecar/clusters/")]
+    with pytest.raises(MountRefusedError, match=f"of cluster {C}, not of {A}"):
+        await replace(bucket.claims(B, A), cluster_snapshot=key).look(former_is_gone=True)

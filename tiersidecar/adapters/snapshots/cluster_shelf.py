@@ -48,6 +48,16 @@ class StoreClusterShelf:
                 continue
         return None
 
+    async def at(self, key: str) -> ClusterSnapshot:
+        """The one under a key, whichever cluster's.
+
+        Raises:
+            CorruptDataError: it is none.
+            StoreError: there is no object of that key, or the store is away.
+        """
+        data = await self._store.fetch_object(key, max_bytes=MOST_BYTES)
+        return await self._blocking.run(read_cluster_snapshot, data, key)
+
     async def put(self, snapshot: ClusterSnapshot) -> None:
         """As the port says."""
         before = await self._keys(snapshot.cluster_id)

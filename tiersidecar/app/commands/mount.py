@@ -52,6 +52,16 @@ def _brokers(text: str) -> tuple[int, ...]:
     return tuple(int(name) for name in names)
 
 
+ClusterSnapshotKey = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster-snapshot",
+        metavar="KEY",
+        help="Settings and groups by this object: KEY.PREFIX.tiersidecar/clusters/ID/TIME-BROKER.snapshot. Else the latest.",
+    ),
+]
+
+
 @mount.command("plan", short_help="Write what can be mounted into a file.")
 def plan(
     config_file: ConfigFile,
@@ -72,6 +82,7 @@ def plan(
             help='Whose data; needed if several clusters share the bucket. "": those that none has claimed, of native tiering.',
         ),
     ] = None,
+    cluster_snapshot: ClusterSnapshotKey = None,
     replication_factor: Annotated[
         int | None, typer.Option(min=1, max=100, help="Replicas of each partition. Default: as they were, else 3.")
     ] = None,
@@ -89,6 +100,7 @@ def plan(
         brokers=_brokers(brokers),
         topics=tuple(topic or ()),
         former_cluster_id=former_cluster,
+        cluster_snapshot=cluster_snapshot,
         replication_factor=replication_factor,
     )
     console = Console(stderr=True, highlight=False)
@@ -235,6 +247,7 @@ def publish(
             help="Go on although last snapshots cannot be read, or the topics contradict the store.",
         ),
     ] = False,
+    cluster_snapshot: ClusterSnapshotKey = None,
     former_cluster_is_gone: Annotated[
         bool,
         typer.Option(
@@ -263,7 +276,13 @@ def publish(
     )
     carry_out(
         lambda session: _look_at_cluster(
-            MountPublisher(session, wanted, manner.progress, former_is_gone=former_cluster_is_gone),
+            MountPublisher(
+                session,
+                wanted,
+                manner.progress,
+                former_is_gone=former_cluster_is_gone,
+                cluster_snapshot=cluster_snapshot,
+            ),
             session,
             wanted,
             despite=despite_contradictions,
