@@ -118,13 +118,14 @@ class MountClaims:
         }
         lineage = lineage_of(former, [owner.lineage for owner in owners.values() if owner is not None])
         to_claim = tuple(one for one, owner in owners.items() if (owner.cluster_id if owner else "") in lineage)
-        latest = await _latest_of(lineage, self._shelf)
-        named = self.cluster_snapshot
-        cluster = latest if named is None else await snapshot_of(lineage, self._shelf, named)
+        cluster = await snapshot_of(lineage, self._shelf, self.cluster_snapshot)
         faults = [f"this is a former cluster itself, {self.ours}"] if self.ours in lineage else []
         faults += self._foreign(owners, lineage)
-        if to_claim and former and not former_is_gone and (sign := await self._sign_of_life(to_claim, lineage, latest)):
-            faults.append(sign)
+        if former and not former_is_gone:
+            losing = {
+                owner.cluster_id for owner in owners.values() if owner is not None and owner.cluster_id in lineage
+            }
+            faults += [sign for one in sorted(losing) if (sign := await self._sign_of_life(one, to_claim))]
         ours = (one.claimed_ms for one in owners.values() if one is not None and one.cluster_id == self.ours)
         return FoundClaims(
             to_claim=to_claim, faults=tuple(faults), fenced_ms=max(ours, default=-1), lineage=lineage, cluster=cluster
@@ -177,23 +178,22 @@ class MountClaims:
         if cluster is not None and await self._shelf.latest(self.ours) is None:
             await self._shelf.put(replace(cluster, cluster_id=self.ours))
 
-    async def _sign_of_life(
-        self, topic_ids: tuple[Uuid, ...], lineage: Lineage, cluster: ClusterSnapshot | None
-    ) -> str:
-        """Why the former cluster seems to live, for people; empty where nothing shows it."""
+    async def _sign_of_life(self, cluster_id: str, topic_ids: tuple[Uuid, ...]) -> str:
+        """Why the cluster seems to live, for people; empty where nothing shows it."""
         since_ms = self.clock.now_ms() - int(LIVES_S * 1000)
+        cluster = await self._shelf.latest(cluster_id)
         newest_ms = max(
-            -1 if cluster is None else cluster.written_ms, await self._newest_of(topic_ids, lineage, since_ms)
+            -1 if cluster is None else cluster.written_ms, await self._newest_of(cluster_id, topic_ids, since_ms)
         )
         if newest_ms < since_ms:
             return ""
         return (
-            f"cluster {self.plan.former_cluster_id} seems to live: its sidecars put a snapshot at {moment_text(newest_ms)}. "
+            f"cluster {cluster_id} seems to live: its sidecars put a snapshot at {moment_text(newest_ms)}. "
             "Is this its own bucket, and not the copy? Taking over ends its tiering. If it is gone: --former-cluster-is-gone"
         )
 
-    async def _newest_of(self, topic_ids: tuple[Uuid, ...], lineage: Lineage, since_ms: int) -> int:
-        """When the former cluster wrote the newest snapshot of a partition, of those that the store got since; -1 for none.
+    async def _newest_of(self, cluster_id: str, topic_ids: tuple[Uuid, ...], since_ms: int) -> int:
+        """When the cluster wrote the newest snapshot of a partition, of those that the store got since; -1 for none.
         What was replicated or copied to this bucket since then is older than the store says."""
         recent = [
             (stored.modified_ms, stored.key)
@@ -208,6 +208,6 @@ class MountClaims:
                 snapshot = await self.blocking.run(partial(read_partition_snapshot, data, where=key))
             except (CorruptDataError, ObjectNotFoundError, ObjectTooLargeError):
                 continue
-            if snapshot.cluster_id in lineage:
+            if snapshot.cluster_id == cluster_id:
                 newest_ms = max(newest_ms, snapshot.written_ms)
         return newest_ms

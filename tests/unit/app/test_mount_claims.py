@@ -263,3 +263,16 @@ async def test_a_snapshot_of_a_cluster_that_never_had_the_data_is_refused() -> N
     (key,) = [one.key async for one in bucket.store.list_objects("p/.tiersidecar/clusters/")]
     with pytest.raises(MountRefusedError, match=f"of cluster {C}, not of {A}"):
         await replace(bucket.claims(B, A), cluster_snapshot=key).look(former_is_gone=True)
+
+
+async def test_a_cluster_before_the_former_one_may_live_too() -> None:
+    """A mount took only some of its topics over: the others are its own still."""
+    bucket = Bucket()
+    await bucket.own(ORDERS, A)
+    await bucket.own(BILLS, A)
+    await claim(bucket, bucket.claims(B, A, ORDERS))
+    await bucket.snapshot(B)
+    await bucket.snapshot(A, age_s=1)
+    assert (await bucket.claims(C, B, ORDERS).look(former_is_gone=False)).faults == (), "nothing of it is claimed"
+    found = await bucket.claims(C, B, ORDERS, BILLS).look(former_is_gone=False)
+    assert "cluster cluster-a seems to live" in found.faults[0]
