@@ -205,7 +205,7 @@ def test_the_plan_shows_what_a_naive_switch_would_cost(world: World) -> None:
     lost = sum(one["segments"] for one in partition["lost_naively"].values())
     assert lost == len(world.copied) > 10, "as it is, all would go"
     (broker,) = shown["brokers"]
-    assert broker["blind"]
+    assert broker["sight"] == "blind"
     assert broker["settings"]["remote.log.storage.system.enable"]["verdict"] == "same"
     world.objects = object_keys_in(daemon.store_root)
 

@@ -6,11 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tiersidecar.domain.ids import BrokerId
+
 SYSTEM = "remote.log.storage.system.enable"
 RSM_PREFIX, RLMM_PREFIX = "rsm.config.", "rlmm.config."
 """Defaults of ``remote.log.storage.manager.impl.prefix`` and ``remote.log.metadata.manager.impl.prefix``."""
 _RSM_PREFIX_KEY = "remote.log.storage.manager.impl.prefix"
 _RLMM_PREFIX_KEY = "remote.log.metadata.manager.impl.prefix"
+
+BrokerFiles = Mapping[BrokerId, Mapping[str, str | None]]
+"""The server.properties of brokers, by their ids."""
 
 BLIND = "remote.log.metadata.common.client.bootstrap.servers"
 """Under the prefix of the metadata manager, with an address where nothing listens: Kafka's TopicBasedRemoteLogMetadataManager
@@ -24,6 +29,21 @@ BLIND_SETTINGS: Mapping[str, str] = {
     "remote.log.metadata.common.client.metadata.recovery.strategy": "none",
     "remote.log.metadata.initialization.retry.max.timeout.ms": "86400000",
 }
+
+
+_OWN_SERVERS = tuple(f"remote.log.metadata.{client}.bootstrap.servers" for client in ("consumer", "producer", "admin"))
+"""Settings of one client go before those of all (``TopicBasedRemoteLogMetadataManagerConfig``)."""
+_ELSEWHERE = "another value in its file, or none"
+
+
+class Sight(StrEnum):
+    """Whether a broker's metadata manager reads the events of remote segments."""
+
+    BLIND = "blind"
+    """It was sent where nothing listens: all of :data:`BLIND_SETTINGS` are set, and no value that is shown is another."""
+    UNKNOWN = "unknown"
+    """It has an address of its own, which is not shown, or not all of the settings."""
+    SEEING = "seeing"
 
 
 class Verdict(StrEnum):
@@ -59,9 +79,31 @@ def decide_settings(wanted: Iterable[Setting], found: Mapping[str, str | None]) 
     return tuple(_look(setting, with_own_prefixes(setting.name, found), found) for setting in wanted)
 
 
-def is_blind(found: Mapping[str, str | None]) -> bool:
-    """Whether the broker's metadata manager was sent elsewhere than to its own cluster."""
-    return with_own_prefixes(RLMM_PREFIX + BLIND, found) in found
+def sight_of(found: Mapping[str, str | None]) -> Sight:
+    """What the broker's metadata manager reads; ``found`` as in :func:`decide_settings`.
+
+    An address alone proves nothing: operators of tiered clusters write their own there, and a broker hides which.
+    """
+    set_here = {name: key for name in BLIND_SETTINGS if (key := with_own_prefixes(RLMM_PREFIX + name, found)) in found}
+    own = [found[key] for name in _OWN_SERVERS if (key := with_own_prefixes(RLMM_PREFIX + name, found)) in found]
+    if BLIND not in set_here or any(
+        _is_another(value, BLIND_SETTINGS[BLIND]) for value in (found[set_here[BLIND]], *own)
+    ):
+        return Sight.SEEING
+    differs = any(_is_another(found[key], BLIND_SETTINGS[name]) for name, key in set_here.items())
+    return Sight.UNKNOWN if differs or len(set_here) < len(BLIND_SETTINGS) or None in own else Sight.BLIND
+
+
+def with_file(found: Mapping[str, str | None], file: Mapping[str, str | None]) -> dict[str, str | None]:
+    """``found`` with the values that the broker hides, as its server.properties has them.
+
+    What only the file has does not count: the broker does not run with it yet.
+    """
+    return {name: value if value is not None else file.get(name, _ELSEWHERE) for name, value in found.items()}
+
+
+def _is_another(shown: str | None, wanted: str) -> bool:
+    return shown is not None and shown.strip() != wanted
 
 
 def with_own_prefixes(name: str, found: Mapping[str, str | None]) -> str:

@@ -11,9 +11,11 @@ from tiersidecar.decide.native_settings import (
     BLIND_SETTINGS,
     RLMM_PREFIX,
     Setting,
+    Sight,
     Verdict,
     decide_settings,
-    is_blind,
+    sight_of,
+    with_file,
 )
 
 PREFIX = Setting(name="rsm.config.key.prefix", wanted="tier/", default="")
@@ -47,10 +49,48 @@ def test_one_setting(sentence: str) -> None:
     assert row.verdict is verdict
 
 
-def test_a_metadata_manager_that_was_sent_elsewhere_is_blind() -> None:
-    assert is_blind({RLMM_PREFIX + BLIND: None}), "hidden, but it is there"
-    assert is_blind({"remote.log.metadata.manager.impl.prefix": "r.", f"r.{BLIND}": "127.0.0.1:1"})
-    assert not is_blind({RLMM_PREFIX + "remote.log.metadata.topic.num.partitions": "5"})
+SHOWN: dict[str, str | None] = {RLMM_PREFIX + name: value for name, value in BLIND_SETTINGS.items()}
+HIDDEN: dict[str, str | None] = dict.fromkeys(SHOWN)
+SERVERS = RLMM_PREFIX + BLIND
+OVERRIDE = f"{RLMM_PREFIX}remote.log.metadata.consumer.bootstrap.servers"
+
+SIGHTS: dict[str, tuple[dict[str, str | None], Sight]] = {
+    "all lines are there, and shown": (SHOWN, Sight.BLIND),
+    "all lines are there, and no value is shown": (HIDDEN, Sight.BLIND),
+    "all lines under a prefix of its own": (
+        {
+            "remote.log.metadata.manager.impl.prefix": "r.",
+            **{f"r.{name}": value for name, value in BLIND_SETTINGS.items()},
+        },
+        Sight.BLIND,
+    ),
+    "no line is there": ({f"{RLMM_PREFIX}remote.log.metadata.topic.num.partitions": "5"}, Sight.SEEING),
+    "an address alone, as operators of tiered clusters write it, and it is hidden": ({SERVERS: None}, Sight.UNKNOWN),
+    "an address alone, where nothing listens": ({SERVERS: "127.0.0.1:1"}, Sight.UNKNOWN),
+    "an address alone, of the cluster": ({SERVERS: "my-cluster-kafka-brokers:9091"}, Sight.SEEING),
+    "all lines, with the cluster's address": ({**SHOWN, SERVERS: "my-cluster-kafka-brokers:9091"}, Sight.SEEING),
+    "all lines but the address": ({name: None for name in HIDDEN if name != SERVERS}, Sight.SEEING),
+    "a line is missing": (dict.fromkeys(list(HIDDEN)[:-1]), Sight.UNKNOWN),
+    "a line that is no address differs": ({**SHOWN, list(SHOWN)[-1]: "1"}, Sight.UNKNOWN),
+    "the consumer's own address is the cluster's": ({**HIDDEN, OVERRIDE: "kafka:9092"}, Sight.SEEING),
+    "the consumer's own address is hidden": ({**HIDDEN, OVERRIDE: None}, Sight.UNKNOWN),
+    "the consumer's own address is where nothing listens": ({**HIDDEN, OVERRIDE: "127.0.0.1:1"}, Sight.BLIND),
+}
+
+
+@pytest.mark.parametrize("sentence", SIGHTS)
+def test_whether_a_broker_sees_the_events(sentence: str) -> None:
+    found, sight = SIGHTS[sentence]
+    assert sight_of(found) is sight
+
+
+def test_a_file_gives_the_values_that_the_broker_hides_and_no_line_that_it_does_not_run_with() -> None:
+    assert sight_of(with_file(HIDDEN, {**SHOWN, SERVERS: "kafka:9092"})) is Sight.SEEING
+    assert sight_of(with_file(HIDDEN, SHOWN)) is Sight.BLIND
+    assert sight_of(with_file({}, SHOWN)) is Sight.SEEING, "the broker was not restarted yet"
+    assert sight_of(with_file({SERVERS: None}, SHOWN)) is Sight.UNKNOWN, "nor here"
+    assert sight_of(with_file({**HIDDEN, OVERRIDE: None}, {**SHOWN, OVERRIDE: "127.0.0.1:1"})) is Sight.BLIND
+    assert sight_of(with_file(HIDDEN, {})) is Sight.SEEING, "it runs with another file"
 
 
 def test_the_page_has_the_lines_that_make_a_broker_blind() -> None:

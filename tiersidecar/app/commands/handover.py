@@ -63,6 +63,14 @@ Records = Annotated[
         help="Read all records from there, a gateway, into the plan, so that `verify --records` can compare them.",
     ),
 ]
+BrokerFileOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--broker-properties",
+        metavar="FILE",
+        help="A broker's server.properties, for values that it does not show: does it see remote segments? Repeatable.",
+    ),
+]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `--write-plan` wrote.")]
 
 
@@ -90,6 +98,7 @@ def to_native(
     accept: Accept = None,
     write_plan: WritePlan = None,
     records: Records = None,
+    broker_properties: BrokerFileOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what brokers with native tiering would keep and delete of these topics, and what has to be done first.
@@ -101,7 +110,8 @@ def to_native(
     acts = _is_new(write_plan)
     manner = Manner(config_file=config_file, yes=acts, dry_run=not acts, as_json=as_json, makes_topics=acts)
     accepted = [one.value for one in accept or ()]
-    carry_out(lambda session: _look_to_native(session, topics, accepted, write_plan, records, manner), manner)
+    files = broker_properties or []
+    carry_out(lambda session: _look_to_native(session, topics, accepted, write_plan, records, manner, files), manner)
 
 
 async def _look_to_native(
@@ -111,13 +121,16 @@ async def _look_to_native(
     path: Path | None,
     records: str | None,
     manner: Manner,
+    files: Sequence[Path] = (),
 ) -> Intent:
     from tiersidecar.app.handover.run import document_of, look_to_native, partitions_text, settings_notes
+    from tiersidecar.app.handover.settings import read_broker_files
     from tiersidecar.app.handover.steps import steps_to_native
     from tiersidecar.decide.handover import Obstacle
 
     given_up = frozenset(Obstacle(one) for one in accepted)
-    look = await look_to_native(session, list(dict.fromkeys(topics)), given_up, manner.progress)
+    names = list(dict.fromkeys(topics))
+    look = await look_to_native(session, names, given_up, manner.progress, read_broker_files(files))
     if not manner.as_json and look.partitions:
         typer.echo(partitions_text(look))
     obstacles = list(look.obstacles())
@@ -162,6 +175,7 @@ def from_native(
     config_file: ConfigFile,
     write_plan: WritePlan = None,
     records: Records = None,
+    broker_properties: BrokerFileOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show whether native tiering can be switched off for these topics without deleting their remote data, and the steps.
@@ -172,17 +186,25 @@ def from_native(
     """
     acts = _is_new(write_plan)
     manner = Manner(config_file=config_file, yes=acts, dry_run=not acts, as_json=as_json, makes_topics=acts)
-    carry_out(lambda session: _look_from_native(session, topics, write_plan, records, manner), manner)
+    files = broker_properties or []
+    carry_out(lambda session: _look_from_native(session, topics, write_plan, records, manner, files), manner)
 
 
 async def _look_from_native(
-    session: Session, topics: Sequence[str], path: Path | None, records: str | None, manner: Manner
+    session: Session,
+    topics: Sequence[str],
+    path: Path | None,
+    records: str | None,
+    manner: Manner,
+    files: Sequence[Path] = (),
 ) -> Intent:
     from tiersidecar.app.handover.run import settings_notes
+    from tiersidecar.app.handover.settings import read_broker_files
     from tiersidecar.app.handover.steps import steps_from_native
     from tiersidecar.app.handover.takeover import look_from_native, takeover_document, takeover_text, write_takeover
 
-    look = await look_from_native(session, list(dict.fromkeys(topics)), manner.progress)
+    names = list(dict.fromkeys(topics))
+    look = await look_from_native(session, names, manner.progress, read_broker_files(files))
     if not manner.as_json and look.partitions:
         typer.echo(takeover_text(look))
     obstacles = list(look.obstacles())

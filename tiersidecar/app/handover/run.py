@@ -15,7 +15,15 @@ from tiersidecar.app.handover.plan import Plan, write_plan
 from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC, as_native, has_own_topic, native_settings
 from tiersidecar.app.handover.verify import with_records
 from tiersidecar.decide.handover import REMEDIES, Obstacle
-from tiersidecar.decide.native_settings import SettingFound, Verdict, decide_settings, is_blind
+from tiersidecar.decide.native_settings import (
+    BrokerFiles,
+    SettingFound,
+    Sight,
+    Verdict,
+    decide_settings,
+    sight_of,
+    with_file,
+)
 from tiersidecar.decide.native_tiering import Deletion, DeletionReason
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId
@@ -33,7 +41,7 @@ class BrokerSettings:
 
     broker_id: BrokerId
     rows: tuple[SettingFound, ...] = ()
-    is_blind: bool = False
+    sight: Sight = Sight.UNKNOWN
     problem: str = ""
 
     @property
@@ -78,11 +86,13 @@ class HandoverLook:
         """What has to be done first, worst first; what writing the plan does itself is none."""
         for topic in self.topics:
             yield from (f"{topic.topic}: {reason}" for reason in topic.refusals)
-            if topic.is_native and not all(broker.is_blind for broker in self.brokers):
+            if topic.is_native and (seeing := brokers_with(self.brokers, Sight.SEEING)):
                 yield (
-                    f"{topic.topic}: remote.storage.enable is true already, and brokers see its events: they delete by what "
-                    "their files say now"
+                    f"{topic.topic}: remote.storage.enable is true already, and brokers {seeing} see its events: they delete "
+                    "by what their files say now"
                 )
+            if topic.is_native and (unknown := brokers_with(self.brokers, Sight.UNKNOWN)):
+                yield f"{topic.topic}: remote.storage.enable is true already, and {unknown_sight(unknown)}"
         for partition in self.partitions:
             for finding in partition.plan.findings:
                 if finding.obstacle is not Obstacle.DISPLACED:
@@ -100,10 +110,27 @@ class HandoverLook:
                 yield f"{kind}: {REMEDIES[kind]}".replace("TOPIC", topic)
 
 
+def brokers_with(brokers: Sequence[BrokerSettings], sight: Sight) -> str:
+    """Their ids, for people; empty where there is none."""
+    return ", ".join(str(one.broker_id) for one in brokers if one.sight is sight)
+
+
+def unknown_sight(brokers: str) -> str:
+    """What to do about brokers of which it is not known."""
+    return (
+        f"it is not known whether brokers {brokers} see its events: give all lines of docs/operations/handover.md to them, or "
+        "compare each one's file by --broker-properties"
+    )
+
+
 async def look_to_native(
-    session: Session, topics: Sequence[str], accepted: frozenset[Obstacle], say: Say
+    session: Session,
+    topics: Sequence[str],
+    accepted: frozenset[Obstacle],
+    say: Say,
+    files: BrokerFiles | None = None,
 ) -> HandoverLook:
-    """Look at ``topics`` as they are to be handed over.
+    """Look at ``topics`` as they are to be handed over; ``files`` are brokers' server.properties.
 
     Raises:
         BrokerRefusedError: there is no such topic.
@@ -127,7 +154,7 @@ async def look_to_native(
                 refusals=tuple(refusals),
             )
         )
-    return await with_cluster(session, found, say)
+    return await with_cluster(session, found, say, files)
 
 
 def _refusals(
@@ -143,13 +170,15 @@ def _refusals(
         yield "cleanup.policy has compact, and Kafka tiers no compacted topic"
 
 
-async def with_cluster(session: Session, topics: Sequence[TopicLook], say: Say) -> HandoverLook:
+async def with_cluster(
+    session: Session, topics: Sequence[TopicLook], say: Say, files: BrokerFiles | None = None
+) -> HandoverLook:
     """What was seen of ``topics``, with the settings of all brokers and the sidecars that run."""
     cluster = await session.broker.describe_cluster()
     brokers = []
     for broker_id in sorted(cluster.brokers):
         say("asking the brokers for their settings")
-        brokers.append(await _settings_of(session, broker_id))
+        brokers.append(await _settings_of(session, broker_id, (files or {}).get(broker_id)))
     return HandoverLook(
         cluster_id=cluster.cluster_id,
         topics=tuple(topics),
@@ -158,13 +187,14 @@ async def with_cluster(session: Session, topics: Sequence[TopicLook], say: Say) 
     )
 
 
-async def _settings_of(session: Session, broker_id: BrokerId) -> BrokerSettings:
+async def _settings_of(session: Session, broker_id: BrokerId, file: Mapping[str, str | None] | None) -> BrokerSettings:
     try:
         found = await session.broker.describe_broker_configs(broker_id)
     except (BrokerRefusedError, BrokerUnreachableError) as error:
         return BrokerSettings(broker_id=broker_id, problem=str(error))
+    compared = found if file is None else with_file(found, file)
     rows = decide_settings(native_settings(session.config), found)
-    return BrokerSettings(broker_id=broker_id, rows=rows, is_blind=is_blind(found))
+    return BrokerSettings(broker_id=broker_id, rows=rows, sight=sight_of(compared))
 
 
 async def make_plan(session: Session, look: HandoverLook, path: Path, records_from: str | None, say: Say) -> Plan:
@@ -285,7 +315,7 @@ def document_of(look: HandoverLook) -> dict[str, Any]:
             {
                 "broker_id": broker.broker_id,
                 "problem": broker.problem or None,
-                "blind": broker.is_blind,
+                "sight": broker.sight,
                 "settings": {
                     row.setting.name: {"wanted": row.setting.wanted, "found": row.found, "verdict": row.verdict}
                     for row in broker.rows

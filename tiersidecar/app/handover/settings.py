@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import StoreBase
-from tiersidecar.decide.native_settings import RLMM_PREFIX, RSM_PREFIX, SYSTEM, Setting
+from tiersidecar.decide.native_settings import (
+    RLMM_PREFIX,
+    RSM_PREFIX,
+    SYSTEM,
+    BrokerFiles,
+    Setting,
+)
+from tiersidecar.domain.errors import CorruptDataError, HandoverError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.formats.kafka.server_properties import read_properties
 
 NATIVE_METADATA_TOPIC = "__remote_log_metadata"
 """The name is fixed in Kafka."""
@@ -24,6 +35,37 @@ def as_native(config: Config) -> Config:
 def has_own_topic(config: Config) -> bool:
     """Whether the sidecar's events are in another topic than Kafka's, which then gets them with the plan."""
     return config.remote_log_metadata_topic_name != NATIVE_METADATA_TOPIC
+
+
+def read_broker_files(paths: Sequence[Path]) -> BrokerFiles:
+    """Read server.properties of brokers.
+
+    Raises:
+        HandoverError: one cannot be read, names no broker, or names the same one as another.
+    """
+    found: dict[BrokerId, Mapping[str, str | None]] = {}
+    for path in paths:
+        file = _read(path)
+        node_id = file.get("node.id", file.get("broker.id")) or ""
+        if not node_id.isdecimal():
+            raise HandoverError(subject=str(path), reason="it has no node.id: which broker's is it?")
+        if BrokerId(int(node_id)) in found:
+            raise HandoverError(subject=str(path), reason=f"another file is of broker {node_id}, too")
+        found[BrokerId(int(node_id))] = file
+    return found
+
+
+def _read(path: Path) -> Mapping[str, str]:
+    """Read one server.properties.
+
+    Raises:
+        HandoverError: it cannot be read.
+    """
+    try:
+        return read_properties(path.read_bytes(), where=str(path))
+    except (CorruptDataError, OSError) as error:
+        reason = explain_os_error(error) if isinstance(error, OSError) else str(error)
+        raise HandoverError(subject=str(path), reason=reason) from error
 
 
 def native_settings(config: Config) -> tuple[Setting, ...]:

@@ -73,6 +73,7 @@ def _from_native(look: TakeoverLook) -> Iterator[str]:
     yield f"topics {names}: remote.log.copy.disable=true,{_UNTIL_THE_END}; wait until no copy is unfinished"
     yield f"tiersidecar handover from-native {names} --write-plan back.json"
     yield f"brokers: a metadata manager that reads nothing, into server.properties ({_BLIND}); restart one after the other"
+    yield f"tiersidecar handover from-native {names}, until it says of no broker that it sees the events, or may"
     yield f"topics {names}: remote.storage.enable=false,remote.log.delete.on.disable=true; brokers find nothing to delete"
     yield f"topics {names}: remove remote.log.delete.on.disable, remote.log.copy.disable and local.retention.*"
     yield (

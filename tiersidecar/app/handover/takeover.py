@@ -18,10 +18,11 @@ from tiersidecar.app.handover.look import (
     sizes_of,
 )
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedSegment, write_plan
-from tiersidecar.app.handover.run import HandoverLook, with_cluster
+from tiersidecar.app.handover.run import HandoverLook, brokers_with, unknown_sight, with_cluster
 from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC
 from tiersidecar.app.handover.verify import with_records
 from tiersidecar.app.reconcile_parts import read_owner
+from tiersidecar.decide.native_settings import BrokerFiles, Sight
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import Offset
@@ -64,16 +65,18 @@ class TakeoverLook:
 
     def warnings(self) -> Iterator[str]:
         """What must not be done yet."""
-        seeing = [str(broker.broker_id) for broker in self.cluster.brokers if broker.is_native and not broker.is_blind]
-        if seeing:
+        if seeing := brokers_with([one for one in self.cluster.brokers if one.is_native], Sight.SEEING):
             yield (
-                f"brokers {', '.join(seeing)} see the events: remote.storage.enable=false would delete all that is remote "
+                f"brokers {seeing} see the events: remote.storage.enable=false would delete all that is remote "
                 "until their metadata manager reads nothing (step 3)"
             )
 
     def obstacles(self) -> Iterator[str]:
         """What has to be done first."""
         yield from self.refusals
+        may_be_native = [one for one in self.cluster.brokers if one.is_native or one.problem]
+        if unknown := brokers_with(may_be_native, Sight.UNKNOWN):
+            yield f"{unknown_sight(unknown)}. One that does deletes all that is remote at remote.storage.enable=false"
         for partition in self.partitions:
             if partition.unfinished:
                 offsets = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in partition.unfinished[:5])
@@ -90,8 +93,10 @@ class TakeoverLook:
                     break
 
 
-async def look_from_native(session: Session, topics: Sequence[str], say: Say) -> TakeoverLook:
-    """Look at ``topics`` as native tiering has them.
+async def look_from_native(
+    session: Session, topics: Sequence[str], say: Say, files: BrokerFiles | None = None
+) -> TakeoverLook:
+    """Look at ``topics`` as native tiering has them; ``files`` are brokers' server.properties.
 
     Raises:
         BrokerRefusedError: there is no such topic.
@@ -107,7 +112,7 @@ async def look_from_native(session: Session, topics: Sequence[str], say: Say) ->
         topics=tuple(topics),
         partitions=tuple(partitions),
         refusals=tuple(refusals),
-        cluster=await with_cluster(session, (), say),
+        cluster=await with_cluster(session, (), say, files),
         key_prefix=session.config.store.key_prefix,
     )
 
@@ -239,7 +244,7 @@ def takeover_document(look: TakeoverLook) -> dict[str, Any]:
             for one in look.partitions
         ],
         "brokers": [
-            {"broker_id": broker.broker_id, "native": broker.is_native, "blind": broker.is_blind}
+            {"broker_id": broker.broker_id, "native": broker.is_native, "sight": broker.sight}
             for broker in look.cluster.brokers
         ],
     }

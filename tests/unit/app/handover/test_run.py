@@ -19,7 +19,7 @@ from tiersidecar.app.handover.run import (
     settings_notes,
 )
 from tiersidecar.app.handover.steps import steps_to_native
-from tiersidecar.decide.native_settings import Setting, decide_settings
+from tiersidecar.decide.native_settings import Setting, Sight, decide_settings
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import Offset
@@ -103,9 +103,13 @@ def test_what_writing_the_plan_mends_is_not_in_the_way() -> None:
 
 def test_a_topic_that_is_native_already_is_in_the_way_unless_brokers_are_blind() -> None:
     native: dict[str, str | None] = {"remote.storage.enable": "true"}
-    (obstacle,) = look(configs=native, brokers=[broker(1, NATIVE, is_blind=True), broker(2, NATIVE)]).obstacles()
-    assert "brokers see its events" in obstacle
-    assert list(look(configs=native, brokers=[broker(1, NATIVE, is_blind=True)]).obstacles()) == []
+    blind, seeing = broker(1, NATIVE, sight=Sight.BLIND), broker(2, NATIVE, sight=Sight.SEEING)
+    refused = BrokerSettings(broker_id=BrokerId(4), problem="CLUSTER_AUTHORIZATION_FAILED")
+    found = list(look(configs=native, brokers=[blind, seeing, broker(3, NATIVE), refused]).obstacles())
+    assert "brokers 2 see its events" in found[0]
+    assert "it is not known whether brokers 3, 4 see its events" in found[1]
+    assert list(look(configs=native, brokers=[blind]).obstacles()) == []
+    assert list(look(brokers=[seeing, refused]).obstacles()) == [], "it is not native yet"
 
 
 def test_settings_that_do_not_fit_or_are_not_shown_are_named() -> None:

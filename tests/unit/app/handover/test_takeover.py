@@ -14,6 +14,8 @@ from tiersidecar.app.handover.look import finished_of
 from tiersidecar.app.handover.run import BrokerSettings
 from tiersidecar.app.handover.steps import steps_from_native
 from tiersidecar.app.handover.takeover import NativePartition, TakeoverLook, takeover_document, takeover_text
+from tiersidecar.decide.native_settings import Sight
+from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.aiven.keys import recorded_keys
@@ -61,11 +63,20 @@ def test_what_is_in_the_way(sentence: str) -> None:
 
 
 def test_while_brokers_see_native_tiering_must_not_be_switched_off() -> None:
-    blind, seeing, off = broker(1, NATIVE, is_blind=True), broker(2, NATIVE), broker(3, {})
+    blind, seeing = broker(1, NATIVE, sight=Sight.BLIND), broker(2, NATIVE, sight=Sight.SEEING)
+    off = broker(3, {}, sight=Sight.SEEING)
     (warning,) = takeover(brokers=[blind, seeing, off]).warnings()
     assert warning.startswith("brokers 2 see the events: remote.storage.enable=false would delete all that is remote")
     assert list(takeover(brokers=[blind, off]).warnings()) == []
-    assert [one["blind"] for one in takeover_document(takeover(brokers=[blind, seeing]))["brokers"]] == [True, False]
+    shown = takeover_document(takeover(brokers=[blind, seeing]))["brokers"]
+    assert [one["sight"] for one in shown] == ["blind", "seeing"]
+
+
+def test_brokers_that_may_see_are_in_the_way() -> None:
+    refused = BrokerSettings(broker_id=BrokerId(4), problem="CLUSTER_AUTHORIZATION_FAILED")
+    off = broker(3, {}, sight=Sight.UNKNOWN)
+    (obstacle,) = takeover(brokers=[broker(2, NATIVE, sight=Sight.UNKNOWN), off, refused]).obstacles()
+    assert obstacle.startswith("it is not known whether brokers 2, 4 see its events: give all lines")
 
 
 def test_what_users_deleted_within_a_segment_is_deleted_again() -> None:
