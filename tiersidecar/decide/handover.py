@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from tiersidecar.decide.native_tiering import (
     Deletion,
@@ -39,6 +40,7 @@ class Obstacle(StrEnum):
     NO_START = "no-start"
     GAP = "gap"
     HISTORY = "history"
+    CUT = "cut"
     DISPLACED = "displaced"
     RETENTION = "retention"
 
@@ -56,6 +58,9 @@ REMEDIES: Mapping[Obstacle, str] = {
     "give it up with --accept gap: a native broker never copies what lies below the last copy, and deletes what is only "
     "local there",
     Obstacle.HISTORY: "a sidecar that leads the partition must finish a copy in this history first",
+    Obstacle.CUT: "wait until retention has deleted these segments, or delete what users may do without "
+    "(`tiersidecar delete-records TOPIC`, up to behind them): the log was cut within them by an unclean election, and a native "
+    "broker gives readers the records of the lost branch, and then leaves out those that took their offsets",
     Obstacle.DISPLACED: "publish COPY_SEGMENT_FINISHED of these segments again: `handover to-native --write-plan` does it",
     Obstacle.RETENTION: "raise the topic's retention, or give up what is past it with --accept retention",
 }
@@ -136,6 +141,9 @@ def decide_handover(view: HandoverView, now_ms: int, accepted: frozenset[Obstacl
     prepared = foretell(segments, prepared_log, view.retention, now_ms)
     holes = _holes(segments, prepared_log)
     findings = [*_of_segments(view), *_of_state(view), *_of_forecast(view, prepared_log, prepared, holes)]
+    gone = frozenset(_uuid(one.segment) for one in prepared.deletions)
+    if cut := _cut(segments, prepared_log, gone):
+        findings.append(Finding(obstacle=Obstacle.CUT, detail=_named(cut)))
     if displaced:
         findings.append(Finding(obstacle=Obstacle.DISPLACED, detail=_named(displaced)))
     return PartitionHandover(
@@ -212,6 +220,38 @@ def _of_forecast(
         yield Finding(
             obstacle=Obstacle.GAP, detail=f"a native broker finds no segment for offsets {detail}{_more(len(gaps))}"
         )
+
+
+def _cut(segments: NativeSegments, log: NativeLog, gone: frozenset[Uuid]) -> list[RemoteLogSegmentMetadata]:
+    """Segments that are read at some offset of this history, and reach beyond the end of an epoch: ``RemoteLogManager.read``
+    finds a segment by one epoch and offset, and gives all that follows in it."""
+    found: dict[Uuid, RemoteLogSegmentMetadata] = {}
+    for entry in log.leader_epochs.entries:
+        stop = log.leader_epochs.end_offset_of(entry.epoch, log.log_end_offset) or 0
+        for start, following in pairwise([*segments.read_starts_in(entry.epoch), stop]):
+            segment = segments.segment_for(entry.epoch, start)
+            if segment is None or _uuid(segment) in gone or _is_whole_from(segment, entry.epoch, log):
+                continue
+            first = max(start, entry.start_offset, log.log_start_offset)
+            if first < min(following, stop, segments.end_in(segment, entry.epoch) + 1):
+                found[_uuid(segment)] = segment
+    return list(found.values())
+
+
+def _is_whole_from(segment: RemoteLogSegmentMetadata, epoch: int, log: NativeLog) -> bool:
+    """Whether all that it has from ``epoch`` on is of this history, as far as the log goes."""
+    spans = [one for one in segment.segment_leader_epochs if one.epoch >= epoch]
+    ends = [NativeSegments.end_in(segment, one.epoch) for one in spans]
+    later = zip(spans[1:], ends[1:], strict=True)
+    return (
+        segment.end_offset < log.log_end_offset
+        and log.leader_epochs.epoch_for_offset(ends[0]) == epoch
+        and all(
+            log.leader_epochs.epoch_for_offset(offset) == one.epoch
+            for one, end in later
+            for offset in (one.start_offset, end)
+        )
+    )
 
 
 def _holes(segments: NativeSegments, log: NativeLog) -> tuple[tuple[int, int], ...]:

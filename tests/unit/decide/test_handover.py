@@ -86,6 +86,48 @@ ROWS = {
         Partition(lineage={3: 30}, broker=log(30, {3: 30})),
         [Obstacle.HISTORY],
     ),
+    "an unclean election cut what was copied, and the new leader rolls elsewhere": (
+        Partition(
+            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20}), copied(3, 22, 59, {3: 22, 4: 25})),
+            lineage={0: 0, 3: 20, 4: 25},
+            broker=log(60, {4: 60}),
+        ),
+        [Obstacle.CUT],
+    ),
+    "an unclean election cut what was copied, and the new leader's first segment begins there": (
+        Partition(
+            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20}), copied(3, 25, 59, {4: 25})),
+            lineage={0: 0, 3: 20, 4: 25},
+            broker=log(60, {4: 60}),
+        ),
+        [Obstacle.CUT],
+    ),
+    "a later epoch of a segment that is read is of another history": (
+        Partition(
+            events=(copied(1, 0, 29, {0: 0, 3: 20}), copied(2, 20, 59, {4: 20})),
+            lineage={0: 0, 4: 20},
+            broker=log(60, {4: 60}),
+        ),
+        [Obstacle.CUT],
+    ),
+    "a log that ends before the last copy does": (Partition(broker=log(20, ONE_EPOCH, end=25)), [Obstacle.CUT]),
+    "what was cut, and nobody reads, is not in the way": (
+        Partition(
+            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20}), copied(3, 20, 59, {3: 20, 4: 25})),
+            lineage={0: 0, 3: 20, 4: 25},
+            broker=log(60, {4: 60}),
+        ),
+        [],
+    ),
+    "what was cut, and users have deleted, is not in the way": (
+        Partition(
+            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20}), copied(3, 25, 59, {4: 25})),
+            lineage={0: 0, 3: 20, 4: 25},
+            broker=log(60, {4: 60}),
+            start=30,
+        ),
+        [],
+    ),
     "what is past the retention of the native topic": (
         Partition(retention=NativeRetention(retention_ms=NOW_MS - 15)),
         [Obstacle.RETENTION],
