@@ -87,6 +87,6 @@ def _from_native(look: TakeoverLook) -> Iterator[str]:
             owner = partition.owner
             yield (
                 f"before readers come: tiersidecar delete-records {owner.topic} -p {owner.partition} --offset "
-                f"{partition.log_start_offset}, for the first segment begins below what users had"
+                f"{partition.log_start_offset}, for segments begin below what users had"
             )
     yield "tiersidecar handover verify back.json"

@@ -49,8 +49,13 @@ class NativePartition:
 
     @property
     def hides_deleted(self) -> bool:
-        """Whether the first segment begins below the users' log start: the sidecar would let read what they deleted."""
-        return any(one.start_offset < self.log_start_offset <= one.end_offset for one in self.finished)
+        """Whether a segment begins below the users' log start: the sidecar would let read what they deleted.
+
+        Whole segments below it too, until the broker has deleted them.  Once tiering is off, nothing says what users had: the
+        plan of an earlier look does."""
+        return self.local_log_start_offset >= 0 and any(
+            one.start_offset < self.log_start_offset for one in self.finished
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

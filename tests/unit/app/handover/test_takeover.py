@@ -79,11 +79,26 @@ def test_brokers_that_may_see_are_in_the_way() -> None:
     assert obstacle.startswith("it is not known whether brokers 2, 4 see its events: give all lines")
 
 
-def test_what_users_deleted_within_a_segment_is_deleted_again() -> None:
-    deleted = takeover(replace(WHOLE, log_start_offset=Offset(5)))
-    (step,) = [one for one in steps_from_native(deleted, None) if "delete-records" in one]
-    assert "tiersidecar delete-records orders -p 0 --offset 5" in step
-    assert not any("delete-records" in one for one in steps_from_native(takeover(), None))
+DELETED_AGAIN = {
+    "within a segment": (replace(WHOLE, log_start_offset=Offset(5)), "--offset 5"),
+    "up to the end of segments that the broker has yet to delete": (
+        replace(WHOLE, log_start_offset=Offset(20)),
+        "--offset 20",
+    ),
+    "nothing": (WHOLE, None),
+    "nothing, as far as can be seen: once it is off, the log start is the disk's": (
+        replace(WHOLE, log_start_offset=Offset(25), local_log_start_offset=Offset(-1)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", DELETED_AGAIN)
+def test_what_users_have_deleted_is_deleted_again(sentence: str) -> None:
+    partition, offset = DELETED_AGAIN[sentence]
+    steps = [one for one in steps_from_native(takeover(partition), None) if "delete-records" in one]
+    assert len(steps) == (offset is not None)
+    assert all(f"tiersidecar delete-records orders -p 0 {offset}" in one for one in steps)
 
 
 def test_the_table() -> None:
