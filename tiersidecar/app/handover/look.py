@@ -70,6 +70,7 @@ class SeenPartition:
             leader_epochs=self.plan.leader_epochs,
             high_watermark=self.high_watermark,
             copied_stop=self.plan.prepared.copies_from,
+            foretold_start=self.plan.prepared.log_start_offset,
             segments=tuple(
                 PlannedSegment(
                     uuid=segment.remote_log_segment_id.uuid,

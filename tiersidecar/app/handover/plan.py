@@ -56,6 +56,8 @@ class PlannedPartition:
     copied_stop: Offset
     segments: tuple[PlannedSegment, ...] = ()
     records: RecordsDigest | None = None
+    foretold_start: Offset | None = None
+    """Where a native broker raises the log start to; None in the plan of a takeover."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,7 @@ def _document(partition: PlannedPartition) -> dict[str, Any]:
             [format_uuid(one.uuid), one.start_offset, one.end_offset, one.size_bytes, list(one.object_bytes), one.goes]
             for one in partition.segments
         ],
+        "foretold_start": partition.foretold_start,
     }
 
 
@@ -166,4 +169,5 @@ def _partition(row: Mapping[str, Any]) -> PlannedPartition:
             )
             for uuid, start, end, size, sizes, goes in row["segments"]
         ),
+        foretold_start=None if row.get("foretold_start") is None else Offset(int(row["foretold_start"])),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from tiersidecar.app.handover.look import (
 )
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedSegment, RecordsDigest
 from tiersidecar.app.handover.settings import as_native
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
@@ -48,6 +49,16 @@ class VerifiedPartition:
     faults: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStarts:
+    """Where a partition begins: ``now`` for readers of the native broker (``to_native``) or of the sidecar, -1 before its first
+    round.  ``users`` is where it begins for users by the state topic, -1 if that says nothing."""
+
+    now: int
+    users: int
+    to_native: bool
+
+
 async def verify_plan(
     session: Session, plan: Plan, say: Callable[[str], None], *, reads_records: bool
 ) -> list[VerifiedPartition]:
@@ -65,28 +76,31 @@ async def verify_plan(
         for planned in plan.partitions:
             say(f"comparing its partitions: {planned.owner}")
             listed = await list_objects_of(store, planned.owner, session.config.store.key_prefix)
-            start = await _log_start(session, planned.owner, to_native=plan.to_native)
-            verified = compare_partition(planned, native[planned.owner], listed, session.config.store.key_prefix, start)
+            starts = await _log_starts(session, planned, to_native=plan.to_native)
+            verified = compare_partition(
+                planned, native[planned.owner], listed, session.config.store.key_prefix, starts
+            )
             if reads_records:
                 verified = await _compare_records(session.config, planned, verified, say)
             found.append(verified)
     return found
 
 
-async def _log_start(session: Session, owner: TopicIdPartition, *, to_native: bool) -> int:
-    """Where users' records begin: a native broker says it, and the state topic for the sidecar, -1 before its first round."""
+async def _log_starts(session: Session, planned: PlannedPartition, *, to_native: bool) -> LogStarts:
+    owner, state = planned.owner, session.state.partition_state(planned.owner)
     view = await session.partition(owner.topic, owner.partition)
     if view.topic_id_partition.topic_id != owner.topic_id:
         raise HandoverError(subject=str(owner), reason="the topic was made anew since the plan")
     if not to_native:
-        return session.state.partition_state(owner).highest_start
-    return await session.offset(view, OffsetSpec.EARLIEST)
+        return LogStarts(now=state.highest_start, users=state.highest_start, to_native=False)
+    now = await session.offset(view, OffsetSpec.EARLIEST)
+    return LogStarts(now=now, users=state.start_in(Lineage.of(planned.leader_epochs)), to_native=True)
 
 
 def compare_partition(
-    planned: PlannedPartition, native: NativeSegments, listed: dict[str, int], key_prefix: str, log_start: int
+    planned: PlannedPartition, native: NativeSegments, listed: dict[str, int], key_prefix: str, starts: LogStarts
 ) -> VerifiedPartition:
-    """Compare one partition with its events, its objects (sizes by key) and the broker's log start as they are now."""
+    """Compare one partition with its events, its objects (sizes by key) and its log starts as they are now."""
     now = {one.remote_log_segment_id.uuid: one for one in finished_of(native)}
     faults: list[str] = []
     kept = gone = waiting = 0
@@ -110,13 +124,33 @@ def compare_partition(
         if sizes != segment.object_bytes:
             shown = ", ".join("none" if one < 0 else size_text(one) for one in sizes)
             faults.append(f"{_named(segment)}: its objects are not those of the plan (now {shown})")
-    if log_start > planned.log_start_offset and not any(one.goes for one in planned.segments):
-        first = min((one.start_offset for one in planned.segments), default=log_start)
-        if log_start > max(first, planned.log_start_offset):
-            faults.append(f"its log starts at {log_start}, and was to start at {planned.log_start_offset}")
+    faults += _start_faults(planned, starts)
     return VerifiedPartition(
         owner=planned.owner, kept=kept, gone=gone, waiting=waiting, added=len(now), faults=tuple(faults)
     )
+
+
+def _start_faults(planned: PlannedPartition, starts: LogStarts) -> Iterator[str]:
+    """Too late a log start has lost records, too early a one gives back what users have deleted."""
+    deleted_to = max(planned.log_start_offset, starts.users)
+    latest = max(_foretold_start(planned), deleted_to)
+    if starts.now > latest:
+        yield f"its log starts at {starts.now}, and was to start at {latest}"
+    elif 0 <= starts.now < deleted_to:
+        owner = planned.owner
+        remedy = (
+            f'kafka-delete-records.sh with {{"topic": "{owner.topic}", "partition": {owner.partition}, "offset": {deleted_to}}}'
+            if starts.to_native
+            else f"tiersidecar delete-records {owner.topic} -p {owner.partition} --offset {deleted_to}"
+        )
+        yield f"its log starts at {starts.now}, and users have deleted what is below {deleted_to}: {remedy}"
+
+
+def _foretold_start(planned: PlannedPartition) -> int:
+    """A takeover foretells none: the sidecar begins with the first segment, if not where users' records begin."""
+    if planned.foretold_start is not None:
+        return planned.foretold_start
+    return min((one.start_offset for one in planned.segments), default=planned.high_watermark)
 
 
 def _named(segment: PlannedSegment) -> str:

@@ -178,7 +178,10 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     )
     digest = RecordsDigest(start_offset=0, stop_offset=9, count=9, sha256="ab")
     made = replace(
-        plan(planned(segments=(segment,), records=digest), planned(owner=replace(ORDERS, partition=1))),
+        plan(
+            planned(segments=(segment,), records=digest, foretold_start=Offset(9)),
+            planned(owner=replace(ORDERS, partition=1)),
+        ),
         plugin={"rsm.config.key.prefix": "tier/"},
         to_native=False,
     )

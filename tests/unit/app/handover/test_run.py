@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.metadata_events import added
 from tests.unit.decide.test_handover import Partition
-from tests.unit.decide.test_native_tiering import THREE, begun, copied
+from tests.unit.decide.test_native_tiering import THREE, begun, copied, log
 from tiersidecar.app.handover.look import SeenPartition, finished_of
 from tiersidecar.app.handover.run import (
     BrokerSettings,
@@ -145,6 +145,9 @@ def test_the_plan_has_every_finished_segment_with_its_objects() -> None:
         (20, (7, 7, 7), ""),
     ]
     assert (planned.log_start_offset, planned.copied_stop, planned.leader_epochs) == (10, 30, ((0, 0),))
+    assert planned.foretold_start == 10
+    raised = seen(Partition(events=THREE[1:], broker=log(30, {0: 30}))).planned()
+    assert (raised.log_start_offset, raised.foretold_start) == (0, 10), "it rises to the first segment"
 
 
 def test_the_document_has_the_same() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, added, segment_id, updated
 from tiersidecar.app.handover.plan import PlannedPartition, PlannedSegment
-from tiersidecar.app.handover.verify import VerifiedPartition, compare_partition
+from tiersidecar.app.handover.verify import LogStarts, VerifiedPartition, compare_partition
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import MetadataEvent
@@ -32,10 +32,11 @@ def objects_of(segments: Sequence[tuple[int, int, int]]) -> dict[str, int]:
     return {key: size for some in keys for key, size in zip(some, SIZES, strict=True)}
 
 
-def planned(*, goes: Sequence[int] = (), start: int = 0) -> PlannedPartition:
+def planned(*, goes: Sequence[int] = (), start: int = 0, foretold: int | None = None) -> PlannedPartition:
     return PlannedPartition(
         owner=ORDERS,
         log_start_offset=Offset(start),
+        foretold_start=None if foretold is None else Offset(foretold),
         leader_epochs=(),
         high_watermark=Offset(30),
         copied_stop=Offset(20),
@@ -60,8 +61,12 @@ class After:
     objects: dict[str, int] = field(default_factory=lambda: objects_of(TWO))
     log_start: int = 0
 
+    to_native: bool = True
+    users_start: int = -1
+
     def compare(self) -> VerifiedPartition:
-        return compare_partition(self.plan, NativeSegments(self.events), self.objects, "tier/", self.log_start)
+        starts = LogStarts(now=self.log_start, users=self.users_start, to_native=self.to_native)
+        return compare_partition(self.plan, NativeSegments(self.events), self.objects, "tier/", starts)
 
 
 GONE = [updated(1, DELETING), updated(1, DELETED)]
@@ -100,6 +105,41 @@ ROWS: dict[str, tuple[Callable[[], After], tuple[int, int, int, int], str]] = {
         "has other offsets or another size",
     ),
     "the log starts later than planned": (lambda: After(log_start=20), (2, 0, 0, 0), "its log starts at 20"),
+    "the log starts later than foretold, though a segment was to go": (
+        lambda: After(plan=planned(goes=[1], foretold=10), log_start=25),
+        (1, 0, 1, 0),
+        "its log starts at 25, and was to start at 10",
+    ),
+    "the log starts where it was foretold": (
+        lambda: After(plan=planned(goes=[1], foretold=10), events=[*events_of(TWO), *GONE], log_start=10),
+        (1, 1, 0, 0),
+        "",
+    ),
+    "the log start fell back to what users had deleted": (
+        lambda: After(plan=planned(start=5, foretold=5)),
+        (2, 0, 0, 0),
+        "its log starts at 0, and users have deleted what is below 5",
+    ),
+    "users deleted more after the plan": (
+        lambda: After(plan=planned(foretold=0), users_start=7),
+        (2, 0, 0, 0),
+        "its log starts at 0, and users have deleted what is below 7: kafka-delete-records.sh",
+    ),
+    "users deleted more after the plan, and it was deleted again": (
+        lambda: After(plan=planned(foretold=0), users_start=7, log_start=7),
+        (2, 0, 0, 0),
+        "",
+    ),
+    "taken over, before the sidecar's first round": (
+        lambda: After(plan=planned(start=5), log_start=-1, to_native=False),
+        (2, 0, 0, 0),
+        "",
+    ),
+    "taken over, and users get back what they had deleted": (
+        lambda: After(plan=planned(start=5), to_native=False),
+        (2, 0, 0, 0),
+        "users have deleted what is below 5: tiersidecar delete-records orders -p 0 --offset 5",
+    ),
     "the log starts with the first segment": (
         lambda: After(
             plan=replace(planned(), segments=planned().segments[1:]), events=events_of(TWO[1:]), log_start=10
