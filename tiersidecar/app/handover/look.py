@@ -20,7 +20,7 @@ from tiersidecar.decide.native_tiering import NativeLog, NativeRetention
 from tiersidecar.decide.recover import events_of, waves_of
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
@@ -30,7 +30,7 @@ from tiersidecar.domain.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
-from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.states import RemoteLogSegmentState, is_valid_transition
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, OffsetSpec
@@ -50,7 +50,8 @@ Say = Callable[[str], None]
 class SeenPartition:
     """A partition as it was seen, and what is decided on it.  ``log_start_offset`` is the broker's now.
 
-    ``unpublished`` are events that Kafka's metadata topic lacks, since the sidecar has one of its own.
+    ``unpublished`` are events that Kafka's metadata topic lacks, since the sidecar has one of its own; ``gone`` are segments
+    that only Kafka's has, and that these events delete.
     """
 
     plan: PartitionHandover
@@ -58,6 +59,7 @@ class SeenPartition:
     log_start_offset: Offset
     high_watermark: Offset
     unpublished: tuple[MetadataEvent, ...] = ()
+    gone: tuple[RemoteLogSegmentMetadata, ...] = ()
     object_bytes: Mapping[str, int] = field(default_factory=dict)
     key_prefix: str = ""
 
@@ -88,6 +90,15 @@ class SeenPartition:
     def without_objects(self) -> list[RemoteLogSegmentMetadata]:
         """Finished segments that the store lacks an object of."""
         return [one for one in finished_of(self.segments) if min(sizes_of(one, self.object_bytes, self.key_prefix)) < 0]
+
+    @property
+    def with_objects(self) -> list[RemoteLogSegmentMetadata]:
+        """Of ``gone`` segments those that have any object: the sidecar did not delete them, a native broker copied them."""
+        return [
+            one
+            for one in self.gone
+            if any(format_uuid(one.remote_log_segment_id.uuid) in key for key in self.object_bytes)
+        ]
 
 
 def finished_of(segments: NativeSegments) -> list[RemoteLogSegmentMetadata]:
@@ -124,7 +135,7 @@ async def look_at_topic(
     views = await session.partitions(topic)
     owners = [view.topic_id_partition for view in views]
     say(f"reading the events of {topic}")
-    segments, unpublished = await _events_of(session, owners)
+    events = await _events_of(session, owners)
     sizes = await session.broker.describe_log_sizes(topic)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_command_store(session))
@@ -133,13 +144,16 @@ async def look_at_topic(
         for view in views:
             owner = view.topic_id_partition
             say(f"looking at its partitions: {owner}")
-            one = _Looked(session, view, segments[owner], sizes.get(owner.partition, 0), policy, is_copying=is_copying)
+            one = _Looked(
+                session, view, events[owner].told, sizes.get(owner.partition, 0), policy, is_copying=is_copying
+            )
             seen = await one.see(histories, accepted)
             prefix = session.config.store.key_prefix
             found.append(
                 replace(
                     seen,
-                    unpublished=unpublished[owner],
+                    unpublished=events[owner].unpublished,
+                    gone=events[owner].gone,
                     object_bytes=await list_objects_of(store, owner, prefix),
                     key_prefix=prefix,
                 )
@@ -155,39 +169,54 @@ def open_command_store(session: Session) -> AbstractAsyncContextManager[Store]:
     )
 
 
-async def _events_of(
-    session: Session, owners: Sequence[TopicIdPartition]
-) -> tuple[dict[TopicIdPartition, NativeSegments], dict[TopicIdPartition, tuple[MetadataEvent, ...]]]:
-    """What Kafka's metadata manager will know of each partition, and the events that it has yet to be told."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Events:
+    """What Kafka's metadata manager will know of a partition, the events that it has yet to be told, and what only it has."""
+
+    told: NativeSegments
+    unpublished: tuple[MetadataEvent, ...] = ()
+    gone: tuple[RemoteLogSegmentMetadata, ...] = ()
+
+
+async def _events_of(session: Session, owners: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, _Events]:
     config = session.config
     ours = await read_native_segments(config, owners)
     if not has_own_topic(config):
-        return ours, dict.fromkeys(owners, ())
+        return {owner: _Events(told=segments) for owner, segments in ours.items()}
     exists = bool(await session.broker.describe_partitions([NATIVE_METADATA_TOPIC]))
     native = await read_native_segments(as_native(config), owners) if exists else {}
-    found, unpublished = {}, {}
+    found = {}
     for owner in owners:
-        found[owner], unpublished[owner] = published_into(
-            native.get(owner, NativeSegments()), ours[owner], session.clock.now_ms()
-        )
-    return found, unpublished
+        kafkas = native.get(owner, NativeSegments())
+        told, events = published_into(kafkas, ours[owner], session.clock.now_ms())
+        found[owner] = _Events(told=told, unpublished=events, gone=tuple(gone_from(kafkas, ours[owner])))
+    return found
 
 
 def published_into(
     native: NativeSegments, ours: NativeSegments, now_ms: int
 ) -> tuple[NativeSegments, tuple[MetadataEvent, ...]]:
-    """``native`` once it was told of the segments of ``ours`` that it lacks, and that those which ``ours`` lacks are deleted;
-    and the events, in their order."""
-    gone = [segment for segment in native if segment not in ours]
-    missing = [segment for wave in waves_of((one for one in ours if one not in native), 1) for segment in wave]
-    events = [
-        *(event for segment in gone for event in _deletion_of(segment, now_ms)),
-        *(event for segment in missing for event in events_of(segment)),
-    ]
+    """``native`` once it was told of the segments of ``ours`` that it lacks or knows in an earlier state, and that those which
+    ``ours`` lacks are deleted; and the events, in their order."""
+    states = {one.remote_log_segment_id.uuid: one.state for one in native}
+    behind = [one for one in ours if _is_behind(states.get(one.remote_log_segment_id.uuid), one.state)]
+    events: list[MetadataEvent] = [event for one in gone_from(native, ours) for event in _deletion_of(one, now_ms)]
+    for segment in (one for wave in waves_of(behind, 1) for one in wave):
+        start, *updates = events_of(segment)
+        events += updates if segment in native else [start, *updates]
     told = native.copy()
     for event in events:
         told.apply(event)
     return told, tuple(events)
+
+
+def gone_from(native: NativeSegments, ours: NativeSegments) -> list[RemoteLogSegmentMetadata]:
+    """What only ``native`` knows: the sidecar has deleted it since a former plan, or a native broker copied it."""
+    return [segment for segment in native if segment not in ours]
+
+
+def _is_behind(state: RemoteLogSegmentState | None, ours: RemoteLogSegmentState) -> bool:
+    return state is None or (state is not ours and is_valid_transition(state, ours))
 
 
 def _deletion_of(segment: RemoteLogSegmentMetadata, now_ms: int) -> Iterator[MetadataEvent]:

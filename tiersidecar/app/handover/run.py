@@ -101,6 +101,15 @@ class HandoverLook:
                 ranges = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in lost[:5])
                 yield f"{partition.plan.owner}: objects are missing of segments with offsets {ranges}: `tiersidecar reconcile`"
 
+            if copied := partition.with_objects:
+                ranges = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in copied[:5])
+                yield (
+                    f"{partition.plan.owner}: {NATIVE_METADATA_TOPIC} has segments that the sidecar's topic has not, with "
+                    f"offsets {ranges}, and their objects exist: native brokers copied them, and the plan would delete them. "
+                    "Take the topic over first: `handover from-native` with remote.log.metadata.topic.name="
+                    f"{NATIVE_METADATA_TOPIC}"
+                )
+
     def remedies(self) -> Iterator[str]:
         """What to do about the obstacles, each kind once; commands that take one topic name it if there is one."""
         topic = self.names if len(self.topics) == 1 else "TOPIC"

@@ -6,17 +6,21 @@ The leader answers as ``LeaderEpochFileCache.endOffsetFor`` does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
-from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, STARTED, added
+from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, STARTED, added, segment_id, updated
+from tests.unit.app.handover.test_run import seen
+from tests.unit.decide.test_handover import Partition
 from tests.unit.decide.test_native_tiering import copied
-from tiersidecar.app.handover.look import leader_epochs_of, published_into
+from tiersidecar.app.handover.look import gone_from, leader_epochs_of, published_into
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.segments import LeaderView, MetadataEvent
+from tiersidecar.domain.segments import LeaderView, MetadataEvent, RemoteLogSegmentMetadataUpdate
+from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
 
 
@@ -106,6 +110,38 @@ def test_what_has_gone_since_a_former_plan_is_deleted_there_too() -> None:
     after, events = published_into(native, told(*copied(2, 10, 19)), 99)
     assert [one.state for one in events] == [DELETING, DELETED]
     assert [one.start_offset for one in after] == [10]
+
+
+@pytest.mark.parametrize("broken_after", range(7))
+def test_a_second_run_goes_on_wherever_the_first_one_broke_off(broken_after: int) -> None:
+    ours = told(*copied(1, 0, 19), *copied(2, 0, 9), *copied(3, 20, 29))
+    whole, events = published_into(NativeSegments(), ours, 99)
+    native, rest = published_into(told(*events[:broken_after]), ours, 99)
+    assert [*events[:broken_after], *rest] == list(events)
+    assert {one.state for one in native} == {FINISHED}
+    assert native.segment_for(0, 15) == whole.segment_for(0, 15)
+
+
+def test_what_went_on_since_a_former_plan_goes_on_there_and_nothing_goes_back() -> None:
+    native = told(*copied(1, 0, 9), *copied(2, 10, 19), updated(2, DELETING), added(3, 20, 29))
+    ours = told(*copied(1, 0, 9), updated(1, DELETING), *copied(2, 10, 19), *copied(3, 20, 29))
+    after, events = published_into(native, ours, 99)
+    assert [
+        (one.remote_log_segment_id, one.state) for one in events if isinstance(one, RemoteLogSegmentMetadataUpdate)
+    ] == [
+        (segment_id(1), DELETING),
+        (segment_id(3), FINISHED),
+    ]
+    assert {one.start_offset: one.state for one in after} == {0: DELETING, 10: DELETING, 20: FINISHED}
+
+
+def test_what_only_kafkas_topic_has_is_no_leftover_while_its_objects_exist() -> None:
+    native, ours = told(*copied(1, 0, 9), *copied(2, 10, 19), *copied(9, 30, 59)), told(*copied(1, 0, 9))
+    gone = gone_from(native, ours)
+    assert [one.start_offset for one in gone] == [10, 30]
+    key = recorded_keys(gone[1], "tier/").log
+    look = replace(seen(Partition()), gone=tuple(gone), object_bytes={key: 5})
+    assert [one.start_offset for one in look.with_objects] == [30]
 
 
 def test_what_is_unfinished_stays_in_the_way() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,15 @@ def test_what_is_in_the_way_comes_with_its_remedy() -> None:
     ]
     (remedy,) = found.remedies()
     assert remedy.startswith("unfinished-copy: let the copies finish (`tiersidecar pause orders --copies`")
+
+
+def test_what_native_brokers_copied_is_not_deleted() -> None:
+    (segment,) = NativeSegments(copied(9, 30, 59))
+    copy = replace(seen(Partition()), gone=(segment,))
+    assert list(look(copy).obstacles()) == [], "the sidecar deleted it, with its objects"
+    listed = {**copy.object_bytes, recorded_keys(segment, "tier/").manifest: 7}
+    (obstacle,) = look(replace(copy, object_bytes=listed)).obstacles()
+    assert "__remote_log_metadata has segments that the sidecar's topic has not, with offsets 30 to 59" in obstacle
 
 
 def test_what_writing_the_plan_mends_is_not_in_the_way() -> None:
