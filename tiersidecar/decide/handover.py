@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
+from tiersidecar.decide.mount import EPOCHS_APART
 from tiersidecar.decide.native_tiering import (
     Deletion,
     DeletionReason,
@@ -37,6 +38,7 @@ class Obstacle(StrEnum):
     TRASH = "trash"
     UNANSWERED_UNDELETE = "unanswered-undelete"
     RECOPY = "recopy"
+    MOUNT = "mount"
     NO_START = "no-start"
     GAP = "gap"
     HISTORY = "history"
@@ -53,6 +55,9 @@ REMEDIES: Mapping[Obstacle, str] = {
     "is gone; or give it up with --accept trash: a native broker has no trash, and deletes it in its first round",
     Obstacle.UNANSWERED_UNDELETE: "wait until the leader's sidecar has answered the last undelete",
     Obstacle.RECOPY: "wait until the leader's sidecar has copied again what the store has lost",
+    Obstacle.MOUNT: "wait until the sidecar has copied the segment behind them: `tiersidecar mount` ended open transactions "
+    "there, which only the index of the sidecar's copy will have; by the broker's own a native broker would give their "
+    "records as committed",
     Obstacle.NO_START: "run the sidecar until it has recorded the remote log start of the partition",
     Obstacle.GAP: "wait until the sidecar has copied it, or, where copies overlap, until retention has deleted the shorter; or "
     "give it up with --accept gap: a native broker never copies what lies below the last copy, and deletes what is only "
@@ -89,7 +94,8 @@ class HandoverView:
     ``segments`` are Kafka's fold of all its events.  ``lineage`` is the whole history as the sidecar knows it.  ``broker`` is
     the leader's log as its files have it now.  ``remote_log_start_offset`` is the users' log start, -1 while nobody has said
     it.  ``retention`` is what the native topic is to have.  ``in_trash`` are finished segments that entries of the trash cover,
-    ``recopied`` those that the store has lost in part.
+    ``recopied`` those that the store has lost in part.  ``open_at_mounts`` are those of :func:`last_before_mounts` at whose end
+    a transaction was open.
     """
 
     owner: TopicIdPartition
@@ -101,6 +107,7 @@ class HandoverView:
     in_trash: frozenset[Uuid] = frozenset()
     recopied: frozenset[Uuid] = frozenset()
     awaits_answer: bool = False
+    open_at_mounts: tuple[RemoteLogSegmentMetadata, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +176,22 @@ def decide_epochs(planned: Sequence[EpochEntry], live: Sequence[EpochEntry]) -> 
     return joined.entries if list(joined.entries[: len(expected)]) == expected else None
 
 
+def last_before_mounts(
+    segments: NativeSegments, lineage: Lineage, log_start_offset: int
+) -> list[RemoteLogSegmentMetadata]:
+    """Finished segments that end where a new cluster mounted the log, as far as users have them and nothing behind is copied.
+
+    Leader epochs leap there (:mod:`tiersidecar.decide.mount`)."""
+    mounts = {
+        later.start_offset
+        for before, later in pairwise(lineage.entries)
+        if later.epoch - before.epoch >= EPOCHS_APART and later.start_offset > log_start_offset
+    }
+    finished = [one for one in segments if one.state is State.COPY_SEGMENT_FINISHED]
+    left = {at for at in mounts if not any(one.start_offset <= at <= one.end_offset for one in finished)}
+    return [one for one in finished if one.end_offset + 1 in left]
+
+
 def _users_log_start(view: HandoverView) -> int:
     """As the state topic has it.  What was never tiered begins where the broker's log does: users deleted there."""
     if view.remote_log_start_offset >= 0:
@@ -199,6 +222,8 @@ def _of_segments(view: HandoverView) -> Iterator[Finding]:
 def _of_state(view: HandoverView) -> Iterator[Finding]:
     if view.awaits_answer:
         yield Finding(obstacle=Obstacle.UNANSWERED_UNDELETE, detail="the remote log start was set back")
+    if view.open_at_mounts:
+        yield Finding(obstacle=Obstacle.MOUNT, detail=f"transactions were open behind {_named(view.open_at_mounts)}")
     if view.remote_log_start_offset < 0 and len(view.segments):
         yield Finding(obstacle=Obstacle.NO_START, detail="the state topic has no remote log start of it")
 

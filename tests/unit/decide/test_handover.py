@@ -15,6 +15,7 @@ from tiersidecar.decide.handover import (
     PartitionHandover,
     decide_epochs,
     decide_handover,
+    last_before_mounts,
 )
 from tiersidecar.decide.native_tiering import NativeLog, NativeRetention
 from tiersidecar.domain.epochs import EpochEntry, Lineage
@@ -37,6 +38,7 @@ class Partition:
     in_trash: Sequence[int] = ()
     recopied: Sequence[int] = ()
     awaits_answer: bool = False
+    open_at_mounts: Sequence[int] = ()
 
     def decide(self, accepted: frozenset[Obstacle] = frozenset()) -> PartitionHandover:
         view = HandoverView(
@@ -49,6 +51,7 @@ class Partition:
             in_trash=frozenset(segment_id(number).uuid for number in self.in_trash),
             recopied=frozenset(segment_id(number).uuid for number in self.recopied),
             awaits_answer=self.awaits_answer,
+            open_at_mounts=tuple(added(number, number * 10 - 10, number * 10 - 1) for number in self.open_at_mounts),
         )
         return decide_handover(view, NOW_MS, accepted)
 
@@ -72,6 +75,10 @@ ROWS = {
     "what is in the trash": (Partition(start=10, in_trash=[1]), [Obstacle.TRASH]),
     "an undelete that no leader has answered": (Partition(awaits_answer=True), [Obstacle.UNANSWERED_UNDELETE]),
     "what is to be copied again": (Partition(recopied=[2]), [Obstacle.RECOPY]),
+    "transactions that a mount has ended, where nothing behind it is copied": (
+        Partition(open_at_mounts=[3]),
+        [Obstacle.MOUNT],
+    ),
     "no remote log start": (Partition(start=-1), [Obstacle.NO_START]),
     "a hole between the tiers": (Partition(events=THREE[:2]), [Obstacle.GAP]),
     "a hole among the remote segments that is still local": (
@@ -206,6 +213,34 @@ def test_what_a_replicas_epoch_file_must_say(sentence: str) -> None:
     planned, live, expected = EPOCHS[sentence]
     found = decide_epochs(entries(*planned), entries(*live))
     assert found == (None if expected is None else entries(*expected))
+
+
+MOUNTED = {
+    "a mount at 30": {0: 0, 1000: 30},
+    "two, at 10 and 20": {0: 0, 1000: 10, 2001: 20},
+    "none": {0: 0, 999: 10, 1500: 20},
+}
+BEFORE = {
+    "a mount, and nothing behind it is copied": ("a mount at 30", THREE, 0, [20]),
+    "a mount, and what follows is copied": ("a mount at 30", (*THREE, copied(4, 30, 39, {1000: 30})), 0, []),
+    "a mount, and the copy of what follows is in flight": ("a mount at 30", (*THREE, begun(4, 30, 39)), 0, [20]),
+    "a mount below what users have": ("a mount at 30", THREE, 30, []),
+    "of two mounts the last one, as the other is copied over": (
+        "two, at 10 and 20",
+        (copied(1, 0, 9), copied(2, 10, 19, {1000: 10})),
+        0,
+        [10],
+    ),
+    "elections, however many": ("none", THREE, 0, []),
+}
+
+
+@pytest.mark.parametrize("sentence", BEFORE)
+def test_the_last_segment_before_a_mount(sentence: str) -> None:
+    mounts, events, start, expected = BEFORE[sentence]
+    segments = NativeSegments(event for some in events for event in some)
+    found = last_before_mounts(segments, Lineage.of(sorted(MOUNTED[mounts].items())), start)
+    assert [one.start_offset for one in found] == expected
 
 
 def test_segments_are_named_by_their_first_few() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 
@@ -15,11 +15,17 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.handover.plan import PlannedPartition, PlannedSegment
 from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC, as_native, has_own_topic
-from tiersidecar.decide.handover import HandoverView, Obstacle, PartitionHandover, decide_handover
+from tiersidecar.decide.handover import (
+    HandoverView,
+    Obstacle,
+    PartitionHandover,
+    decide_handover,
+    last_before_mounts,
+)
+from tiersidecar.decide.native_events import gone_from, published_into
 from tiersidecar.decide.native_tiering import NativeLog, NativeRetention
-from tiersidecar.decide.recover import events_of, waves_of
 from tiersidecar.domain.epochs import EpochEntry, Lineage
-from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -28,10 +34,10 @@ from tiersidecar.domain.segments import (
     LeaderView,
     MetadataEvent,
     RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
 )
-from tiersidecar.domain.states import RemoteLogSegmentState, is_valid_transition
+from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, OffsetSpec
 from tiersidecar.ports.recopy import segments_of
@@ -193,43 +199,6 @@ async def _events_of(session: Session, owners: Sequence[TopicIdPartition]) -> di
     return found
 
 
-def published_into(
-    native: NativeSegments, ours: NativeSegments, now_ms: int
-) -> tuple[NativeSegments, tuple[MetadataEvent, ...]]:
-    """``native`` once it was told of the segments of ``ours`` that it lacks or knows in an earlier state, and that those which
-    ``ours`` lacks are deleted; and the events, in their order."""
-    states = {one.remote_log_segment_id.uuid: one.state for one in native}
-    behind = [one for one in ours if _is_behind(states.get(one.remote_log_segment_id.uuid), one.state)]
-    events: list[MetadataEvent] = [event for one in gone_from(native, ours) for event in _deletion_of(one, now_ms)]
-    for segment in (one for wave in waves_of(behind, 1) for one in wave):
-        start, *updates = events_of(segment)
-        events += updates if segment in native else [start, *updates]
-    told = native.copy()
-    for event in events:
-        told.apply(event)
-    return told, tuple(events)
-
-
-def gone_from(native: NativeSegments, ours: NativeSegments) -> list[RemoteLogSegmentMetadata]:
-    """What only ``native`` knows: the sidecar has deleted it since a former plan, or a native broker copied it."""
-    return [segment for segment in native if segment not in ours]
-
-
-def _is_behind(state: RemoteLogSegmentState | None, ours: RemoteLogSegmentState) -> bool:
-    return state is None or (state is not ours and is_valid_transition(state, ours))
-
-
-def _deletion_of(segment: RemoteLogSegmentMetadata, now_ms: int) -> Iterator[MetadataEvent]:
-    for state in (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
-        yield RemoteLogSegmentMetadataUpdate(
-            remote_log_segment_id=segment.remote_log_segment_id,
-            broker_id=segment.broker_id,
-            event_timestamp_ms=now_ms,
-            state=state,
-            custom_metadata=segment.custom_metadata,
-        )
-
-
 async def read_native_segments(
     config: Config, owners: Sequence[TopicIdPartition]
 ) -> dict[TopicIdPartition, NativeSegments]:
@@ -297,14 +266,25 @@ class _Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Histories:
-    """``lineages`` reads the blob of the last segment that agrees with what ``live`` says."""
+    """``lineages`` reads the blob of the last segment that agrees with what ``live`` says; both read ``blobs``."""
 
     lineages: LineageKeeper
     live: _Live
+    blobs: IndexBlobReader
 
     async def of(self, owner: TopicIdPartition, live: tuple[EpochEntry, ...]) -> Lineage:
         self.live.epochs[owner] = live
         return await self.lineages.lineage(owner)
+
+    async def with_open_end(self, segments: Iterable[RemoteLogSegmentMetadata]) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """Those at whose end a transaction is open, or may be: its producer snapshot is lost."""
+        return tuple([one for one in segments if await self._may_be_open(one)])
+
+    async def _may_be_open(self, segment: RemoteLogSegmentMetadata) -> bool:
+        try:
+            return bool(open_states(await self.blobs.read_producer_snapshot(segment)))
+        except (CorruptDataError, ObjectNotFoundError):
+            return True
 
 
 async def _open_histories(
@@ -320,10 +300,10 @@ async def _open_histories(
     )
     stack.push_async_callback(manifests.aclose)
     live = _Live()
-    epochs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
-    keeper = LineageKeeper(metadata=metadata, epochs=epochs, live=live, blocking=blocking, clock=session.clock)
+    blobs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
+    keeper = LineageKeeper(metadata=metadata, epochs=blobs, live=live, blocking=blocking, clock=session.clock)
     stack.push_async_callback(keeper.aclose)
-    return _Histories(lineages=keeper, live=live)
+    return _Histories(lineages=keeper, live=live, blobs=blobs)
 
 
 class _Looked:
@@ -370,6 +350,9 @@ class _Looked:
             in_trash=self._in_trash(owner, lineage),
             recopied=segments_of(self._session.state.recopies(owner)),
             awaits_answer=state.awaits_answer,
+            open_at_mounts=await histories.with_open_end(
+                last_before_mounts(self._segments, lineage, state.start_in(lineage))
+            ),
         )
         return SeenPartition(
             plan=decide_handover(view, self._session.clock.now_ms(), accepted),

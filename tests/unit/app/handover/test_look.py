@@ -14,7 +14,8 @@ from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, S
 from tests.unit.app.handover.test_run import seen
 from tests.unit.decide.test_handover import Partition
 from tests.unit.decide.test_native_tiering import copied
-from tiersidecar.app.handover.look import gone_from, leader_epochs_of, published_into
+from tiersidecar.app.handover.look import leader_epochs_of
+from tiersidecar.decide.native_events import gone_from, published_into
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments

@@ -1,0 +1,47 @@
+"""What Kafka's own metadata topic is told of a partition whose events the sidecar has in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiersidecar.decide.recover import events_of, waves_of
+from tiersidecar.domain.native_segments import NativeSegments
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState, is_valid_transition
+
+
+def published_into(
+    native: NativeSegments, ours: NativeSegments, now_ms: int
+) -> tuple[NativeSegments, tuple[MetadataEvent, ...]]:
+    """``native`` once it was told of the segments of ``ours`` that it lacks or knows in an earlier state, and that those which
+    ``ours`` lacks are deleted; and the events, in their order."""
+    states = {one.remote_log_segment_id.uuid: one.state for one in native}
+    behind = [one for one in ours if _is_behind(states.get(one.remote_log_segment_id.uuid), one.state)]
+    events: list[MetadataEvent] = [event for one in gone_from(native, ours) for event in _deletion_of(one, now_ms)]
+    for segment in (one for wave in waves_of(behind, 1) for one in wave):
+        start, *updates = events_of(segment)
+        events += updates if segment in native else [start, *updates]
+    told = native.copy()
+    for event in events:
+        told.apply(event)
+    return told, tuple(events)
+
+
+def gone_from(native: NativeSegments, ours: NativeSegments) -> list[RemoteLogSegmentMetadata]:
+    """What only ``native`` knows: the sidecar has deleted it since a former plan, or a native broker copied it."""
+    return [segment for segment in native if segment not in ours]
+
+
+def _is_behind(state: RemoteLogSegmentState | None, ours: RemoteLogSegmentState) -> bool:
+    return state is None or (state is not ours and is_valid_transition(state, ours))
+
+
+def _deletion_of(segment: RemoteLogSegmentMetadata, now_ms: int) -> Iterator[MetadataEvent]:
+    for state in (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
+        yield RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=segment.remote_log_segment_id,
+            broker_id=segment.broker_id,
+            event_timestamp_ms=now_ms,
+            state=state,
+            custom_metadata=segment.custom_metadata,
+        )
