@@ -49,6 +49,10 @@ class BrokerSettings:
         """Whether its native tiering is on."""
         return bool(self.rows) and self.rows[0].verdict is Verdict.SAME
 
+    @property
+    def may_be_native(self) -> bool:
+        return self.is_native or bool(self.problem)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLook:
@@ -200,10 +204,16 @@ async def _settings_of(session: Session, broker_id: BrokerId, file: Mapping[str,
     try:
         found = await session.broker.describe_broker_configs(broker_id)
     except (BrokerRefusedError, BrokerUnreachableError) as error:
-        return BrokerSettings(broker_id=broker_id, problem=str(error))
+        return unseen(broker_id, str(error), file)
     compared = found if file is None else with_file(found, file)
     rows = decide_settings(native_settings(session.config), found)
     return BrokerSettings(broker_id=broker_id, rows=rows, sight=sight_of(compared))
+
+
+def unseen(broker_id: BrokerId, problem: str, file: Mapping[str, str | None] | None) -> BrokerSettings:
+    """A broker that shows no setting: its file, if it was given, says whether it sees the events."""
+    sight = Sight.UNKNOWN if file is None else sight_of(file)
+    return BrokerSettings(broker_id=broker_id, problem=problem, sight=sight)
 
 
 async def make_plan(session: Session, look: HandoverLook, path: Path, records_from: str | None, say: Say) -> Plan:

@@ -18,7 +18,7 @@ from tiersidecar.app.handover.look import (
     sizes_of,
 )
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedSegment, write_plan
-from tiersidecar.app.handover.run import HandoverLook, brokers_with, unknown_sight, with_cluster
+from tiersidecar.app.handover.run import BrokerSettings, HandoverLook, brokers_with, unknown_sight, with_cluster
 from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC
 from tiersidecar.app.handover.verify import with_records
 from tiersidecar.app.reconcile_parts import read_owner
@@ -68,9 +68,13 @@ class TakeoverLook:
     cluster: HandoverLook
     key_prefix: str
 
+    @property
+    def _tiering(self) -> list[BrokerSettings]:
+        return [one for one in self.cluster.brokers if one.may_be_native]
+
     def warnings(self) -> Iterator[str]:
         """What must not be done yet."""
-        if seeing := brokers_with([one for one in self.cluster.brokers if one.is_native], Sight.SEEING):
+        if seeing := brokers_with(self._tiering, Sight.SEEING):
             yield (
                 f"brokers {seeing} see the events: remote.storage.enable=false would delete all that is remote "
                 "until their metadata manager reads nothing (step 3)"
@@ -79,8 +83,7 @@ class TakeoverLook:
     def obstacles(self) -> Iterator[str]:
         """What has to be done first."""
         yield from self.refusals
-        may_be_native = [one for one in self.cluster.brokers if one.is_native or one.problem]
-        if unknown := brokers_with(may_be_native, Sight.UNKNOWN):
+        if unknown := brokers_with(self._tiering, Sight.UNKNOWN):
             yield f"{unknown_sight(unknown)}. One that does deletes all that is remote at remote.storage.enable=false"
         for partition in self.partitions:
             if partition.unfinished:

@@ -18,9 +18,10 @@ from tiersidecar.app.handover.run import (
     document_of,
     partitions_text,
     settings_notes,
+    unseen,
 )
 from tiersidecar.app.handover.steps import steps_to_native
-from tiersidecar.decide.native_settings import Setting, Sight, decide_settings
+from tiersidecar.decide.native_settings import BLIND_SETTINGS, RLMM_PREFIX, Setting, Sight, decide_settings
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import Offset
@@ -120,6 +121,16 @@ def test_a_topic_that_is_native_already_is_in_the_way_unless_brokers_are_blind()
     assert "it is not known whether brokers 3, 4 see its events" in found[1]
     assert list(look(configs=native, brokers=[blind]).obstacles()) == []
     assert list(look(brokers=[seeing, refused]).obstacles()) == [], "it is not native yet"
+
+
+def test_a_broker_that_shows_nothing_is_as_its_file_says() -> None:
+    """As one whose settings we may not read (DescribeConfigs)."""
+    blind: dict[str, str | None] = {RLMM_PREFIX + name: value for name, value in BLIND_SETTINGS.items()}
+    assert unseen(BrokerId(1), "refused", None).sight is Sight.UNKNOWN
+    assert unseen(BrokerId(1), "refused", blind).sight is Sight.BLIND
+    assert unseen(BrokerId(1), "refused", {}).sight is Sight.SEEING
+    native: dict[str, str | None] = {"remote.storage.enable": "true"}
+    assert list(look(configs=native, brokers=[unseen(BrokerId(1), "refused", blind)]).obstacles()) == []
 
 
 def test_settings_that_do_not_fit_or_are_not_shown_are_named() -> None:

@@ -68,6 +68,9 @@ def test_while_brokers_see_native_tiering_must_not_be_switched_off() -> None:
     (warning,) = takeover(brokers=[blind, seeing, off]).warnings()
     assert warning.startswith("brokers 2 see the events: remote.storage.enable=false would delete all that is remote")
     assert list(takeover(brokers=[blind, off]).warnings()) == []
+    refused = BrokerSettings(broker_id=BrokerId(4), problem="CLUSTER_AUTHORIZATION_FAILED", sight=Sight.SEEING)
+    (warning,) = takeover(brokers=[blind, refused]).warnings()
+    assert warning.startswith("brokers 4 see the events"), "by its file, for it shows nothing"
     shown = takeover_document(takeover(brokers=[blind, seeing]))["brokers"]
     assert [one["sight"] for one in shown] == ["blind", "seeing"]
 
