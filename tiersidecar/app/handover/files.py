@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tiersidecar.adapters.broker_files import CLEAN_SHUTDOWN, FileChange
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
+from tiersidecar.adapters.log_dirs_fs.log_end import read_log_end
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.app.handover.plan import Plan, PlannedPartition
 from tiersidecar.decide.handover import decide_epochs
@@ -163,7 +164,11 @@ def _change_of(
         return "it has no segment"
     if local.topic_id_partition.topic_id != owner.topic_id:
         return f"it is of another topic of this name, with id {format_uuid(local.topic_id_partition.topic_id)}"
-    if fault := _other_log(planned, local, former_start):
+    try:
+        fault = _other_log(planned, local, former_start) or _beyond_its_end(planned, local)
+    except OSError as error:
+        return explain_os_error(error)
+    if fault:
         return fault
     epochs = decide_epochs(planned.leader_epochs, local.leader_epochs)
     if epochs is None:
@@ -185,4 +190,19 @@ def _other_log(planned: PlannedPartition, local: LocalPartition, former_start: O
             f"it begins at offset {first}, and the last copy ends at {planned.copied_stop}: records between would be lost. "
             "Start the broker and the sidecar, and plan again"
         )
+    latest = max((one.epoch for one in planned.leader_epochs), default=-1)
+    for one in local.leader_epochs:
+        if one.epoch > latest and one.start_offset < planned.copied_stop:
+            return (
+                f"epoch {one.epoch} begins at offset {one.start_offset}, and the last copy ends at {planned.copied_stop}: an "
+                "unclean election has given up records that are copied. Start the broker and the sidecar, and plan again"
+            )
     return ""
+
+
+def _beyond_its_end(planned: PlannedPartition, local: LocalPartition) -> str:
+    """Why the log start cannot be this replica's; empty if it can.  A broker deletes a whole log that ends before its start."""
+    start, active = planned.log_start_offset, local.segments[-1]
+    if start <= active.base_offset or start <= (end := read_log_end(active)):
+        return ""
+    return f"the log is to start at {start}, and this replica ends at {end}: it is not the log of the plan. Plan again"

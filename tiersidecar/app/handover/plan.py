@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.topic_names import topic_name_fault
 
 VERSION = 1
+_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,7 @@ def read_plan(path: Path) -> Plan:
             cluster_id=str(document["cluster_id"]),
             to_native=bool(document["to_native"]),
             plugin={str(name): str(value) for name, value in document["plugin"].items()},
-            partitions=tuple(_partition(row) for row in document["partitions"]),
+            partitions=tuple(_partitions(document["partitions"])),
         )
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
@@ -143,18 +145,64 @@ def _document(partition: PlannedPartition) -> dict[str, Any]:
     }
 
 
+def _partitions(rows: Iterable[Mapping[str, Any]]) -> Iterator[PlannedPartition]:
+    """All of them, each once.
+
+    Raises:
+        ValueError: one is named twice, or no broker could have what it says.
+    """
+    seen = set[tuple[str, int]]()
+    for row in rows:
+        planned = _partition(row)
+        at = planned.owner.topic, planned.owner.partition
+        if at in seen:
+            raise ValueError(f"{planned.owner} is named twice")
+        seen.add(at)
+        if fault := _fault_of(planned):
+            raise ValueError(f"{planned.owner}: {fault}")
+        yield planned
+
+
+def _fault_of(planned: PlannedPartition) -> str:
+    """Why no log can be as planned; empty if one can."""
+    if planned.log_start_offset > planned.high_watermark:
+        return f"it starts at {planned.log_start_offset}, beyond its end {planned.high_watermark}"
+    if any(
+        after.epoch <= before.epoch or after.start_offset <= before.start_offset
+        for before, after in pairwise(planned.leader_epochs)
+    ):
+        return "its leader epochs do not ascend"
+    return ""
+
+
+def _integer(value: object, most: int) -> int:
+    """A whole number from 0 to ``most``, as JSON has it."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r} is no whole number from 0 to {most}")
+    return value
+
+
+def _offset(value: object) -> Offset:
+    return Offset(_integer(value, _INT64_MAX))
+
+
 def _partition(row: Mapping[str, Any]) -> PlannedPartition:
     records, topic = row["records"], str(row["topic"])
     if fault := topic_name_fault(topic):
         raise ValueError(fault)
     return PlannedPartition(
-        owner=TopicIdPartition(topic_id=parse_uuid(row["topic_id"]), topic=topic, partition=int(row["partition"])),
-        log_start_offset=Offset(int(row["log_start_offset"])),
-        leader_epochs=tuple(
-            EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in row["leader_epochs"]
+        owner=TopicIdPartition(
+            topic_id=parse_uuid(row["topic_id"]),
+            topic=topic,
+            partition=_integer(row["partition"], _INT32_MAX),
         ),
-        high_watermark=Offset(int(row["high_watermark"])),
-        copied_stop=Offset(int(row["copied_stop"])),
+        log_start_offset=_offset(row["log_start_offset"]),
+        leader_epochs=tuple(
+            EpochEntry(LeaderEpoch(_integer(epoch, _INT32_MAX)), _offset(start))
+            for epoch, start in row["leader_epochs"]
+        ),
+        high_watermark=_offset(row["high_watermark"]),
+        copied_stop=_offset(row["copied_stop"]),
         records=None
         if records is None
         else RecordsDigest(start_offset=records[0], stop_offset=records[1], count=records[2], sha256=records[3]),

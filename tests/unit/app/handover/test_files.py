@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, HEADER_V2, LOG_OVERHEAD
 
 CLUSTER = "dGllcnNpZGVjYXItdGVzdA"
 ORDERS = TopicIdPartition(topic_id=TOPIC_ID, topic="orders", partition=0)
@@ -121,6 +124,10 @@ def no_segment(log_dir: Path) -> None:
         path.unlink()
 
 
+def unclean_election_below_the_copies(log_dir: Path) -> None:
+    (log_dir / "orders-0" / "leader-epoch-checkpoint").write_text("0\n2\n3 20\n4 25\n")
+
+
 def unreadable_epochs(log_dir: Path) -> None:
     (log_dir / "orders-0" / "leader-epoch-checkpoint").write_text("0\n9\n3 30\n")
 
@@ -128,6 +135,10 @@ def unreadable_epochs(log_dir: Path) -> None:
 FAULTS = {
     "the broker was killed": (no_clean_shutdown, "was killed before it had closed its logs"),
     "an unclean election since": (another_history, "another history than the plan's"),
+    "a lost branch is copied": (
+        unclean_election_below_the_copies,
+        "epoch 4 begins at offset 25, and the last copy ends at 30",
+    ),
     "trimmed beyond what is copied": (trimmed_beyond_the_copies, "begins at offset 60, and the last copy ends at 30"),
     "made anew under its name": (another_topic, "another topic of this name"),
     "on its way to another log dir": (moved_to_another_log_dir, "is being moved to another log dir"),
@@ -142,6 +153,18 @@ def test_what_keeps_it_from_changing_anything(sentence: str, log_dir: Path) -> N
     spoil(log_dir)
     (found,) = planned_changes(plan(), [log_dir]).faults
     assert fault in found
+
+
+@pytest.mark.parametrize(("start", "refused"), [(60, False), (62, False), (63, True), (10**9, True)])
+def test_a_log_start_beyond_the_end_of_the_log_is_refused(start: int, refused: bool, log_dir: Path) -> None:
+    """A broker that loads such a log deletes all of it.  The last batch has offsets 60 and 61; nothing follows it."""
+    batch = bytearray(BATCH_HEADER_SIZE)
+    HEADER_V2.pack_into(batch, 0, 60, BATCH_HEADER_SIZE - LOG_OVERHEAD, 4, 2, 0, 0, 1, 0, 0, -1, -1, -1, 2)
+    (log_dir / "orders-0" / f"{60:020d}.log").write_bytes(bytes(batch) + bytes(100))
+    high = planned(log_start_offset=Offset(start), high_watermark=Offset(start))
+    faults = planned_changes(plan(high), [log_dir]).faults
+    assert bool(faults) == refused
+    assert not refused or f"is to start at {start}, and this replica ends at 62" in faults[0]
 
 
 def not_a_log_dir(log_dir: Path) -> Path:
@@ -189,6 +212,43 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     assert read_plan(tmp_path / "plan.json") == made
     with pytest.raises(HandoverError, match="the file exists"):
         write_plan(made, tmp_path / "plan.json")
+
+
+def of_partition(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda document: document["partitions"][0].update(changes)
+
+
+DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "a log start beyond int64": (of_partition(log_start_offset=2**63, high_watermark=2**63), "9223372036854775808"),
+    "a negative log start": (of_partition(log_start_offset=-1), "-1"),
+    "a log start that is a fraction": (of_partition(log_start_offset=1.5), "1.5"),
+    "a log start that is a flag": (of_partition(log_start_offset=True), "True"),
+    "a log start beyond the high watermark": (of_partition(log_start_offset=101), "starts at 101, beyond its end 100"),
+    "a high watermark beyond int64": (of_partition(high_watermark=10**30), str(10**30)),
+    "an epoch beyond int32": (of_partition(leader_epochs=[[2**31, 0]]), "2147483648"),
+    "a negative epoch": (of_partition(leader_epochs=[[-1, 0]]), "-1"),
+    "an epoch that starts below 0": (of_partition(leader_epochs=[[0, -7], [3, 20]]), "-7"),
+    "epochs that do not ascend": (of_partition(leader_epochs=[[3, 0], [3, 20]]), "leader epochs do not ascend"),
+    "starts that do not ascend": (of_partition(leader_epochs=[[0, 20], [3, 20]]), "leader epochs do not ascend"),
+    "a partition beyond int32": (of_partition(partition=2**31), "2147483648"),
+    "a copy that ends below 0": (of_partition(copied_stop=-3), "-3"),
+    "a partition twice": (
+        lambda document: document["partitions"].append({**document["partitions"][0], "log_start_offset": 55}),
+        "orders-0 is named twice",
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", DAMAGED)
+def test_a_plan_that_no_broker_could_follow_is_refused(sentence: str, tmp_path: Path) -> None:
+    damage, message = DAMAGED[sentence]
+    write_plan(plan(), tmp_path / "plan.json")
+    document = json.loads((tmp_path / "plan.json").read_text())
+    damage(document)
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(HandoverError, match="it is no plan") as found:
+        read_plan(tmp_path / "plan.json")
+    assert message in str(found.value)
 
 
 @pytest.mark.parametrize(
