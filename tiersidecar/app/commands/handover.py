@@ -276,7 +276,8 @@ def _files(
     undo: bool,
     console: Console,
 ) -> int:
-    from tiersidecar.adapters.broker_files import Backup, locked_log_dirs
+    from tiersidecar.adapters.broker_backup import Backup
+    from tiersidecar.adapters.broker_files import locked_log_dirs
     from tiersidecar.app.handover.files import planned_changes
     from tiersidecar.app.handover.plan import read_plan
     from tiersidecar.app.handover.texts import files_document, files_text
@@ -286,7 +287,12 @@ def _files(
     faults = _property_faults(plan, properties)
     with locked_log_dirs(log_dirs):
         changes = planned_changes(plan, log_dirs)
-        saved = Backup(backup or plan_file.with_name(f"{plan_file.name}.broker-{changes.node_id}"))
+        saved = Backup(
+            backup or plan_file.with_name(f"{plan_file.name}.broker-{changes.node_id}"),
+            cluster_id=plan.cluster_id,
+            node_id=changes.node_id,
+            log_dirs=log_dirs,
+        )
         if undo:
             return _say_done(saved.undo(), "given back", as_json=as_json, console=console)
         faults = [*changes.faults, *faults]

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tiersidecar.adapters.broker_files import CLEAN_SHUTDOWN, FileChange
+from tiersidecar.adapters.broker_backup import FileChange
+from tiersidecar.adapters.broker_files import CLEAN_SHUTDOWN
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
 from tiersidecar.adapters.log_dirs_fs.log_end import read_log_end
 from tiersidecar.adapters.os_errors import explain_os_error
