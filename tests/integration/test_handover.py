@@ -23,6 +23,7 @@ from tests.integration.test_native_beside import METADATA_PARTITIONS, native_seg
 from tests.integration.test_native_reads import TOPIC, consumed, lay_out, shapes
 from tests.support.daemon import Daemon
 from tests.support.gateway import GatewayDaemon
+from tests.support.handover_properties import write_handover_properties
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import ProducedRecord
@@ -213,17 +214,19 @@ def test_the_plan_shows_what_a_naive_switch_would_cost(world: World) -> None:
 def test_the_files_of_a_broker_are_changed_only_while_it_is_stopped(world: World) -> None:
     broker, plan = world.cluster.brokers[0], plan_of(world)
     assert writes_plan(world)
-    refused = told(world, "files", str(plan), "--carry-out")
+    properties = write_handover_properties(world.directory / "server.properties", plan, broker.log_dirs)
+    wanted = ["files", str(plan), "--broker-properties", str(properties)]
+    refused = told(world, *wanted, "--carry-out")
     assert refused.exit_code == 1
     assert "the broker runs" in refused.stderr
     world.cluster.admin.alter_topic(TOPIC, {"remote.storage.enable": "true"})
     broker.stop()
     paths = [broker.partition_dir(TOPIC, 0) / LEADER_EPOCH_CHECKPOINT, broker.log_dirs[0] / LOG_START_OFFSET_CHECKPOINT]
     before = [path.read_bytes() for path in paths]
-    shown = asked(world, "files", str(plan))
+    shown = asked(world, *wanted)
     assert (shown["to_write"], shown["written"], shown["faults"]) == (2, None, [])
     assert [path.read_bytes() for path in paths] == before
-    done = asked(world, "files", str(plan), "--carry-out")
+    done = asked(world, *wanted, "--carry-out")
     assert done["written"] == 2
     assert [path.read_bytes() for path in paths] != before
 

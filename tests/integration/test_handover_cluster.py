@@ -13,6 +13,7 @@ import pytest
 from tests.integration.test_native_beside import native_segments, natively_tiering
 from tests.integration.test_native_reads import lay_out
 from tests.support.command_line import answer_of, run_command
+from tests.support.handover_properties import write_handover_properties
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
@@ -82,7 +83,9 @@ def test_every_replica_is_handed_over(kafka_cluster: Callable[..., KafkaCluster]
     cluster.admin.alter_topic(TOPIC, {"remote.storage.enable": "true"})
     cluster.stop()
     for broker in cluster.brokers:
-        done = answer_of(sidecars[broker.node_id].config_path, "handover", "files", str(plan), "--carry-out")
+        properties = write_handover_properties(tmp_path / f"{broker.node_id}.properties", plan, broker.log_dirs)
+        wanted = ["handover", "files", str(plan), "--broker-properties", str(properties), "--carry-out"]
+        done = answer_of(sidecars[broker.node_id].config_path, *wanted)
         # A log that begins with its first segment has no log start of its own to be taken out.
         assert (done["written"] in (1, 2), done["faults"]) == (True, [])
         broker.set_properties(dict.fromkeys(BLIND))

@@ -1,7 +1,7 @@
 """Former contents of a stopped broker's files that a hand-over changes, so that it can be undone.
 
-A backup is handed around with its plan, so nothing in it is trusted: it gives back two kinds of files, in the configured log dirs
-alone, to the broker that they are of, and only until that has run again.  It blocks.
+A backup is handed around with its plan, so nothing in it is trusted: it gives back two kinds of files, in the configured log
+dirs alone, to the broker that they are of, and only until that has run again.  It blocks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Backup:
         """Save and write each, and return how many were written; one that says it already is left.
 
         Raises:
-            HandoverError: a file says neither what it said when it was saved nor what it is to say, or the broker has run since.
+            HandoverError: a file says neither what it said when it was saved nor what it is to say, or the broker has run
+                since.
         """
         todo = [change for change in changes if change.before != change.after]
         if not todo:

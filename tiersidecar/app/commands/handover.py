@@ -123,6 +123,7 @@ async def _look_to_native(
     manner: Manner,
     files: Sequence[Path] = (),
 ) -> Intent:
+    from tiersidecar.app.handover.replicas import replica_obstacles
     from tiersidecar.app.handover.run import document_of, look_to_native, partitions_text, settings_notes
     from tiersidecar.app.handover.settings import read_broker_files
     from tiersidecar.app.handover.steps import steps_to_native
@@ -133,7 +134,7 @@ async def _look_to_native(
     look = await look_to_native(session, names, given_up, manner.progress, read_broker_files(files))
     if not manner.as_json and look.partitions:
         typer.echo(partitions_text(look))
-    obstacles = list(look.obstacles())
+    obstacles = [*look.obstacles(), *await replica_obstacles(session, [topic.topic for topic in look.topics])]
     refusal = "; ".join(obstacles) if obstacles and path is not None else ""
     if path is not None and not refusal and look.running:
         refusal = _RUNNING.format(nodes=", ".join(map(str, look.running)))
@@ -242,7 +243,10 @@ def files(
     ] = None,
     broker_properties: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The broker's server.properties, to be compared with the plan."),
+        typer.Option(
+            metavar="FILE",
+            help="The broker's server.properties, to be compared with plan and log.dirs; needed to change or undo.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -254,6 +258,8 @@ def files(
     """
     if carry_it_out and undo:
         raise typer.BadParameter("give --carry-out or --undo, not both")
+    if (carry_it_out or undo) and broker_properties is None:
+        raise typer.BadParameter("--carry-out and --undo need --broker-properties, the broker's server.properties")
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)
@@ -278,13 +284,14 @@ def _files(
 ) -> int:
     from tiersidecar.adapters.broker_backup import Backup
     from tiersidecar.adapters.broker_files import locked_log_dirs
+    from tiersidecar.app.handover.broker_properties import property_faults
     from tiersidecar.app.handover.files import planned_changes
     from tiersidecar.app.handover.plan import read_plan
     from tiersidecar.app.handover.texts import files_document, files_text
 
     plan = read_plan(plan_file)
     log_dirs = [Path(one) for one in config.log_dirs]
-    faults = _property_faults(plan, properties)
+    faults = [] if properties is None else property_faults(properties, plan, config, undo=undo)
     with locked_log_dirs(log_dirs):
         changes = planned_changes(plan, log_dirs)
         saved = Backup(
@@ -293,9 +300,9 @@ def _files(
             node_id=changes.node_id,
             log_dirs=log_dirs,
         )
-        if undo:
+        if undo and not faults:
             return _say_done(saved.undo(), "given back", as_json=as_json, console=console)
-        faults = [*changes.faults, *faults]
+        faults = faults if undo else [*changes.faults, *faults]
         written = saved.apply(changes.files) if acts and not faults else None
     if as_json:
         typer.echo(json.dumps(files_document(changes, faults, written), indent=2, ensure_ascii=False))
@@ -304,29 +311,6 @@ def _files(
         for fault in faults:
             console.print(f"[red]refused:[/red] {escape(fault)}", soft_wrap=True)
     return FAILED if faults else DONE
-
-
-def _property_faults(plan: Plan, path: Path | None) -> list[str]:
-    if path is None:
-        return []
-    from tiersidecar.adapters.os_errors import explain_os_error
-    from tiersidecar.decide.native_settings import Setting, Verdict, decide_settings
-    from tiersidecar.domain.errors import CorruptDataError, HandoverError
-    from tiersidecar.formats.kafka.server_properties import read_properties
-
-    try:
-        found = read_properties(path.read_bytes(), where=str(path))
-    except (CorruptDataError, OSError) as error:
-        reason = explain_os_error(error) if isinstance(error, OSError) else str(error)
-        raise HandoverError(subject=str(path), reason=reason) from error
-    rows = decide_settings(
-        (Setting(name=name, wanted=wanted, default="") for name, wanted in plan.plugin.items()), found
-    )
-    return [
-        f"{path}: {row.setting.name} is {row.found!r}, must be {row.setting.wanted!r}"
-        for row in rows
-        if row.verdict is not Verdict.SAME
-    ]
 
 
 def _say_done(count: int, what: str, *, as_json: bool, console: Console) -> int:

@@ -6,7 +6,7 @@ anything that would make it wrong is a fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +66,7 @@ def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
         HandoverError: a directory is no log dir, or another cluster's.
     """
     partitions: list[PartitionChange] = []
+    seen = set[tuple[str, int]]()
     checkpoints: list[FileChange] = []
     faults: list[str] = []
     if not plan.to_native:
@@ -80,12 +81,30 @@ def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
                 "before the last copy once it has recovered them. Start it, and let it end by SIGTERM"
             )
         starts = _read_starts(log_dir / LOG_START_OFFSET_CHECKPOINT)
-        found = list(_planned_in(plan, log_dir, starts.offsets, faults))
+        found = list(_planned_in(plan, log_dir, starts.offsets, faults, seen))
         partitions += found
         checkpoints.append(starts.changed_by(found))
+    faults += _misplaced(plan, min(node_ids), seen)
     return LogDirChanges(
         node_id=min(node_ids), partitions=tuple(partitions), checkpoints=tuple(checkpoints), faults=tuple(faults)
     )
+
+
+def _misplaced(plan: Plan, node_id: int, seen: Collection[tuple[str, int]]) -> Iterator[str]:
+    """Yield planned replicas of this broker that were not ``seen``, and those seen that are not planned."""
+    for one in plan.partitions if plan.to_native else ():
+        is_here = (one.owner.topic, one.owner.partition) in seen
+        if node_id in one.replicas and not is_here:
+            yield (
+                f"{one.owner}: broker {node_id} has a replica of it, and none of the configured log dirs has: name all of the "
+                "broker's in log.dirs, or plan again if its replicas were moved"
+            )
+        elif is_here and node_id not in one.replicas:
+            known = ", ".join(map(str, one.replicas))
+            yield (
+                f"{one.owner}: the plan knows replicas on brokers {known}, not on broker {node_id}: they were moved since. "
+                "Plan again"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +150,11 @@ def _node_id(plan: Plan, log_dir: Path) -> int:
 
 
 def _planned_in(
-    plan: Plan, log_dir: Path, starts: dict[tuple[str, int], Offset], faults: list[str]
+    plan: Plan,
+    log_dir: Path,
+    starts: dict[tuple[str, int], Offset],
+    faults: list[str],
+    seen: set[tuple[str, int]],
 ) -> Iterator[PartitionChange]:
     wanted = plan.of_topic_partition()
     for directory in sorted(log_dir.iterdir()):
@@ -139,6 +162,8 @@ def _planned_in(
         if name is None or (name.topic, name.partition) not in wanted:
             continue
         planned = wanted[name.topic, name.partition]
+        if name.kind is DirectoryKind.CURRENT:
+            seen.add((name.topic, name.partition))
         if name.kind is DirectoryKind.FUTURE:
             faults.append(f"{directory} is being moved to another log dir: let that end, or cancel it")
         elif name.kind is DirectoryKind.CURRENT:

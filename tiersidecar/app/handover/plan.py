@@ -49,13 +49,15 @@ class RecordsDigest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPartition:
     """``log_start_offset`` and ``leader_epochs`` are what its replicas' files must say; ``high_watermark`` is as of the plan,
-    ``copied_stop`` the offset behind the last copy."""
+    ``copied_stop`` the offset behind the last copy.  ``replicas`` are the ids of the brokers that have one, all of which have
+    files to change; none where none has."""
 
     owner: TopicIdPartition
     log_start_offset: Offset
     leader_epochs: tuple[EpochEntry, ...]
     high_watermark: Offset
     copied_stop: Offset
+    replicas: tuple[int, ...] = ()
     segments: tuple[PlannedSegment, ...] = ()
     records: RecordsDigest | None = None
     foretold_start: Offset | None = None
@@ -111,12 +113,13 @@ def read_plan(path: Path) -> Plan:
         document = json.loads(path.read_bytes())
         if document["version"] != VERSION:
             raise HandoverError(subject=str(path), reason=f"its version is {document['version']}, must be {VERSION}")
+        to_native = bool(document["to_native"])
         return Plan(
             made_ms=int(document["made_ms"]),
             cluster_id=str(document["cluster_id"]),
-            to_native=bool(document["to_native"]),
+            to_native=to_native,
             plugin={str(name): str(value) for name, value in document["plugin"].items()},
-            partitions=tuple(_partitions(document["partitions"])),
+            partitions=tuple(_partitions(document["partitions"], to_native=to_native)),
         )
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
@@ -134,6 +137,7 @@ def _document(partition: PlannedPartition) -> dict[str, Any]:
         "leader_epochs": [list(entry) for entry in partition.leader_epochs],
         "high_watermark": partition.high_watermark,
         "copied_stop": partition.copied_stop,
+        "replicas": list(partition.replicas),
         "records": None
         if records is None
         else [records.start_offset, records.stop_offset, records.count, records.sha256],
@@ -145,7 +149,7 @@ def _document(partition: PlannedPartition) -> dict[str, Any]:
     }
 
 
-def _partitions(rows: Iterable[Mapping[str, Any]]) -> Iterator[PlannedPartition]:
+def _partitions(rows: Iterable[Mapping[str, Any]], *, to_native: bool) -> Iterator[PlannedPartition]:
     """All of them, each once.
 
     Raises:
@@ -158,13 +162,15 @@ def _partitions(rows: Iterable[Mapping[str, Any]]) -> Iterator[PlannedPartition]
         if at in seen:
             raise ValueError(f"{planned.owner} is named twice")
         seen.add(at)
-        if fault := _fault_of(planned):
+        if fault := _fault_of(planned, to_native=to_native):
             raise ValueError(f"{planned.owner}: {fault}")
         yield planned
 
 
-def _fault_of(planned: PlannedPartition) -> str:
+def _fault_of(planned: PlannedPartition, *, to_native: bool) -> str:
     """Why no log can be as planned; empty if one can."""
+    if to_native and not planned.replicas:
+        return "it names no replicas"
     if planned.log_start_offset > planned.high_watermark:
         return f"it starts at {planned.log_start_offset}, beyond its end {planned.high_watermark}"
     if any(
@@ -203,6 +209,7 @@ def _partition(row: Mapping[str, Any]) -> PlannedPartition:
         ),
         high_watermark=_offset(row["high_watermark"]),
         copied_stop=_offset(row["copied_stop"]),
+        replicas=tuple(_integer(one, _INT32_MAX) for one in row["replicas"]),
         records=None
         if records is None
         else RecordsDigest(start_offset=records[0], stop_offset=records[1], count=records[2], sha256=records[3]),

@@ -12,6 +12,7 @@ from tiersidecar.app.commands.session import Session, open_session
 from tiersidecar.app.commands.tables import size, table
 from tiersidecar.app.handover.look import SeenPartition, look_at_topic
 from tiersidecar.app.handover.plan import Plan, write_plan
+from tiersidecar.app.handover.replicas import with_replicas
 from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC, as_native, has_own_topic, native_settings
 from tiersidecar.app.handover.verify import with_records
 from tiersidecar.decide.handover import REMEDIES, Obstacle
@@ -222,15 +223,15 @@ async def make_plan(session: Session, look: HandoverLook, path: Path, records_fr
     It lacks all of a topic whose events are in a metadata topic of another name, and what other copies have displaced.
 
     Raises:
-        HandoverError: the file is there already, or cannot be written; or records do not come.
+        HandoverError: the file is there already, or cannot be written; a replica is behind; or records do not come.
         TiersidecarError: an event could not be published.
     """
+    planned = await with_replicas(session, [partition.planned() for partition in look.partitions])
     if has_own_topic(session.config):
         await _publish_natively(session, look, say)
     else:
         assert session.metadata is not None, "handover opens its session with metadata"
         await _publish_again(session.metadata, look, session.clock, say)
-    planned = [partition.planned() for partition in look.partitions]
     if records_from is not None:
         planned = await with_records(session.config, records_from, planned, say)
     plugin = {one.name: one.wanted for one in native_settings(session.config)}

@@ -43,7 +43,10 @@ def _to_native(look: HandoverLook) -> Iterator[str]:
     )
     for topic in look.topics:
         yield f"topic {topic.topic}: {_UNTIL_THE_END},remote.storage.enable=true"
-    yield "stop all brokers, in order; on each: tiersidecar handover files plan.json --carry-out"
+    yield (
+        "stop all brokers, in order; on each: tiersidecar handover files plan.json --broker-properties server.properties "
+        "--carry-out"
+    )
     yield "take the lines of the blind metadata manager out of server.properties, and start the brokers"
     yield "tiersidecar handover verify plan.json"
     for topic in look.topics:

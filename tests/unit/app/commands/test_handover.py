@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from tests.support.daemon import daemon_settings
 from tests.unit.app.handover.test_files import CLUSTER, log_dir, plan
 from tiersidecar.app.cli import app
 from tiersidecar.app.handover.plan import Plan, write_plan
+from tiersidecar.decide.native_settings import BLIND_SETTINGS, RLMM_PREFIX
 
 __all__ = ["log_dir"]
-PLUGIN = {"rsm.config.key.prefix": "tier/", "rsm.config.storage.s3.bucket.name": "kafka-tier"}
+PLUGIN = {"rsm.config.key.prefix": "tier/", "rsm.config.storage.root": "/srv/tier"}
+BLIND = {RLMM_PREFIX + name: value for name, value in BLIND_SETTINGS.items()}
 
 
 @pytest.fixture
@@ -32,12 +35,24 @@ def plan_file(tmp_path: Path) -> Path:
     return tmp_path / "plan.json"
 
 
+@pytest.fixture
+def properties(tmp_path: Path, log_dir: Path) -> Path:
+    """The server.properties of a broker that sees nothing."""
+    return write_properties(tmp_path, {**PLUGIN, **BLIND, "log.dirs": str(log_dir)})
+
+
+def write_properties(directory: Path, lines: Mapping[str, str]) -> Path:
+    path = directory / "server.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
+    return path
+
+
 def run(config: Path, *arguments: object) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, ["handover", *map(str, arguments), "--config", str(config)])
     return done.exit_code, done.stdout, done.stderr
 
 
-def test_dry_then_done_then_undone(config: Path, plan_file: Path, log_dir: Path) -> None:
+def test_dry_then_done_then_undone(config: Path, plan_file: Path, properties: Path, log_dir: Path) -> None:
     epochs = log_dir / "orders-0" / "leader-epoch-checkpoint"
     before = epochs.read_bytes()
     code, out, _ = run(config, "files", plan_file)
@@ -45,38 +60,86 @@ def test_dry_then_done_then_undone(config: Path, plan_file: Path, log_dir: Path)
     assert "3 from 30, 4 from 80" in out
     assert "0 from 0, 3 from 20, 4 from 80" in out
     assert out.endswith("broker 1: 2 files to write; --carry-out writes them\n")
-    code, out, _ = run(config, "files", plan_file, "--carry-out")
+    code, out, _ = run(config, "files", plan_file, "--carry-out", "--broker-properties", properties)
     assert (code, out.splitlines()[-1]) == (0, "broker 1: 2 files written")
     assert sorted(path.name for path in (plan_file.parent / "plan.json.broker-1").iterdir()) == [
         "000000-leader-epoch-checkpoint",
         "000001-log-start-offset-checkpoint",
         "backup.json",
     ]
-    code, _, err = run(config, "files", plan_file, "--undo")
+    code, _, err = run(config, "files", plan_file, "--undo", "--broker-properties", properties)
     assert (code, epochs.read_bytes()) == (0, before)
     assert "2 files given back" in err
 
 
+OTHERWISE: dict[str, tuple[dict[str, str | None], str | None, str | None]] = {
+    "nothing": ({}, None, None),
+    "the plugin's root": (
+        {"rsm.config.storage.root": "/srv/another"},
+        "rsm.config.storage.root is '/srv/another', must be '/srv/tier'",
+        None,
+    ),
+    "another log dir": (
+        {"log.dirs": "/srv/kafka"},
+        "log.dirs is /srv/kafka, and the sidecar's configuration has",
+        "same",
+    ),
+    "one more log dir": ({"log.dirs": "LOG_DIR, /srv/b"}, "/srv/b, and the sidecar's configuration has", "same"),
+    "the older name of log.dirs": ({"log.dirs": None, "log.dir": "LOG_DIR"}, None, None),
+    "no log dirs": ({"log.dirs": None}, "log.dirs is /tmp/kafka-logs, and the sidecar's", "same"),
+    "a broker that sees": (
+        dict.fromkeys(BLIND),
+        "rlmm.config.remote.log.metadata.common.client.bootstrap.servers must be 127.0.0.1:1",
+        "same",
+    ),
+    "a metadata manager that reads": (
+        {"rlmm.config.remote.log.metadata.common.client.bootstrap.servers": "kafka:9092"},
+        "rlmm.config.remote.log.metadata.common.client.bootstrap.servers must be 127.0.0.1:1",
+        "same",
+    ),
+    "prefixes of its own": (
+        {
+            **dict.fromkeys([*BLIND, *PLUGIN]),
+            "remote.log.metadata.manager.impl.prefix": "m.",
+            "remote.log.storage.manager.impl.prefix": "s.",
+            **{name.replace(RLMM_PREFIX, "m."): value for name, value in BLIND.items()},
+            **{name.replace("rsm.config.", "s."): value for name, value in PLUGIN.items()},
+        },
+        None,
+        None,
+    ),
+}
+"""What differs, what --carry-out says to that, and whether --undo says the same."""
+
+
+@pytest.mark.parametrize("sentence", OTHERWISE)
 def test_what_the_brokers_properties_say_otherwise(
-    config: Path, plan_file: Path, tmp_path: Path, log_dir: Path
+    sentence: str, config: Path, plan_file: Path, properties: Path, log_dir: Path
 ) -> None:
-    properties = tmp_path / "server.properties"
-    properties.write_text("rsm.config.key.prefix=tier/\nrsm.config.storage.s3.bucket.name=another\n")
-    epochs = (log_dir / "orders-0" / "leader-epoch-checkpoint").read_bytes()
-    code, _, err = run(config, "files", plan_file, "--broker-properties", properties, "--carry-out")
-    assert code == 1
-    assert "rsm.config.storage.s3.bucket.name is 'another', must be 'kafka-tier'" in " ".join(err.split())
-    assert (log_dir / "orders-0" / "leader-epoch-checkpoint").read_bytes() == epochs
-    properties.write_text("rsm.config.key.prefix=tier/\nrsm.config.storage.s3.bucket.name=kafka-tier\n")
-    assert run(config, "files", plan_file, "--broker-properties", properties)[0] == 0
+    lines, fault, undo_fault = OTHERWISE[sentence]
+    epochs = log_dir / "orders-0" / "leader-epoch-checkpoint"
+    before = epochs.read_bytes()
+    asked = ("files", plan_file, "--broker-properties", properties)
+    assert run(config, *asked, "--carry-out")[0] == 0
+    assert run(config, *asked, "--undo")[0] == 0
+    said = {**PLUGIN, **BLIND, "log.dirs": str(log_dir), **lines}
+    write_properties(
+        properties.parent,
+        {name: value.replace("LOG_DIR", str(log_dir)) for name, value in said.items() if value is not None},
+    )
+    code, _, err = run(config, *asked, "--carry-out")
+    assert (code, fault is None or fault in " ".join(err.split())) == (int(fault is not None), True), err
+    assert (epochs.read_bytes() == before) == (fault is not None)
+    code, _, err = run(config, *asked, "--undo")
+    assert (code, undo_fault is None or str(fault) in " ".join(err.split())) == (int(undo_fault is not None), True), err
 
 
-def test_a_fault_of_the_log_dir_changes_nothing(config: Path, plan_file: Path, log_dir: Path) -> None:
+def test_a_fault_of_the_log_dir_changes_nothing(config: Path, plan_file: Path, properties: Path, log_dir: Path) -> None:
     (log_dir / ".kafka_cleanshutdown").unlink()
-    code, _, err = run(config, "files", plan_file, "--carry-out")
+    code, _, err = run(config, "files", plan_file, "--carry-out", "--broker-properties", properties)
     assert code == 1
     assert "was killed before it had closed its logs" in " ".join(err.split())
-    code, out, _ = run(config, "files", plan_file, "--carry-out", "--json")
+    code, out, _ = run(config, "files", plan_file, "--carry-out", "--broker-properties", properties, "--json")
     document = json.loads(out)
     assert (code, document["written"], len(document["faults"])) == (1, None, 1)
 
@@ -95,6 +158,8 @@ def test_a_broker_without_these_partitions(config: Path, tmp_path: Path) -> None
         (("files", "PLAN.none"), 1, "No such file"),
         (("files", "CONFIG"), 1, "it is no plan of a hand-over"),
         (("files", "PLAN", "--broker-properties", "PLAN.none"), 1, "No such file"),
+        (("files", "PLAN", "--carry-out"), 2, "--carry-out and --undo need --broker-properties"),
+        (("files", "PLAN", "--undo"), 2, "--carry-out and --undo need --broker-properties"),
         (("verify", "PLAN.none"), 1, "No such file"),
         (("verify", "PLAN"), 1, "broker at 127.0.0.1:1 could not be reached"),
         (("to-native", "orders"), 1, "broker at 127.0.0.1:1 could not be reached"),

@@ -41,6 +41,7 @@ def planned(**changes: object) -> PlannedPartition:
         leader_epochs=entries((0, 0), (3, 20)),
         high_watermark=Offset(100),
         copied_stop=Offset(30),
+        replicas=(1, 2),
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
@@ -94,9 +95,21 @@ def test_done_once_nothing_is_left_to_do(log_dir: Path) -> None:
 
 
 def test_a_broker_without_a_replica_changes_nothing(log_dir: Path) -> None:
-    elsewhere = planned(owner=replace(ORDERS, partition=1))
+    elsewhere = planned(owner=replace(ORDERS, partition=1), replicas=(2, 3))
     changes = planned_changes(plan(elsewhere), [log_dir])
-    assert (changes.partitions, texts(changes)) == ((), {})
+    assert (changes.partitions, changes.faults, texts(changes)) == ((), (), {})
+
+
+def test_a_replica_that_is_not_found_is_a_fault(log_dir: Path, tmp_path: Path) -> None:
+    """One that is not changed deletes what is remote once it leads (issue 21)."""
+    (log_dir / "orders-0").rename(tmp_path / "elsewhere")
+    (fault,) = planned_changes(plan(), [log_dir]).faults
+    assert fault.startswith("orders-0: broker 1 has a replica of it, and none of the configured log dirs has")
+
+
+def test_a_replica_that_the_plan_does_not_know_is_a_fault(log_dir: Path) -> None:
+    (fault,) = planned_changes(plan(planned(replicas=(2, 3))), [log_dir]).faults
+    assert "the plan knows replicas on brokers 2, 3, not on broker 1" in fault
 
 
 def no_clean_shutdown(log_dir: Path) -> None:
@@ -230,6 +243,8 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "an epoch that starts below 0": (of_partition(leader_epochs=[[0, -7], [3, 20]]), "-7"),
     "epochs that do not ascend": (of_partition(leader_epochs=[[3, 0], [3, 20]]), "leader epochs do not ascend"),
     "starts that do not ascend": (of_partition(leader_epochs=[[0, 20], [3, 20]]), "leader epochs do not ascend"),
+    "a replica on a broker below 0": (of_partition(replicas=[-1]), "-1"),
+    "no replica at all": (of_partition(replicas=[]), "orders-0: it names no replicas"),
     "a partition beyond int32": (of_partition(partition=2**31), "2147483648"),
     "a copy that ends below 0": (of_partition(copied_stop=-3), "-3"),
     "a partition twice": (
