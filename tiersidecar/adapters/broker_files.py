@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import HandoverError
+from tiersidecar.formats.kafka.checkpoints import META_PROPERTIES
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
@@ -29,7 +30,7 @@ def locked_log_dirs(log_dirs: Sequence[Path]) -> Iterator[None]:
     A broker that ends removes the file, and so does this, if it made it.
 
     Raises:
-        HandoverError: a broker holds one, or a file cannot be made.
+        HandoverError: a broker holds one, another user has it, or a file cannot be made.
     """
     with ExitStack() as stack:
         for log_dir in log_dirs:
@@ -41,8 +42,9 @@ def locked_log_dirs(log_dirs: Sequence[Path]) -> Iterator[None]:
 def _locked(log_dir: Path) -> Iterator[None]:
     path = log_dir / LOCK_FILE
     try:
+        _require_broker_user(log_dir)
         is_new = _make_lock_file(path)
-        file = path.open("r+b")
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b")
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
     with file:
@@ -58,18 +60,24 @@ def _locked(log_dir: Path) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
+def _require_broker_user(log_dir: Path) -> None:
+    """Refuse every other user: what root writes to a directory of the broker's user may be turned elsewhere by that one.
+
+    The broker makes its meta.properties itself; the directory may be a volume of root's.
+    """
+    formatted = log_dir / META_PROPERTIES
+    owner = (formatted if formatted.exists() else log_dir).stat().st_uid
+    if owner != os.geteuid():
+        reason = f"its files belong to user {owner}, and this is user {os.geteuid()}: run it as the broker's user"
+        raise HandoverError(subject=str(log_dir), reason=reason)
+
+
 def _make_lock_file(path: Path) -> bool:
-    """Whether there was none; it is the log dir's owner's, should this process be killed before it removes it."""
+    """Whether there was none."""
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:
         return False
-    try:
-        owner = path.parent.stat()
-        if (owner.st_uid, owner.st_gid) != (os.getuid(), os.getgid()):
-            os.chown(descriptor, owner.st_uid, owner.st_gid)
-    finally:
-        os.close(descriptor)
     return True
 
 

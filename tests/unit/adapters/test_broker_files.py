@@ -44,6 +44,46 @@ def test_a_directory_that_is_not_there_is_no_log_dir(tmp_path: Path) -> None:
         pytest.fail("it was entered")
 
 
+def test_only_the_brokers_user_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another one, root above all, names in the log dirs would be the broker's user's to turn elsewhere (issue 21)."""
+    (tmp_path / "meta.properties").touch()
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    message = f"its files belong to user {user}, and this is user {user + 1}: run it as the broker's user"
+    with pytest.raises(HandoverError, match=message), locked_log_dirs([tmp_path]):
+        pytest.fail("it was entered")
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    log_dir, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    log_dir.mkdir()
+    elsewhere.touch()
+    (log_dir / ".lock").symlink_to(elsewhere)
+    with pytest.raises(HandoverError, match="symbolic links"), locked_log_dirs([log_dir]):
+        pytest.fail("it was entered")
+
+
+def test_a_link_in_the_new_files_place_is_not_followed(tmp_path: Path) -> None:
+    path, victim = tmp_path / "file", tmp_path / "victim"
+    path.write_bytes(b"before")
+    victim.write_bytes(b"secret")
+    victim.chmod(0o600)
+    (tmp_path / "file.tiersidecar-new").symlink_to(victim)
+    write_whole(path, b"after")
+    assert (path.read_bytes(), path.is_symlink()) == (b"after", False)
+    assert (victim.read_bytes(), stat.S_IMODE(victim.stat().st_mode)) == (b"secret", 0o600)
+
+
+def test_a_file_that_is_a_link_is_not_replaced(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    other.write_bytes(b"before")
+    path.symlink_to(other)
+    with pytest.raises(OSError, match="no regular file"):
+        write_whole(path, b"after")
+    assert (path.is_symlink(), other.read_bytes()) == (True, b"before")
+
+
 def test_mode_stays_and_nothing_is_left_of_a_write_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"before")
