@@ -8,6 +8,7 @@ from pathlib import Path
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.handover.plan import Plan
+from tiersidecar.app.handover.settings import native_settings
 from tiersidecar.decide.native_settings import (
     BLIND_SETTINGS,
     RLMM_PREFIX,
@@ -34,7 +35,7 @@ def property_faults(path: Path, plan: Plan, config: Config, *, undo: bool) -> li
     except (CorruptDataError, OSError) as error:
         reason = explain_os_error(error) if isinstance(error, OSError) else str(error)
         raise HandoverError(subject=str(path), reason=reason) from error
-    faults = [*_of_log_dirs(found, config), *_of_sight(found), *(() if undo else _of_plan(found, plan))]
+    faults = [*_of_log_dirs(found, config), *_of_sight(found), *(() if undo else _of_plan(found, plan, config))]
     return [f"{path}: {fault}" for fault in faults]
 
 
@@ -56,8 +57,14 @@ def _of_sight(found: Mapping[str, str | None]) -> Iterator[str]:
         )
 
 
-def _of_plan(found: Mapping[str, str | None], plan: Plan) -> Iterator[str]:
-    wanted = (Setting(name=name, wanted=value, default="") for name, value in plan.plugin.items())
-    for row in decide_settings(wanted, found):
-        if row.verdict is not Verdict.SAME:
-            yield f"{row.setting.name} is {row.found!r}, must be {row.setting.wanted!r}"
+def _of_plan(found: Mapping[str, str | None], plan: Plan, config: Config) -> Iterator[str]:
+    """Values are shown of our own settings alone: the plan is another's, and may name the broker's secrets."""
+    shown = {one.name for one in native_settings(config)}
+    for name, wanted in plan.plugin.items():
+        (row,) = decide_settings([Setting(name=name, wanted=wanted, default="")], found)
+        if row.verdict is Verdict.SAME:
+            continue
+        if name in shown:
+            yield f"{row.setting.name} is {row.found!r}, must be {wanted!r}"
+        else:
+            yield f"{name} is not what the plan says; it is none of the settings that a hand-over compares with this store"

@@ -134,6 +134,25 @@ def test_what_the_brokers_properties_say_otherwise(
     assert (code, undo_fault is None or str(fault) in " ".join(err.split())) == (int(undo_fault is not None), True), err
 
 
+def test_a_plan_that_asks_for_secrets_is_not_shown_any(config: Path, plan_file: Path, properties: Path) -> None:
+    """It is another who wrote the plan: by its settings, the broker's file could be read out (issue 21)."""
+    secrets = {"rsm.config.storage.aws.secret.access.key": "SECRET123", "sasl.jaas.config": 'password="hunter2"'}
+    document = json.loads(plan_file.read_text())
+    document["plugin"].update(dict.fromkeys(secrets, "x"))
+    plan_file.write_text(json.dumps(document))
+    with properties.open("a") as file:
+        file.writelines(f"{name}={value}\n" for name, value in secrets.items())
+    for options in ((), ("--json",)):
+        code, out, err = run(config, "files", plan_file, "--broker-properties", properties, *options)
+        said = " ".join((out + err).split())
+        assert code == 1
+        assert (
+            "sasl.jaas.config is not what the plan says; it is none of the settings that a hand-over compares" in said
+        )
+        assert "SECRET123" not in said
+        assert "hunter2" not in said
+
+
 def test_a_fault_of_the_log_dir_changes_nothing(config: Path, plan_file: Path, properties: Path, log_dir: Path) -> None:
     (log_dir / ".kafka_cleanshutdown").unlink()
     code, _, err = run(config, "files", plan_file, "--carry-out", "--broker-properties", properties)
