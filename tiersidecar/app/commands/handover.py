@@ -21,6 +21,7 @@ from tiersidecar.app.commands.options import ConfigFile
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.decide.handover import ACCEPTABLE
 from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.readable import duration_text, moment_text
 
 if TYPE_CHECKING:  # adapters are slow to import, and --help needs none
     from tiersidecar.app.commands.session import Session
@@ -248,6 +249,7 @@ def files(
             help="The broker's server.properties, to be compared with plan and log.dirs; needed to change or undo.",
         ),
     ] = None,
+    old_plan: Annotated[bool, typer.Option("--old-plan", help="Take a plan that is older than a day.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write log starts and leader epochs into a broker's log dirs (log.dirs of the configuration) while it is stopped.
@@ -264,7 +266,15 @@ def files(
     try:
         config = load_config(config_file, os.environ)
         code = _files(
-            config, plan_file, backup, broker_properties, as_json=as_json, acts=carry_it_out, undo=undo, console=console
+            config,
+            plan_file,
+            backup,
+            broker_properties,
+            as_json=as_json,
+            acts=carry_it_out,
+            undo=undo,
+            takes_old=old_plan,
+            console=console,
         )
     except TiersidecarError as error:
         code = complain(error, console)
@@ -280,18 +290,22 @@ def _files(
     as_json: bool,
     acts: bool,
     undo: bool,
+    takes_old: bool,
     console: Console,
 ) -> int:
     from tiersidecar.adapters.broker_backup import Backup
     from tiersidecar.adapters.broker_files import locked_log_dirs
+    from tiersidecar.adapters.clock import SystemClock
     from tiersidecar.app.handover.broker_properties import property_faults
     from tiersidecar.app.handover.files import planned_changes
-    from tiersidecar.app.handover.plan import read_plan
+    from tiersidecar.app.handover.plan import fault_of_age, read_plan
     from tiersidecar.app.handover.texts import files_document, files_text
 
-    plan = read_plan(plan_file)
+    plan, now_ms = read_plan(plan_file), SystemClock().now_ms()
     log_dirs = [Path(one) for one in config.log_dirs]
     faults = [] if properties is None else property_faults(properties, plan, config, undo=undo)
+    if not undo and not takes_old and (fault := fault_of_age(plan, now_ms)):
+        faults.append(fault)
     with locked_log_dirs(log_dirs):
         changes = planned_changes(plan, log_dirs)
         saved = Backup(
@@ -305,8 +319,11 @@ def _files(
         faults = faults if undo else [*changes.faults, *faults]
         written = saved.apply(changes.files) if acts and not faults else None
     if as_json:
-        typer.echo(json.dumps(files_document(changes, faults, written), indent=2, ensure_ascii=False))
+        document = files_document(changes, faults, written) | {"plan_age_ms": now_ms - plan.made_ms}
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
+        age = duration_text(max(now_ms - plan.made_ms, 0))
+        typer.echo(f"the plan is of {moment_text(plan.made_ms)}, {age} ago")
         typer.echo(files_text(changes, faults, written))
         for fault in faults:
             console.print(f"[red]refused:[/red] {escape(fault)}", soft_wrap=True)

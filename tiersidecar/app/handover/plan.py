@@ -14,10 +14,13 @@ from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.readable import duration_text, moment_text
 from tiersidecar.domain.topic_names import topic_name_fault
 
 VERSION = 1
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
+_OLD_MS = 86_400_000
+"""A plan foretells what a broker does at its time: a day on, retention alone has made it another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +81,19 @@ class Plan:
     def of_topic_partition(self) -> dict[tuple[str, int], PlannedPartition]:
         """By topic and partition."""
         return {(one.owner.topic, one.owner.partition): one for one in self.partitions}
+
+
+def fault_of_age(plan: Plan, now_ms: int) -> str:
+    """Why the plan is too old to be carried out, or from a clock that is wrong; empty if it is not."""
+    age_ms = now_ms - plan.made_ms
+    if age_ms > _OLD_MS:
+        return (
+            f"the plan is {duration_text(age_ms)} old: what was copied, trimmed or deleted since is not in it. Plan again, or "
+            "give --old-plan"
+        )
+    if age_ms < -_OLD_MS:
+        return f"the plan is of the future, {moment_text(plan.made_ms)}: a clock is wrong. Mend it, or give --old-plan"
+    return ""
 
 
 def write_plan(plan: Plan, path: Path) -> None:

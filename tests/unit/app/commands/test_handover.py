@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.support.daemon import daemon_settings
 from tests.unit.app.handover.test_files import CLUSTER, log_dir, plan
+from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.cli import app
 from tiersidecar.app.handover.plan import Plan, write_plan
 from tiersidecar.decide.native_settings import BLIND_SETTINGS, RLMM_PREFIX
@@ -30,9 +31,12 @@ def config(tmp_path: Path, log_dir: Path) -> Path:
 
 @pytest.fixture
 def plan_file(tmp_path: Path) -> Path:
-    made = plan()
-    write_plan(Plan(made_ms=1, cluster_id=CLUSTER, partitions=made.partitions, plugin=PLUGIN), tmp_path / "plan.json")
-    return tmp_path / "plan.json"
+    return write_plan_of(tmp_path / "plan.json", SystemClock().now_ms())
+
+
+def write_plan_of(path: Path, made_ms: int) -> Path:
+    write_plan(Plan(made_ms=made_ms, cluster_id=CLUSTER, partitions=plan().partitions, plugin=PLUGIN), path)
+    return path
 
 
 @pytest.fixture
@@ -163,11 +167,28 @@ def test_a_fault_of_the_log_dir_changes_nothing(config: Path, plan_file: Path, p
     assert (code, document["written"], len(document["faults"])) == (1, None, 1)
 
 
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("age_hours", "fault"),
+    [(23, ""), (25, "is 1d 1h old: what was copied, trimmed or deleted since is not in it"), (-25, "is of the future")],
+)
+def test_a_plan_of_yesterday_is_shown_and_refused(age_hours: int, fault: str, config: Path, tmp_path: Path) -> None:
+    path = write_plan_of(tmp_path / "plan.json", SystemClock().now_ms() - age_hours * HOUR_MS)
+    code, out, err = run(config, "files", path)
+    assert (code, fault in " ".join(err.split())) == (int(bool(fault)), True), err
+    assert out.splitlines()[0].startswith("the plan is of 20")
+    assert run(config, "files", path, "--old-plan")[0] == 0
+    document = json.loads(run(config, "files", path, "--json")[1])
+    assert (document["plan_age_ms"] // HOUR_MS, len(document["faults"])) == (age_hours, int(bool(fault)))
+
+
 def test_a_broker_without_these_partitions(config: Path, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
-    write_plan(Plan(made_ms=1, cluster_id=CLUSTER, partitions=(), plugin={}), path)
+    write_plan(Plan(made_ms=SystemClock().now_ms(), cluster_id=CLUSTER, partitions=(), plugin={}), path)
     code, out, _ = run(config, "files", path)
-    assert (code, out.splitlines()[0]) == (0, "broker 1 has no replica of the plan's partitions")
+    assert (code, out.splitlines()[1]) == (0, "broker 1 has no replica of the plan's partitions")
 
 
 @pytest.mark.parametrize(
