@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tiersidecar.adapters.broker_files import CLEAN_SHUTDOWN, write_private, write_whole
+from tiersidecar.adapters.broker_files import CLEAN_SHUTDOWN, write_durably, write_whole
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
@@ -151,11 +151,11 @@ class Backup:
             known = files.get(str(change.path))
             copy = f"{len(files):06d}-{change.path.name}" if known is None else known.copy
             if known is None:
-                write_private(self._directory / copy, change.before)
+                write_durably(self._directory / copy, change.before)
             former = _sha(change.before) if known is None else known.before
             files[str(change.path)] = _Saved(copy=copy, before=former, after=_sha(change.after))
         if self._document() != before:
-            write_private(self._directory / _MANIFEST, json.dumps(self._document(), indent=2).encode())
+            write_durably(self._directory / _MANIFEST, json.dumps(self._document(), indent=2).encode())
 
     def _document(self) -> dict[str, object]:
         return {

@@ -93,20 +93,20 @@ def write_whole(path: Path, data: bytes) -> None:
     _replace(path, data, status)
 
 
-def write_private(path: Path, data: bytes) -> None:
-    """Write or replace a file at once, for this user alone to read.
+def write_durably(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Write or replace a file of our own at once; the umask takes from ``mode``.
 
     Raises:
         OSError: it could not be written.
     """
-    _replace(path, data, None)
+    _replace(path, data, None, mode=mode)
 
 
-def _replace(path: Path, data: bytes, like: os.stat_result | None) -> None:
+def _replace(path: Path, data: bytes, like: os.stat_result | None, *, mode: int = 0o600) -> None:
     """Write beside ``path``, then rename.  Whatever has the name beside it, be it a link, is removed and never written to."""
     new = path.with_name(path.name + _NEW_SUFFIX)
     new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             if like is not None:

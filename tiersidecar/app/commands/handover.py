@@ -21,7 +21,7 @@ from tiersidecar.app.commands.options import ConfigFile
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.decide.handover import ACCEPTABLE
 from tiersidecar.domain.errors import TiersidecarError
-from tiersidecar.domain.readable import duration_text, moment_text
+from tiersidecar.domain.readable import duration_text, moment_text, printable
 
 if TYPE_CHECKING:  # adapters are slow to import, and --help needs none
     from tiersidecar.app.commands.session import Session
@@ -326,7 +326,7 @@ def _files(
         typer.echo(f"the plan is of {moment_text(plan.made_ms)}, {age} ago")
         typer.echo(files_text(changes, faults, written))
         for fault in faults:
-            console.print(f"[red]refused:[/red] {escape(fault)}", soft_wrap=True)
+            console.print(f"[red]refused:[/red] {escape(printable(fault))}", soft_wrap=True)
     return FAILED if faults else DONE
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tiersidecar.adapters.broker_files import write_durably
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.readable import duration_text, moment_text
+from tiersidecar.domain.readable import cut_text, duration_text, moment_text
 from tiersidecar.domain.topic_names import topic_name_fault
 
 VERSION = 1
@@ -111,10 +113,9 @@ def write_plan(plan: Plan, path: Path) -> None:
         "partitions": [_document(one) for one in plan.partitions],
     }
     try:
-        with path.open("x", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-    except FileExistsError:
-        raise HandoverError(subject=str(path), reason="the file exists: give another name, or remove it") from None
+        if os.path.lexists(path):
+            raise HandoverError(subject=str(path), reason="the file exists: give another name, or remove it")
+        write_durably(path, json.dumps(document, indent=1).encode(), mode=0o666)  # a broker's user reads it
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
 
@@ -129,9 +130,9 @@ def read_plan(path: Path) -> Plan:
         document = json.loads(path.read_bytes())
         if document["version"] != VERSION:
             raise HandoverError(subject=str(path), reason=f"its version is {document['version']}, must be {VERSION}")
-        to_native = bool(document["to_native"])
+        to_native = _flag(document, "to_native")
         return Plan(
-            made_ms=int(document["made_ms"]),
+            made_ms=_integer(document["made_ms"], _INT64_MAX),
             cluster_id=str(document["cluster_id"]),
             to_native=to_native,
             plugin={str(name): str(value) for name, value in document["plugin"].items()},
@@ -139,8 +140,9 @@ def read_plan(path: Path) -> Plan:
         )
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise HandoverError(subject=str(path), reason=f"it is no plan of a hand-over: {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        reason = f"it is no plan of a hand-over: {cut_text(repr(error))}"
+        raise HandoverError(subject=str(path), reason=reason) from error
 
 
 def _document(partition: PlannedPartition) -> dict[str, Any]:
@@ -197,10 +199,17 @@ def _fault_of(planned: PlannedPartition, *, to_native: bool) -> str:
     return ""
 
 
-def _integer(value: object, most: int) -> int:
-    """A whole number from 0 to ``most``, as JSON has it."""
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{value!r} is no whole number from 0 to {most}")
+def _integer(value: object, most: int, *, least: int = 0) -> int:
+    """A whole number from ``least`` to ``most``, as JSON has it."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is no whole number from {least} to {most}")
+    return value
+
+
+def _flag(document: Mapping[str, object], name: str) -> bool:
+    value = document[name]
+    if type(value) is not bool:
+        raise ValueError(f"{name} is {value!r}, must be true or false")
     return value
 
 
@@ -208,14 +217,18 @@ def _offset(value: object) -> Offset:
     return Offset(_integer(value, _INT64_MAX))
 
 
-def _partition(row: Mapping[str, Any]) -> PlannedPartition:
-    records, topic = row["records"], str(row["topic"])
+def _topic(value: object) -> str:
+    topic = str(value)
     if fault := topic_name_fault(topic):
         raise ValueError(fault)
+    return topic
+
+
+def _partition(row: Mapping[str, Any]) -> PlannedPartition:
     return PlannedPartition(
         owner=TopicIdPartition(
             topic_id=parse_uuid(row["topic_id"]),
-            topic=topic,
+            topic=_topic(row["topic"]),
             partition=_integer(row["partition"], _INT32_MAX),
         ),
         log_start_offset=_offset(row["log_start_offset"]),
@@ -226,19 +239,30 @@ def _partition(row: Mapping[str, Any]) -> PlannedPartition:
         high_watermark=_offset(row["high_watermark"]),
         copied_stop=_offset(row["copied_stop"]),
         replicas=tuple(_integer(one, _INT32_MAX) for one in row["replicas"]),
-        records=None
-        if records is None
-        else RecordsDigest(start_offset=records[0], stop_offset=records[1], count=records[2], sha256=records[3]),
-        segments=tuple(
-            PlannedSegment(
-                uuid=parse_uuid(uuid),
-                start_offset=start,
-                end_offset=end,
-                size_bytes=size,
-                object_bytes=(sizes[0], sizes[1], sizes[2]),
-                goes=goes,
-            )
-            for uuid, start, end, size, sizes, goes in row["segments"]
-        ),
-        foretold_start=None if row.get("foretold_start") is None else Offset(int(row["foretold_start"])),
+        records=None if row["records"] is None else _digest(*row["records"]),
+        segments=tuple(_segment(*one) for one in row["segments"]),
+        foretold_start=None if row.get("foretold_start") is None else _offset(row["foretold_start"]),
+    )
+
+
+def _digest(start: object, stop: object, count: object, sha256: object) -> RecordsDigest:
+    return RecordsDigest(
+        start_offset=_offset(start),
+        stop_offset=_offset(stop),
+        count=_integer(count, _INT64_MAX),
+        sha256=str(sha256),
+    )
+
+
+def _segment(
+    uuid: str, start: object, end: object, size_bytes: object, object_bytes: Sequence[object], goes: object
+) -> PlannedSegment:
+    log, indexes, manifest = (_integer(one, _INT64_MAX, least=-1) for one in object_bytes)
+    return PlannedSegment(
+        uuid=parse_uuid(uuid),
+        start_offset=_offset(start),
+        end_offset=_offset(end),
+        size_bytes=_integer(size_bytes, _INT64_MAX),
+        object_bytes=(log, indexes, manifest),
+        goes=str(goes),
     )

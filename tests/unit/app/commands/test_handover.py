@@ -167,6 +167,21 @@ def test_a_fault_of_the_log_dir_changes_nothing(config: Path, plan_file: Path, p
     assert (code, document["written"], len(document["faults"])) == (1, None, 1)
 
 
+def test_a_plan_does_not_move_the_cursor(config: Path, plan_file: Path, properties: Path) -> None:
+    """Neither in a fault nor in an error (issue 21)."""
+    document = json.loads(plan_file.read_text())
+    document["plugin"]["\x1b]0;title\x07"] = "\x1b[2J"
+    document["plugin"]["rsm.config.storage.root"] = "\x1b[2J"
+    plan_file.write_text(json.dumps(document))
+    _, out, err = run(config, "files", plan_file, "--broker-properties", properties)
+    assert "title" in err
+    assert "\x1b" not in out + err
+    plan_file.write_text(json.dumps(document | {"cluster_id": "\x1b[2Jdone"}))
+    _, out, err = run(config, "files", plan_file)
+    assert "done" in err
+    assert "\x1b" not in out + err
+
+
 HOUR_MS = 3_600_000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,8 @@ def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
     )
     write_plan(made, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == made
+    (tmp_path / "any").touch()
+    assert (tmp_path / "plan.json").stat().st_mode == (tmp_path / "any").stat().st_mode, "a broker's user reads it"
     with pytest.raises(HandoverError, match="the file exists"):
         write_plan(made, tmp_path / "plan.json")
 
@@ -247,6 +250,24 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no replica at all": (of_partition(replicas=[]), "orders-0: it names no replicas"),
     "a partition beyond int32": (of_partition(partition=2**31), "2147483648"),
     "a copy that ends below 0": (of_partition(copied_stop=-3), "-3"),
+    "a topic that no broker has": (of_partition(topic="../../etc"), "'../../etc' is no name of a topic"),
+    "a topic of one dot": (of_partition(topic=".."), "no topic can be named '..'"),
+    "a topic without a name": (of_partition(topic=""), "the name of a topic is empty"),
+    "a topic with a name that is too long": (of_partition(topic="t" * 250), "is no name of a topic"),
+    "a topic that moves the cursor": (of_partition(topic="o\x1b[2Jk"), "is no name of a topic"),
+    "a topic that ends a line": (of_partition(topic="orders\n"), "is no name of a topic"),
+    "a segment with words for offsets": (
+        of_partition(segments=[["AAAAAAAAAAAAAAAAAAAAAA", "\x1b[2J", 9, 5, [5, 4, -1], ""]]),
+        "is no whole number",
+    ),
+    "a size below that of a missing object": (
+        of_partition(segments=[["AAAAAAAAAAAAAAAAAAAAAA", 0, 9, 5, [5, 4, -2], ""]]),
+        "-2 is no whole number",
+    ),
+    "a digest of words": (of_partition(records=[0, "x", 1, "ab"]), "'x' is no whole number"),
+    "a time that is none": (lambda document: document.update(made_ms=float("inf")), "inf is no whole number"),
+    "a direction of words": (lambda document: document.update(to_native="false"), "to_native is 'false'"),
+    "a value of a million letters": (lambda document: document.update(made_ms="m" * 1_000_000), "characters)"),
     "a partition twice": (
         lambda document: document["partitions"].append({**document["partitions"][0], "log_start_offset": 55}),
         "orders-0 is named twice",
@@ -264,11 +285,24 @@ def test_a_plan_that_no_broker_could_follow_is_refused(sentence: str, tmp_path: 
     with pytest.raises(HandoverError, match="it is no plan") as found:
         read_plan(tmp_path / "plan.json")
     assert message in str(found.value)
+    assert len(str(found.value)) < 1_000
+
+
+def test_no_room_for_a_plan_leaves_no_half_of_one(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(HandoverError, match="File too large"):
+            write_plan(plan(), tmp_path / "plan.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("[" * 200_000, "it is no plan"),
         ("", "it is no plan"),
         ("[]", "it is no plan"),
         ('{"version": 9}', "its version is 9, must be 1"),
