@@ -46,6 +46,7 @@ from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.tasks.remembered_epochs import RememberedEpochs
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -266,7 +267,7 @@ class _Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Histories:
-    """``lineages`` reads the blob of the last segment that agrees with what ``live`` says; both read ``blobs``."""
+    """``lineages`` has the history as the daemon reads it: blobs, what leaders said in the state topic, and ``live``."""
 
     lineages: LineageKeeper
     live: _Live
@@ -301,7 +302,13 @@ async def _open_histories(
     stack.push_async_callback(manifests.aclose)
     live = _Live()
     blobs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
-    keeper = LineageKeeper(metadata=metadata, epochs=blobs, live=live, blocking=blocking, clock=session.clock)
+    keeper = LineageKeeper(
+        metadata=metadata,
+        epochs=blobs,
+        live=RememberedEpochs(live=live, state=session.state),
+        blocking=blocking,
+        clock=session.clock,
+    )
     stack.push_async_callback(keeper.aclose)
     return _Histories(lineages=keeper, live=live, blobs=blobs)
 

@@ -6,16 +6,25 @@ The leader answers as ``LeaderEpochFileCache.endOffsetFor`` does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, STARTED, added, segment_id, updated
+from tests.support.scripted import MemoryStateLog
 from tests.unit.app.handover.test_run import seen
 from tests.unit.decide.test_handover import Partition
 from tests.unit.decide.test_native_tiering import copied
-from tiersidecar.app.handover.look import leader_epochs_of
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.app.handover.look import _open_histories, leader_epochs_of
 from tiersidecar.decide.native_events import gone_from, published_into
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
@@ -23,6 +32,7 @@ from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, MetadataEvent, RemoteLogSegmentMetadataUpdate
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
+from tiersidecar.ports.state_log import PartitionState
 
 
 class Leader:
@@ -91,6 +101,29 @@ async def test_the_leaders_epochs(sentence: str) -> None:
 async def test_another_leader_is_no_answer() -> None:
     with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
         await leader_epochs_of(Leader([(0, 0)], current=5), view(4), Offset(0))
+
+
+async def test_epochs_that_the_leader_has_forgotten_and_the_state_topic_has_come_first() -> None:
+    """As the daemon reads it: else what an unclean election cut off passes for the history before the file (rule 4)."""
+    state = MemoryStateLog()
+    await state.publish_partition_state(ORDERS, PartitionState().with_epochs(Lineage.of([(3, 0), (7, 336)])))
+    lineage = await history_of(state, [(7, 657)])
+    assert [tuple(entry) for entry in lineage.entries] == [(3, 0), (7, 336)]
+
+
+async def history_of(state: MemoryStateLog, live: Sequence[tuple[int, int]]) -> Lineage:
+    """Of a partition of which nothing is remote."""
+    metadata, store = MemoryMetadataLog(), MemoryStore(clock=ManualClock(), ids=SystemIds())
+    await metadata.assign([ORDERS])
+
+    async def follow(owners: Sequence[TopicIdPartition]) -> MemoryMetadataLog:
+        return metadata
+
+    config = SimpleNamespace(store=SimpleNamespace(key_prefix="", encryption_key_pairs={}, encryption_key_pair_id=None))
+    session: Any = SimpleNamespace(follow=follow, config=config, state=state, clock=ManualClock())
+    async with AsyncExitStack() as stack:
+        histories = await _open_histories(session, stack, store, [ORDERS])
+        return await histories.of(ORDERS, Lineage.of(live).entries)
 
 
 def told(*events: MetadataEvent) -> NativeSegments:
