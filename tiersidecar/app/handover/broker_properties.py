@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.handover.plan import Plan
-from tiersidecar.app.handover.settings import native_settings
+from tiersidecar.app.handover.settings import native_settings, read_broker_file
 from tiersidecar.decide.native_settings import (
     BLIND_SETTINGS,
     RLMM_PREFIX,
@@ -16,8 +15,6 @@ from tiersidecar.decide.native_settings import (
     Verdict,
     decide_settings,
 )
-from tiersidecar.domain.errors import CorruptDataError, HandoverError
-from tiersidecar.formats.kafka.server_properties import read_properties
 
 _LOG_DIRS, _LOG_DIR, _KAFKAS_OWN = "log.dirs", "log.dir", "/tmp/kafka-logs"
 
@@ -30,11 +27,7 @@ def property_faults(path: Path, plan: Plan, config: Config, *, undo: bool) -> li
     Raises:
         HandoverError: it cannot be read.
     """
-    try:
-        found = read_properties(path.read_bytes(), where=str(path))
-    except (CorruptDataError, OSError) as error:
-        reason = explain_os_error(error) if isinstance(error, OSError) else str(error)
-        raise HandoverError(subject=str(path), reason=reason) from error
+    found = read_broker_file(path)
     faults = [*_of_log_dirs(found, config), *_of_sight(found), *(() if undo else _of_plan(found, plan, config))]
     return [f"{path}: {fault}" for fault in faults]
 

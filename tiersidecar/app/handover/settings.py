@@ -45,7 +45,7 @@ def read_broker_files(paths: Sequence[Path]) -> BrokerFiles:
     """
     found: dict[BrokerId, Mapping[str, str | None]] = {}
     for path in paths:
-        file = _read(path)
+        file = read_broker_file(path)
         node_id = file.get("node.id", file.get("broker.id")) or ""
         if not node_id.isdecimal():
             raise HandoverError(subject=str(path), reason="it has no node.id: which broker's is it?")
@@ -55,7 +55,7 @@ def read_broker_files(paths: Sequence[Path]) -> BrokerFiles:
     return found
 
 
-def _read(path: Path) -> Mapping[str, str]:
+def read_broker_file(path: Path) -> Mapping[str, str]:
     """Read one server.properties.
 
     Raises:
