@@ -105,10 +105,13 @@ def the_main_job(cluster: KafkaCluster, directory: Path, topic: str, **settings:
     cluster.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
     produced = produce(cluster, topic)
     objects, stored = settings.pop("objects", None), settings.pop("stored", None)
+    when_trimmed = settings.pop("when_trimmed", None)
     with started(directory, cluster, topic, **settings) as daemon:
         daemon.store_root = objects or daemon.store_root
         daemon.wait_until_ready()
         stop = wait_until_trimmed(cluster, daemon, topic)
+        if when_trimmed is not None:
+            when_trimmed(daemon)
         assert_every_sealed_segment_once(cluster, daemon, topic, stored)
         assert_reads_back(daemon, topic, produced, stop)
         assert daemon.stop() == 0

@@ -77,10 +77,7 @@ class SegmentStream:
             CorruptDataError: manifest, sizes or chunks do not fit each other or the metadata.
             Exception: what ``look`` raises.
         """
-        segment = await self._manifests.open(metadata)
-        await self._check_indexes(segment)
-        await self._blobs.read_leader_epochs(metadata)
-        await self._blobs.read_producer_snapshot(metadata)
+        segment = await self._open_with_companions(metadata)
         if self._chunks.is_local(segment):
             async for count in self._feed_file(segment, look, pace):
                 yield count
@@ -92,6 +89,30 @@ class SegmentStream:
                 await self._blocking.run(look, rest[:count])
                 rest = rest[count:]
                 yield count
+
+    async def stored_checksum(self, metadata: RemoteLogSegmentMetadata) -> int | None:
+        """Read the companions of a remote segment as :meth:`feed_log` does, and return the CRC32C that the store keeps of the
+        whole .log: of the broker's own bytes.  None where it keeps none, or the .log is compressed or encrypted.
+
+        Raises:
+            StoreError: an object is missing or could not be read.
+            CorruptDataError: manifest and sizes do not fit each other or the metadata.
+        """
+        segment = await self._open_with_companions(metadata)
+        if not segment.transform.is_identity:
+            return None
+        stored = await self._store.head_object(segment.keys.log)
+        if stored.size_bytes != metadata.segment_size_in_bytes:
+            reason = f"it has {stored.size_bytes} bytes, the metadata say {metadata.segment_size_in_bytes}"
+            raise CorruptDataError(where=segment.keys.log, position=0, reason=reason)
+        return stored.crc32c
+
+    async def _open_with_companions(self, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
+        segment = await self._manifests.open(metadata)
+        await self._check_indexes(segment)
+        await self._blobs.read_leader_epochs(metadata)
+        await self._blobs.read_producer_snapshot(metadata)
+        return segment
 
     async def _feed_file(
         self, segment: RemoteSegment, look: Callable[[memoryview], None], pace: Pace

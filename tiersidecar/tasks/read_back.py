@@ -2,6 +2,9 @@
 
 Both sides are read whole: the remote one through its manifest, chunk by chunk, the local one from the broker's disk; every
 batch CRC is checked, and the digests over the batches of the range must agree, so leader epochs and CRCs do.
+
+With ``verify.read.back: checksum`` the store's own CRC32C of the object stands for its bytes, where the object is the local
+file byte for byte.  In any doubt both are read.
 """
 
 from __future__ import annotations
@@ -10,13 +13,18 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
+import structlog
+from crc32c import crc32c
+
 from tiersidecar.decide.trim import TrimStep
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.batch_digest import BatchDigest
-from tiersidecar.ports.log_dirs import LogDirs
+from tiersidecar.ports.log_dirs import LogDirs, SegmentFile
 from tiersidecar.reading.segment_stream import Pace
 from tiersidecar.tasks.copy_admission import CopyQuota
+
+log = structlog.get_logger(__name__)
 
 _SLICE_BYTES = 256 * 1024
 """Of the local file, read and looked at in one go."""
@@ -36,14 +44,27 @@ class FeedRemoteLog(Protocol):
         """Show ``look`` the whole .log of a remote segment in order, past every cache, as fast as ``pace`` allows, and give the
         sizes of its parts; its manifest and sizes are checked on the way."""
 
+    async def stored_checksum(self, metadata: RemoteLogSegmentMetadata) -> int | None:
+        """Check the manifest, the sizes and the indexes of a remote segment, and return the CRC32C that the store keeps of its
+        .log; None where it keeps none, or the object is not the broker's file byte for byte."""
+
 
 class ReadBack:
     """Verifies trim steps; remote bytes are charged to the copy quota, and read at ``pace``: the uploads', so that a read-back
-    is no burst either (U14)."""
+    is no burst either (U14).  ``trusts_checksums``: the store's own CRC32C of an object may stand for its bytes."""
 
-    def __init__(self, *, log_dirs: LogDirs, remote: FeedRemoteLog, quota: CopyQuota, pace: Pace) -> None:
+    def __init__(
+        self,
+        *,
+        log_dirs: LogDirs,
+        remote: FeedRemoteLog,
+        quota: CopyQuota,
+        pace: Pace,
+        trusts_checksums: bool = False,
+    ) -> None:
         self._log_dirs, self._remote = log_dirs, remote
         self._quota, self._pace = quota, pace
+        self._trusts_checksums = trusts_checksums
 
     async def verify(self, step: TrimStep) -> None:
         """Return once the remote segments of ``step`` are proven to hold the batches of its local segment, from its
@@ -54,6 +75,36 @@ class ReadBack:
             StoreError: they could not be read.
             SegmentChangedError: the local segment is gone.
         """
+        if self._trusts_checksums and await self._has_checksum_of_the_file(step):
+            return
+        await self._compare_batches(step)
+
+    async def _has_checksum_of_the_file(self, step: TrimStep) -> bool:
+        """Return whether one remote segment is the local file by size and by the store's checksum.  False proves nothing: the
+        replica that copied it may have rolled its segments elsewhere."""
+        if len(step.remote) != 1 or step.remote[0].segment_size_in_bytes != step.local.size_bytes:
+            return False
+        stored = await self._remote.stored_checksum(step.remote[0])
+        if stored is None:
+            return False
+        found = _Crc32c()
+        async with self._log_dirs.open_segment(step.local) as file:
+            if file.size_bytes != step.local.size_bytes:
+                return False
+            async with aclosing(self._slices(file, found.feed)) as slices:
+                async for _ in slices:
+                    pass
+        if (found.value, found.size_bytes) == (stored, step.local.size_bytes):
+            return True
+        log.warning(
+            "read_back.checksum.differs",
+            segment=str(step.remote[0].remote_log_segment_id),
+            log_path=step.local.log_path,
+            consequence="both are read and compared",
+        )
+        return False
+
+    async def _compare_batches(self, step: TrimStep) -> None:
         start_offset = step.from_offset
         local = BatchDigest(start_offset=start_offset, stop_offset=step.offset)
         remote = BatchDigest(start_offset=start_offset, stop_offset=step.offset)
@@ -79,16 +130,22 @@ class ReadBack:
         """Slice by slice, each with its bytes: the disk is read no faster than the store."""
         async with self._log_dirs.open_segment(segment) as file:
             digest.begin_segment(segment.log_path)
-            rate = self._pace.bytes_per_s
-            read_into = file.read_into if rate is None else file.read_with_rests
-            slice_bytes = local_slice_bytes(rate)
-            buffer = memoryview(bytearray(min(slice_bytes, file.size_bytes)))
-            for position in range(0, file.size_bytes, slice_bytes):
-                part = buffer[: file.size_bytes - position]
-                read = await read_into(position, part, lambda _, seen: digest.feed(seen))
-                file.let_go(position, read)
-                yield read
+            async with aclosing(self._slices(file, digest.feed)) as slices:
+                async for read in slices:
+                    yield read
             digest.end_segment()
+
+    async def _slices(self, file: SegmentFile, look: Callable[[memoryview], None]) -> AsyncGenerator[int]:
+        """Show ``look`` the file from its first byte to its last, and give the size of each slice."""
+        rate = self._pace.bytes_per_s
+        read_into = file.read_into if rate is None else file.read_with_rests
+        slice_bytes = local_slice_bytes(rate)
+        buffer = memoryview(bytearray(min(slice_bytes, file.size_bytes)))
+        for position in range(0, file.size_bytes, slice_bytes):
+            part = buffer[: file.size_bytes - position]
+            read = await read_into(position, part, lambda _, seen: look(seen))
+            file.let_go(position, read)
+            yield read
 
     async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> AsyncGenerator[int]:
         """Part by part, each with its bytes, and paid for before it is read."""
@@ -98,3 +155,14 @@ class ReadBack:
             async for part_bytes in parts:
                 yield part_bytes
         digest.end_segment()
+
+
+class _Crc32c:
+    """The checksum of all that was fed, in order."""
+
+    def __init__(self) -> None:
+        self.value = self.size_bytes = 0
+
+    def feed(self, part: memoryview) -> None:
+        self.value = crc32c(part, self.value)
+        self.size_bytes += len(part)

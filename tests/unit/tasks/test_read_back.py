@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from tests.support.remote_events import fold
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.decide.trim import TrimStep
-from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
+from tiersidecar.domain.errors import CorruptDataError, StoreError, TruncatedDataError
 from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.ports.store import Store
+from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.read_back import ReadBack, local_slice_bytes
 from tiersidecar.tasks.segment_objects import LayoutSettings
@@ -53,12 +54,16 @@ class Scene:
             async for part_bytes in parts:
                 yield part_bytes
 
-    async def verify(self) -> None:
+    async def stored_checksum(self, metadata: RemoteLogSegmentMetadata) -> int | None:
+        return await self._stream.stored_checksum(metadata)
+
+    async def verify(self, *, trusts_checksums: bool = False) -> None:
         verifier = ReadBack(
             log_dirs=self.shell.log_dirs,
             remote=self,
             quota=self.shell.quota,
             pace=self.shell.pace,
+            trusts_checksums=trusts_checksums,
         )
         await verifier.verify(self.step)
 
@@ -157,6 +162,81 @@ async def test_what_is_found_wrong_in_a_file_is_told_as_it_is(scene: Scene) -> N
 )
 def test_so_much_of_a_segment_is_in_memory(rate: int | None, slice_bytes: int) -> None:
     assert local_slice_bytes(rate) == slice_bytes
+
+
+# -- verify.read.back: checksum
+
+
+class SumsOf(WrappedStore):
+    """The shell's store, which says ``crc32c`` and ``size_bytes`` of each .log, where they are given."""
+
+    def __init__(self, store: Store, **said: int | None) -> None:
+        super().__init__(store)
+        self._said = said
+
+    async def head_object(self, key: str) -> StoredObject:
+        stored = await super().head_object(key)
+        return replace(stored, **self._said) if key.endswith(".log") else stored  # type: ignore[arg-type]
+
+
+async def test_the_stores_checksum_stands_for_its_bytes_where_it_may(scene: Scene) -> None:
+    await scene.verify(trusts_checksums=True)
+    assert scene.remote_bytes == 0
+    await scene.verify()
+    assert scene.remote_bytes == scene.step.local.size_bytes, "unless it may: then every byte is read"
+
+
+@pytest.mark.parametrize(
+    "crc32c",
+    [
+        pytest.param(None, id="the store keeps no checksum"),
+        pytest.param(1, id="it keeps another one: which of both is wrong, the bytes tell"),
+    ],
+)
+async def test_every_byte_is_read_where(scene: Scene, crc32c: int | None) -> None:
+    scene.read_from(SumsOf(scene.shell.store, crc32c=crc32c))
+    await scene.verify(trusts_checksums=True)
+    assert scene.remote_bytes == scene.step.local.size_bytes
+
+
+async def test_a_local_file_that_is_not_what_was_copied_is_found_by_its_checksum(scene: Scene) -> None:
+    path = Path(scene.step.local.log_path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError):
+        await scene.verify(trusts_checksums=True)
+
+
+async def test_an_object_of_another_size_than_the_metadata_say_is_refused(scene: Scene) -> None:
+    scene.read_from(SumsOf(scene.shell.store, size_bytes=17))
+    with pytest.raises(CorruptDataError, match="it has 17 bytes"):
+        await scene.verify(trusts_checksums=True)
+
+
+async def test_a_segment_that_two_remote_ones_hold_is_read(scene: Scene) -> None:
+    scene.step = replace(scene.step, remote=scene.step.remote * 2)
+    with suppress(CorruptDataError):  # twice the same: only what is read of it counts here
+        await scene.verify(trusts_checksums=True)
+    assert scene.remote_bytes > 0
+
+
+@pytest.mark.parametrize("kind", [".rsm-manifest", ".indexes"])
+async def test_a_segment_without_its_companions_is_not_proven_by_a_checksum(scene: Scene, kind: str) -> None:
+    keys = [stored.key async for stored in scene.shell.store.list_objects("") if stored.key.endswith(kind)]
+    await scene.shell.store.delete_objects(keys)
+    with pytest.raises(StoreError):
+        await scene.verify(trusts_checksums=True)
+
+
+async def test_a_compressed_segment_has_a_checksum_of_other_bytes(tmp_path: Path) -> None:
+    settings = LayoutSettings(chunk_size=1024, compression=True)
+    shell = TierShell(tmp_path, InlineBlocking(), settings, TopicPolicy(), clock=ManualClock())
+    await shell.look()
+    await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
+    scene = Scene(shell, ManualClock())
+    await scene.verify(trusts_checksums=True)
+    assert scene.remote_bytes == scene.step.local.size_bytes
 
 
 def open_files() -> set[Path]:

@@ -9,6 +9,7 @@ import asyncio
 
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.store_base import VerifyReadBack
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
@@ -60,6 +61,7 @@ def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: Trim
             ),
             quota=quota,
             pace=parts.tuning.upload_pace,
+            trusts_checksums=parts.config.store.verify_read_back is VerifyReadBack.CHECKSUM,
         ),
         gate=gate,
     )

@@ -30,7 +30,6 @@ WITHOUT_EFFECT: dict[KeyPath, str] = {
     (
         "remote.log.metadata.topic.retention.ms",
     ): "the topic is made with -1, and any other setting on it stops all trims",
-    ("store", "verify.read.back"): "every byte is read back, as with full",
 }
 
 

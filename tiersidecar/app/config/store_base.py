@@ -81,8 +81,10 @@ class StoreBase(Section):
     """Longest wait for any other request to the store: a fetch, a deletion, a probe."""
 
     verify_read_back: VerifyReadBack = VerifyReadBack.AUTO
-    """Check before local data may go: `checksum` compares the store's own full-object checksum and size, `full` reads every
-    byte back, `auto` takes `checksum` where the store keeps one and `full` where not."""
+    """Check before local data may go. `full` reads every byte back and compares it with the local log: it proves what the store
+    can deliver. `checksum` compares the CRC32C and the size that the store keeps of the whole object with the local file: it
+    proves what the store received, and saves the read. Segments that are compressed or encrypted here, that another replica has
+    rolled elsewhere, or that differ are read in full even so. `auto` is `full`."""
 
     @model_validator(mode="after")
     def _key_of_new_segments_is_known(self) -> Self:

@@ -58,9 +58,9 @@ def test_exactly_the_listed_keys_are_read_by_nothing() -> None:
 
 
 def test_a_key_without_effect_is_warned_of_where_it_is_set(tmp_path: Path) -> None:
-    text = LEAST + "  verify.read.back: full\n"
+    text = "remote.log.metadata.topic.retention.ms: 7d\n" + LEAST
     told = [warning for warning in warnings_of(load(tmp_path, text)) if "has no effect in this release" in warning]
-    assert [warning.split(":")[0] for warning in told] == ["store.verify.read.back"]
+    assert [warning.split(":")[0] for warning in told] == ["remote.log.metadata.topic.retention.ms"]
     assert not [warning for warning in warnings_of(load(tmp_path, LEAST)) if "has no effect" in warning]
 
 
