@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tiersidecar.adapters.stores.wrapped_body import WrappedBody
-from tiersidecar.adapters.stores.wrapped_store import WrappedStore
+from tiersidecar.adapters.stores.wrapped_store import WrappedBody, WrappedStore
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import ObjectBody, Store, StoredObject
 

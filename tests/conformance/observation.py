@@ -26,7 +26,7 @@ from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.wire.fetch_requests import write_single_fetch
 from tiersidecar.formats.wire.fetch_responses import read_fetch_response
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 _FETCH, _LIST_OFFSETS, _EPOCH_END = 12, 8, 4
 _WHOLE, _LITTLE, _SOME = 1_000_000, 1, 350

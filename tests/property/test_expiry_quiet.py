@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, view
-from tiersidecar.decide.expire import decide_expiry
-from tiersidecar.decide.expiry_quiet import quiet_round
+from tiersidecar.decide.expire import decide_expiry, quiet_round
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 
 AGES_H = st.floats(min_value=-2, max_value=30)

@@ -16,7 +16,7 @@ from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.guard_stop import GuardStop
+from tiersidecar.domain.pauses import GuardStop
 from tiersidecar.domain.policy import TopicPolicy
 
 MOST_SEGMENTS = 3

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.expiry_world import StoppedClock, run
-from tiersidecar.decide.seen_time import MOST_UNSEEN_MS
 from tiersidecar.decide.trash import TrashDelays, user_delete
+from tiersidecar.decide.trash_time import MOST_UNSEEN_MS
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.trash import TrashEntry

@@ -11,7 +11,7 @@ from tests.simulation.offset_wire import OffsetQuestion, Told
 from tests.simulation.records import Batch
 from tests.simulation.replica_log import ReplicaLog
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 
 def tell_offset(partition: SimulatedPartition, broker_id: int, question: OffsetQuestion) -> Told:

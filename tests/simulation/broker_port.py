@@ -26,7 +26,7 @@ from tiersidecar.ports.broker import (
     OffsetSpec,
     TrimAnswer,
 )
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 T = TypeVar("T")
 

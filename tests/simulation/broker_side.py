@@ -27,7 +27,7 @@ from tiersidecar.formats.wire.fetch_responses import (
     FilledPartition,
 )
 from tiersidecar.ports.broker import LocalBatches
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 INVALID_FETCH_SESSION_EPOCH, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 71, 74, 76
 _LOST_RATE, _NO_ROOM_RATE = 0.03, 0.1

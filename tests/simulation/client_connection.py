@@ -8,7 +8,6 @@ from tests.simulation.broker_port import SimulatedBroker
 from tests.simulation.chances import Chances
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.formats.wire.fetch_requests import is_flexible
-from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import (
     ConnectionState,
     Exchange,
@@ -16,6 +15,7 @@ from tiersidecar.services.gateway.exchange import (
     Rewrites,
     UpstreamClosedError,
 )
+from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.response_memory import ResponseMemory
 
 _ASK_S = 30.0

@@ -14,7 +14,7 @@ from tests.simulation.records import Batch
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from kio.static.constants import EntityType
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.wire.messages import read_message, write_message
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 _NOBODY = -1
 """Replica id of a consumer."""

@@ -18,7 +18,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import aborted_ranges
 from tiersidecar.ports.broker import Credentials, ReadLocal
-from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.read_path import open_read_path
 from tiersidecar.reading.remote_log_reader import RemoteBatches
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead

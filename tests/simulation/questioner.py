@@ -12,7 +12,7 @@ from tests.simulation.offset_wire import OffsetQuestion
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.serving import ask_offset
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 _BY_TIMESTAMP, _BY_EPOCH = 0, -100
 _ASKED = (

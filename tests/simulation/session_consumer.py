@@ -20,8 +20,8 @@ from tiersidecar.formats.wire.fetch_responses import (
     FetchResponse,
     read_fetch_response,
 )
-from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import UpstreamClosedError
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 _MOST = 50_000
 _MAX_WAIT_MS = 500

@@ -27,13 +27,12 @@ from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, is_by_topic_i
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.pins import ANYWHERE
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
-from tiersidecar.reading.holes import Holes
-from tiersidecar.reading.pending_copies import ANYWHERE
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.reading.segment_lookup import Holes
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
-from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
@@ -41,7 +40,7 @@ from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
-from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredView
+from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
 
 
 class FixedTiered:

@@ -42,8 +42,7 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
 from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
-from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.lineage import LineageKeeper, StateLogStarts
 from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
@@ -53,13 +52,13 @@ from tiersidecar.services.gateway import (
     out_of_range,
     remote_fills,
 )
-from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.fetch_fill import BorderTransactions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSession
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
+from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.tasks import copy as copy_module
 from tiersidecar.tasks import disk_watch, partition_table

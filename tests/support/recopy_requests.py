@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.state_records import RecopyRequest
 
 
 def request_for(lost: RemoteLogSegmentMetadata) -> RecopyRequest:

@@ -24,8 +24,8 @@ from tiersidecar.ports.broker import (
     OffsetSpec,
     TrimAnswer,
 )
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_records import RecopyRequest
 
 STRICT_SETTINGS: Mapping[str, str | None] = {
     "retention.ms": "-1",

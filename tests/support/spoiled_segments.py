@@ -35,8 +35,7 @@ from tiersidecar.formats.aiven.index_blob import IndexKind
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.reading.chunk_manager import MemoryChunkCache, StoreChunkManager
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
 from tiersidecar.reading.manifests import ManifestCache, recorded_keys
 from tiersidecar.reading.read_ahead import ReadAheadBudget
 from tiersidecar.reading.segment_lookup import Located

@@ -32,16 +32,14 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.open_transactions import CarriedTransactions
-from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.ownership import UNQUESTIONED
@@ -55,7 +53,7 @@ from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 from tiersidecar.tasks.trim import TrimTask
-from tiersidecar.tasks.trim_gate import TrimGate
+from tiersidecar.tasks.trim_gate import GroupReads, TrimGate
 
 BROKER = BrokerId(1)
 PARTITIONS = ("plain-0", "plain-1")

@@ -15,8 +15,8 @@ from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.proposals import TakeProposals
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_records import RecopyRequest
 
 
 class NullMetadataLog:

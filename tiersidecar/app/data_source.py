@@ -21,8 +21,7 @@ from tiersidecar.app.data_source_store import log_errors_only, open_manifests, o
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import StoreChunkManager
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
 from tiersidecar.spark.datasource.background_loop import BackgroundLoop
 from tiersidecar.spark.datasource.filters import PushedBounds, bounds_of
 from tiersidecar.spark.datasource.options import KNOWN, SOURCE, ReadOptions, read_options

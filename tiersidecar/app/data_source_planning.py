@@ -19,8 +19,7 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.broker import LocalBatches
 from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
-from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog, StateLogStarts
 from tiersidecar.reading.read_path import ReadPath, open_read_path
 from tiersidecar.reading.segment_lookup import History
 from tiersidecar.spark.datasource.filters import PushedBounds

@@ -11,8 +11,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.pins import ReadPins
-from tiersidecar.reading.pending_copies import ANYWHERE, PendingCopies
+from tiersidecar.ports.pins import ANYWHERE, PendingCopies, ReadPins
 from tiersidecar.tasks.pin_table import PinTable
 
 _STAYS_PENDING_S = 1.0

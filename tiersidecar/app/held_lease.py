@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import LeaseHeldError, TiersidecarError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.ports.clock import Clock, Ids
-from tiersidecar.ports.leases import Leases
+from tiersidecar.ports.state_records import Leases
 
 _DURATION_MS = 60_000
 _MARGIN_MS = 5_000

@@ -12,7 +12,7 @@ from tiersidecar.adapters.snapshots.codec import MOST_SNAPSHOT_BYTES, read_parti
 from tiersidecar.adapters.snapshots.shelf import version_in
 from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
-from tiersidecar.decide.mount_lineage import Lineage, lineage_of
+from tiersidecar.decide.mount import Lineage, lineage_of
 from tiersidecar.domain.errors import CorruptDataError, MountRefusedError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.own_objects import OWNERS, SNAPSHOTS

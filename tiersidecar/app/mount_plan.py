@@ -14,16 +14,18 @@ from tiersidecar.app.mount_claims import read_lineages, snapshot_of
 from tiersidecar.app.mount_file import MountPlan, OpenTransaction
 from tiersidecar.app.recover_run import segments_of
 from tiersidecar.decide.mount import (
+    Lineage,
     PartitionEnd,
     PartitionRemains,
     TopicRemains,
     believed_epoch,
     decide_end,
     decide_topic,
+    latest_clusters,
+    lineage_of,
     mounted_name_fault,
     next_producer_id,
 )
-from tiersidecar.decide.mount_lineage import Lineage, latest_clusters, lineage_of
 from tiersidecar.decide.recover import LeftSegment, RecoveryView, decide_recovery, wanted_manifests
 from tiersidecar.domain.cluster_topics import TopicPartition
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, MountRefusedError, ObjectNotFoundError

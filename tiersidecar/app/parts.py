@@ -18,7 +18,7 @@ from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.proposals import Proposals
-from tiersidecar.ports.recopy import RequestingStateLog
+from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageKeeper

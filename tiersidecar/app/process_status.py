@@ -22,10 +22,9 @@ from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats import native
-from tiersidecar.ports.leases import KnownLeases
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.ports.trash import TrashLog
+from tiersidecar.ports.state_records import KnownLeases, TrashLog
 from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary, TierBytes
 from tiersidecar.tasks.copy_lag import pending_copies

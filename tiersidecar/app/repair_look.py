@@ -28,7 +28,7 @@ from tiersidecar.formats.aiven.keys import ObjectKind, recorded_keys
 from tiersidecar.formats.aiven.manifest import Manifest
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody, Store, StoredObject
-from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.reading.manifests import SegmentPresence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

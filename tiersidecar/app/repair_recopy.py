@@ -11,7 +11,7 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, parse_uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.state_records import RecopyRequest
 
 _LOOK_AGAIN_S = 0.5
 

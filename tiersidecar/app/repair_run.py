@@ -46,11 +46,10 @@ from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
-from tiersidecar.ports.recopy import segments_of
+from tiersidecar.ports.state_records import segments_of
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.reading.manifests import recorded_keys
-from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
 from tiersidecar.tasks.ownership import LeasedOwnership
 from tiersidecar.tasks.removal import SegmentRemover
 

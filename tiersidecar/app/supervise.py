@@ -20,9 +20,8 @@ import structlog
 import uvloop
 
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
-from tiersidecar.app.builders.cluster_snapshots import build_cluster_snapshot_lane
 from tiersidecar.app.builders.read_path import open_process_read_path
-from tiersidecar.app.builders.snapshots import build_snapshot_lane
+from tiersidecar.app.builders.snapshots import build_cluster_snapshot_lane, build_snapshot_lane
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.config.top_level import Mode, Role

@@ -24,8 +24,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.chunk_manager import StoreChunkManager
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_ahead import ReadAheadBudget
 from tiersidecar.reading.segment_lookup import Located

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
+from tiersidecar.domain.pauses import GuardStop
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata

@@ -3,6 +3,9 @@
 The topics of the new cluster have the ids of the former ones, so that keys and events name what they named.  A partition's
 log begins at N, the end of what was copied; its history stays remote.  Its leader epochs begin above all that were ever heard
 of, so that history, groups and clients know none from the future.
+
+The owner object of each topic id has the bucket's lineage: a cluster, and those whose data it took over, latest first.  A mount
+that ended behind the claim, and is begun anew in a third cluster, so still knows what the first one put into the bucket.
 """
 
 from __future__ import annotations
@@ -14,10 +17,9 @@ from zlib import crc32
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition, NewTopic, TopicPartition
 from tiersidecar.domain.errors import MountRefusedError
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import Uuid, topic_name_fault
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.topic_names import topic_name_fault
 
 EPOCHS_APART = 1000
 """Elections that may have been after the last one that the bucket knows of.  A client that was never stopped takes no metadata
@@ -250,3 +252,22 @@ def partition_fault(topic_id: Uuid, planned: NewPartition, seen: SeenPartition |
             "start, and records that are written there now would get offsets of the history"
         )
     return ""
+
+
+Lineage = tuple[str, ...]
+
+
+def lineage_of(cluster_id: str, known: Iterable[Lineage]) -> Lineage:
+    """Return the cluster, and those whose data it took over, by all lineages ``known``."""
+    found = [cluster_id]
+    for lineage in known:
+        if cluster_id in lineage:
+            found += [one for one in lineage[lineage.index(cluster_id) + 1 :] if one not in found]
+    return tuple(found)
+
+
+def latest_clusters(known: Collection[Lineage]) -> list[str]:
+    """Return the owners whose data no other owner took over, ascending.  Of clusters that took over from each other, all."""
+    owners = {lineage[0] for lineage in known}
+    former = {one for lineage in known for one in lineage[1:]}
+    return sorted(owners - former) or sorted(owners)

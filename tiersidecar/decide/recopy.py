@@ -33,7 +33,7 @@ class RecopyView:
     ``start_offset`` and ``end_offset`` are inclusive.  ``names_segment``: a segment is to be given up, which is ``segment``
     now, or None when it is gone.  ``whole`` are other finished segments of the lineage with all their objects.  ``local``
     ascends: segments on this broker's disk, pins first.  ``copied_offset`` is the highest remote offset, inclusive.
-    ``from_store``: as :class:`~tiersidecar.ports.recopy.RecopyRequest` has it.
+    ``from_store``: as :class:`~tiersidecar.ports.state_records.RecopyRequest` has it.
     ``final_start_offset``: below it nothing can be undeleted any more.
     """
 

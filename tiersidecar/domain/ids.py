@@ -1,9 +1,13 @@
-"""Identities: Kafka's Uuid, TopicIdPartition and RemoteLogSegmentId."""
+"""Identities: Kafka's Uuid, TopicIdPartition and RemoteLogSegmentId; and which names a topic may have.
+
+A topic's name becomes the name of directories and files: one that comes from a bucket or a file is checked first.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from dataclasses import dataclass
 from typing import NewType
 
@@ -69,3 +73,20 @@ class RemoteLogSegmentId:
 
     def __str__(self) -> str:
         return f"{self.topic_id_partition}:{format_uuid(self.uuid)}"
+
+
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_MOST_CHARACTERS = 249
+
+
+def topic_name_fault(name: str) -> str:
+    """Return why no topic can have this name, for people; empty if one can (``org.apache.kafka.common.internals.Topic``)."""
+    if not name:
+        return "the name of a topic is empty"
+    if name in {".", ".."}:
+        return f"no topic can be named {name!r}"
+    if len(name) > _MOST_CHARACTERS:
+        return f"{name[:_MOST_CHARACTERS]!r}… is no name of a topic: it has {len(name):,} characters, of at most 249"
+    if not _NAME.fullmatch(name):
+        return f"{name!r} is no name of a topic: it may have letters of ASCII, digits, '.', '_' and '-'"
+    return ""

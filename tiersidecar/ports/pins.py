@@ -1,4 +1,4 @@
-"""Hard links to sealed segments, and the disks on which they lie (docs/design/0004-pins.md)."""
+"""Hard links to sealed segments, the disks on which they lie, and what only they hold (docs/design/0004-pins.md)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 
@@ -60,3 +61,13 @@ class MeasureDisks(Protocol):
 
 class Pins(ReadPins, MakePins, MeasureDisks, Protocol):
     """The whole of it, as the composition root builds it."""
+
+
+ANYWHERE = 2**63 - 1
+
+
+class PendingCopies(Protocol):
+    async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
+        """Whether pins may hold what the broker has deleted and the remote tier has not got yet, of segments that begin below
+        offset ``below``: pins made before the call, and any, as long as it is not known which there are."""
+        ...

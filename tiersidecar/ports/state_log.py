@@ -12,12 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tiersidecar.domain.epochs import EpochEntry, Lineage
-from tiersidecar.domain.guard_stop import GuardStop, later_stop
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.pauses import GuardStop, Pause, PauseKind, later_stop
 from tiersidecar.domain.trash import TrashEntry, merged_entries
 from tiersidecar.domain.user_deletes import FINAL, SaidDelete, merged_deletes, without
-from tiersidecar.ports.pauses import Pauses
 
 MOST_EPOCHS = 8
 """Of a history that are said: more than there are between the last copy and now, unless a store is away for long."""
@@ -295,6 +294,20 @@ class StateChanges(Protocol):
         """Return once more of the topic has been applied than when this was called; while nothing is written, never."""
 
 
+class Pauses(Protocol):
+    def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
+        """Why ``kind`` stands still for the topic, or, with None, for all topics; empty where it does not.
+
+        Raises:
+            MetadataNotReadyError: the state topic has not been replayed to its end yet.
+        """
+        ...
+
+    def pauses(self) -> Sequence[Pause]:
+        """All of them, that of all topics first, then by topic; raises as :meth:`why_paused`."""
+        ...
+
+
 class StateLog(CatchUpState, Pauses, Protocol):
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         """The state as read back; the empty one where nothing was published.
@@ -359,3 +372,11 @@ class StateLog(CatchUpState, Pauses, Protocol):
     @property
     def halted_reason(self) -> str | None:
         """Why nothing may be trimmed or deleted on the strength of this topic (weak settings, lost data), else None."""
+
+
+class PauseLog(Pauses, Protocol):
+    async def publish_pause(self, pause: Pause) -> None:
+        """Begin it, in place of one of the same thing; return after read-back."""
+
+    async def forget_pause(self, pause: Pause) -> None:
+        """End it (a tombstone); return after read-back.  One that has ended is no error."""

@@ -7,12 +7,14 @@ the store is away or refuses, and its subclasses where named.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.domain.errors import LogDirError
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Blocking, Clock, Ids
 
 Buffer = bytes | bytearray | memoryview
 
@@ -227,3 +229,28 @@ class Store(PutObject, FetchRange, FeedRange, FeedWithRests, HeadObject, DeleteO
         Raises:
             StoreError: naming what failed, so that a bad store is told at start and not at the first segment.
         """
+
+
+ENTRY_POINTS = "tiersidecar.stores"
+
+Options = Mapping[str, object]
+"""The section ``options`` as the file has it: texts, numbers, booleans, lists, mappings; secrets are resolved, as texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTools:
+    """``key_prefix`` begins all our keys, and is where :meth:`Store.check_writable` may write.  Files and other blocking calls
+    go through ``blocking``."""
+
+    key_prefix: str
+    blocking: Blocking
+    clock: Clock
+    ids: Ids
+
+
+class StoreKind(Protocol):
+    def faults(self, options: Options) -> Iterable[tuple[str, str]]:
+        """What is wrong with ``options``: the option, and a sentence that says what it must be.  No I/O."""
+
+    def open_store(self, options: Options, tools: StoreTools) -> AbstractAsyncContextManager[Store]:
+        """The store, closed at the end.  One that is away does not fail here, but when it is used."""

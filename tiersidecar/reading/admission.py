@@ -1,15 +1,16 @@
-"""How many remote reads run, wait, or are turned away (S-138, S-140, S-161; T-58).
+"""How many remote reads run, wait, or are turned away (S-138, S-140, S-161; T-58), and how many requests they make (U4).
 
 When those who are turned away should come back: a fixed second would have a crowd ask faster than it can be refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 from tiersidecar.domain.errors import QuotaExceededError
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.reading import (
     FETCH_THROTTLE_SECONDS,
@@ -19,10 +20,10 @@ from tiersidecar.ports.metrics.reading import (
     READER_TASK_QUEUE_SIZE,
     READS_SHED,
 )
+from tiersidecar.ports.store import Buffer, ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.asker import ASKER
 from tiersidecar.reading.cold_reads import READER, ColdReads
-from tiersidecar.reading.fair_places import FairPlaces, PlacesFullError
+from tiersidecar.reading.fair_places import ASKER, FairPlaces, PlacesFullError
 
 _LEAST_S, _MOST_S = 1.0, 10.0
 _LOOK_EVERY_S = 1.0
@@ -92,7 +93,7 @@ class UnlimitedQuota:
 class ReaderPool:
     """``remote.log.reader.threads`` reads at once, ``remote.log.reader.max.pending.tasks`` waiting, the rest shed at once.
 
-    Places go to callers in turn (``reading/asker.py``), and one has four fifths of them at most; when too many wait, the one
+    Places go to callers in turn (:mod:`fair_places`), and one has four fifths of them at most; when too many wait, the one
     with the most of them waiting loses its last.
     New reads are shed too while ``quota`` (bytes), the reader's own budget in ``cold``, or ``requests`` (to the store) are
     used up.  A long stream takes its place step by step, so that a slow client holds none while it is being written to.
@@ -273,3 +274,30 @@ class Place:
 
 def _retry_after_ms(throttle_s: float) -> int:
     return int(throttle_s * 1000) + 1
+
+
+class CountedFetches:
+    """Passes everything on to ``store``, and charges ``requests`` one for each."""
+
+    def __init__(self, store: ReadStore, requests: FetchQuota) -> None:
+        self._store, self._requests = store, requests
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
+        """See :class:`FetchRange`."""
+        self._requests.record(1)
+        return await self._store.fetch_range(key, byte_range)
+
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        """See :class:`FetchRange`."""
+        self._requests.record(1)
+        return await self._store.fetch_object(key, max_bytes=max_bytes)
+
+    @property
+    def is_local(self) -> bool:
+        """See :class:`FeedRange`."""
+        return self._store.is_local
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """See :class:`FeedRange`."""
+        self._requests.record(1)
+        await self._store.feed_range(key, byte_range, take)

@@ -1,22 +1,20 @@
-"""A cache of groups of small files, bounded by bytes and by idleness (S-123 to S-131).
+"""A cache of groups of small files on the local disk, for index files and for chunks (S-121, S-123 to S-132; U4, U22, U23).
 
-Files of a cache on disk: written whole or not at all, gone only when nobody can be reading them any more.
+Files are written whole or not at all, and go only when nobody can be reading them any more.  ``<name>.tmp`` becomes ``<name>``
+by a rename; what is dropped becomes ``<name>.deleted`` and is removed a while later (Kafka's RemoteIndexCache; S-127, S-129,
+S-130).  A reader that has a file open keeps it whatever becomes of its name.  All methods of the directory block: call them off
+the loop.
 
-``<name>.tmp`` becomes ``<name>`` by a rename; what is dropped becomes ``<name>.deleted`` and is removed a while later
-(Kafka's RemoteIndexCache; S-127, S-129, S-130).  A reader that has a file open keeps it whatever becomes of its name.
-All methods block: call them off the loop.
-
-Index files on the local disk, named and treated as Kafka's RemoteIndexCache does (S-121, S-123 to S-132; U23).
-
-``<start offset>_<segment uuid>.index``, ``.timeindex``, ``.txnindex``, in one directory; and beside them ``.crc32c``, because
-indexes have no checksum of their own: the CRC32C of the three one after the other, big endian.
+Index files are named as Kafka's: ``<start offset>_<segment uuid>.index``, ``.timeindex``, ``.txnindex``; and beside them
+``.crc32c``, because indexes have no checksum of their own: the CRC32C of the three one after the other, big endian.  Chunks are
+a layer between memory and store, and are checked on each read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +23,15 @@ import structlog
 from crc32c import crc32c
 
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.reading.index_blobs import IndexFiles
-from tiersidecar.reading.index_cache import IndexFilesSource
+from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
+from tiersidecar.ports.store import Buffer
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, rest_of_chunk
+from tiersidecar.reading.index_blobs import IndexFiles, IndexFilesSource
+from tiersidecar.reading.manifests import RemoteSegment
 
 _SUFFIXES = (".index", ".timeindex", ".txnindex", ".crc32c")
 
@@ -43,7 +46,7 @@ class IndexFilesCache:
     async def read_index_files(self, metadata: RemoteLogSegmentMetadata) -> IndexFiles:
         """See :class:`IndexFilesSource`."""
         names = _names(metadata)
-        kept = await self._cache.get(_key(metadata.remote_log_segment_id))
+        kept = await self._cache.get(_index_key(metadata.remote_log_segment_id))
         if kept is not None:
             *contents, seal = (kept[name] for name in names)
             if _seal(contents) == seal:
@@ -52,12 +55,12 @@ class IndexFilesCache:
         files = await self._inner.read_index_files(metadata)
         contents = [files.offset_index, files.time_index, files.transaction_index]
         sealed = dict(zip(names, [*contents, _seal(contents)], strict=True))
-        await self._cache.put(_key(metadata.remote_log_segment_id), sealed)
+        await self._cache.put(_index_key(metadata.remote_log_segment_id), sealed)
         return files
 
     def discard(self, segment_id: RemoteLogSegmentId) -> None:
         """See :class:`IndexFilesSource`."""
-        self._cache.discard(_key(segment_id))
+        self._cache.discard(_index_key(segment_id))
         self._inner.discard(segment_id)
 
 
@@ -84,7 +87,7 @@ def _seal(contents: Sequence[bytes]) -> bytes:
     return crc32c(b"".join(contents)).to_bytes(4, "big")
 
 
-def _key(segment_id: RemoteLogSegmentId) -> str:
+def _index_key(segment_id: RemoteLogSegmentId) -> str:
     return format_uuid(segment_id.uuid)
 
 
@@ -306,3 +309,87 @@ async def keeping_tidy(cache: DiskCache) -> AsyncIterator[None]:
         tidying.cancel()
         with suppress(asyncio.CancelledError):
             await tidying
+
+
+_SUFFIX = ".chunk"
+_SEAL_BYTES = 4
+
+
+class ChunkFilesCache:
+    """A ChunkManager: files ``<segment uuid>-<chunk>.chunk`` of the original bytes, followed by their CRC32C (big endian)."""
+
+    def __init__(
+        self, inner: ChunkManager, cache: DiskCache, *, blocking: Blocking, telemetry: Telemetry | None = None
+    ) -> None:
+        self._inner = inner
+        self._cache = cache
+        self._blocking = blocking
+        self._telemetry = telemetry or NoTelemetry()
+
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
+        """See :class:`ChunkManager`."""
+        key = _chunk_key(segment, index)
+        kept = await self._cache.get(key)
+        if kept is not None:
+            unsealed = await self._blocking.run(_unsealed, kept[f"{key}{_SUFFIX}"])
+            if unsealed is not None:
+                self._telemetry.count(READ_CACHE_BYTES, len(unsealed), tier="disk")
+                return unsealed
+            self._cache.discard(key)
+        chunk = await self._inner.get_chunk(segment, index)
+        await self._cache.put(key, {f"{key}{_SUFFIX}": await self._blocking.run(_sealed, chunk)})
+        return chunk
+
+    async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
+        """See :class:`ChunkManager`; parts are not kept."""
+        if _chunk_key(segment, segment.chunk_index.chunk_at(part.start).index) in self._cache:
+            return await rest_of_chunk(self, segment, part.start)
+        return await self._inner.get_part(segment, part)
+
+    def is_local(self, segment: RemoteSegment) -> bool:
+        """See :class:`ChunkManager`; who has these files made has a store that is slower than they are."""
+        return False
+
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """See :class:`ChunkManager`."""
+        await self._inner.feed(segment, byte_range, take)
+
+    def discard(self, segment: RemoteSegment, index: int) -> None:
+        """See :class:`ChunkManager`."""
+        self._cache.discard(_chunk_key(segment, index))
+        self._inner.discard(segment, index)
+
+    async def aclose(self) -> None:
+        """See :class:`ChunkManager`."""
+        await self._inner.aclose()
+
+
+@asynccontextmanager
+async def open_chunk_files_cache(
+    settings: DiskCacheSettings, *, blocking: Blocking, clock: Clock, telemetry: Telemetry | None = None
+) -> AsyncIterator[ChunkLayer]:
+    """The layer, with the chunks that an earlier process left in its directory.
+
+    Raises:
+        OSError: the directory cannot be made or listed.
+    """
+    cache = DiskCache(settings, blocking=blocking, clock=clock)
+    sizes = await cache.list_files()
+    chunks = {name.removesuffix(_SUFFIX): (name,) for name in sizes if name.endswith(_SUFFIX)}
+    await cache.rehydrate(chunks, sizes)
+    async with keeping_tidy(cache):
+        yield lambda inner: ChunkFilesCache(inner, cache, blocking=blocking, telemetry=telemetry)
+
+
+def _chunk_key(segment: RemoteSegment, index: int) -> str:
+    return f"{format_uuid(segment.id.uuid)}-{index}"
+
+
+def _sealed(chunk: Buffer) -> bytes:
+    return b"".join((chunk, crc32c(chunk).to_bytes(_SEAL_BYTES, "big")))
+
+
+def _unsealed(data: bytes) -> bytes | None:
+    """The chunk, or None if it is not what was written."""
+    chunk, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
+    return chunk if crc32c(chunk).to_bytes(_SEAL_BYTES, "big") == seal else None

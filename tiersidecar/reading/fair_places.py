@@ -1,13 +1,17 @@
-"""Places that are given to callers in turn: who asks for many delays their own, not everybody's (issue 17)."""
+"""Places that are given to callers in turn: a caller with many requests delays its own, not everybody's (issue 17)."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tiersidecar.domain.errors import TiersidecarError
+
+ASKER: ContextVar[str] = ContextVar("asker", default="")
+"""Set by whatever serves a caller; empty for the daemon's own reads."""
 
 
 @dataclass(frozen=True, slots=True)

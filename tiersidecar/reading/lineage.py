@@ -1,4 +1,4 @@
-"""The history that decides which remote segments may be read, copied after, or deleted (DESIGN.md section 5).
+"""The history that decides which remote segments may be read, copied after, or deleted, and its start (DESIGN.md section 5).
 
 The broker's leader-epoch-checkpoint has forgotten the epochs below its log start.  What it has forgotten stands in the epoch
 blob of a remote segment: of the last finished one that agrees with the live file, because every blob has all epochs from
@@ -21,8 +21,42 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
+from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.reading.single_flight import SingleFlight
+from tiersidecar.reading.shared_fetches import SingleFlight
+
+
+class LogStarts(Protocol):
+    """The remote log start: ours to keep (DESIGN.md section 5, where state lives)."""
+
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        """The first offset of the history ``lineage`` that a reader may have at all; -1 while nothing moved it."""
+
+    def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        """Up to where trims of the history ``lineage`` gave up what was remote; -1 while none did."""
+
+    def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
+        """The first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
+
+
+class StateLogStarts:
+    """Remote log starts from ``__tiersidecar_state``."""
+
+    def __init__(self, state_log: StateLog) -> None:
+        self._state_log = state_log
+
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        """See :class:`LogStarts`."""
+        return self._state_log.partition_state(topic_id_partition).start_in(lineage)
+
+    def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        """See :class:`LogStarts`."""
+        return self._state_log.partition_state(topic_id_partition).held_in(lineage)
+
+    def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
+        """See :class:`LogStarts`."""
+        return self._state_log.partition_state(topic_id_partition).start_for(leader_epoch)
+
 
 log = structlog.get_logger(__name__)
 

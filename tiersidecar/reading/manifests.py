@@ -1,11 +1,12 @@
-"""Remote segments, opened: their keys, their chunk index, and the way back from stored to original bytes."""
+"""Remote segments, opened: their keys, their chunk index, and the way back from stored to original bytes; and whether a
+finished segment's objects are in the store."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from tiersidecar.domain.chunks import ChunkIndex
-from tiersidecar.domain.errors import CorruptDataError, ObjectTooLargeError
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
@@ -14,13 +15,17 @@ from tiersidecar.formats.aiven.keys import ObjectKeys
 from tiersidecar.formats.aiven.keys import recorded_keys as keys_under
 from tiersidecar.formats.aiven.layout import reading_plan
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
-from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES, MOST_INDEX_BYTES, SegmentBounds, bounds_of
+from tiersidecar.formats.aiven.segment_bounds import (
+    ANY_SEGMENT,
+    MOST_CHUNK_BYTES,
+    MOST_INDEX_BYTES,
+    SegmentBounds,
+    bounds_of,
+)
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, TransformPlan
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.store import FetchRange
-from tiersidecar.reading.byte_lru import ByteLru
-from tiersidecar.reading.single_flight import SingleFlight
-from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
+from tiersidecar.ports.store import FetchRange, Store, StoredObject
+from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, ByteLru, SingleFlight, fetch_within
 
 _OBJECTS_OF_AN_ENTRY_BYTES = 4096
 """What the Python objects of one entry weigh besides the manifest's own bytes: an estimate, for the bound."""
@@ -161,3 +166,56 @@ def _in_readable_chunks(manifest: Manifest, transform: TransformPlan, bounds: Se
         raise CorruptDataError(where=where, position=0, reason=reason)
     cut = TransformPlan(chunk_size=DEFAULT_CHUNK_SIZE).fixed_chunk_index(index.original_file_size)
     return replace(manifest, chunk_index=cut or index)
+
+
+class SegmentPresence:
+    """Raises StoreError where the store is away: not to know is not the same as not to be there."""
+
+    def __init__(self, store: Store, key_prefix: str) -> None:
+        self._store, self._key_prefix = store, key_prefix
+
+    async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """Whether its manifest can be read, is of this segment, and the other two objects have the sizes that it says.  One
+        whose custom metadata are another plugin's is not: nothing tells where its objects are."""
+        try:
+            keys = recorded_keys(metadata, self._key_prefix)
+        except CorruptDataError:
+            return False
+        manifest, _ = await self.read_manifest(keys.manifest, bounds_of(metadata))
+        if manifest is None or not _is_of(manifest, metadata):
+            return False
+        log, indexes = await self.head(keys.log), await self.head(keys.indexes)
+        return (
+            log is not None
+            and indexes is not None
+            and log.size_bytes == manifest.chunk_index.transformed_size
+            and indexes.size_bytes == manifest.indexes.size_bytes
+        )
+
+    async def read_manifest(self, key: str, bounds: SegmentBounds = ANY_SEGMENT) -> tuple[Manifest | None, str]:
+        """The manifest, and what is wrong with the object: neither where there is no object."""
+        try:
+            return read_manifest(await fetch_manifest(self._store, key, bounds), where=key, bounds=bounds), ""
+        except ObjectNotFoundError:
+            return None, ""
+        except CorruptDataError as error:
+            return None, f"the manifest cannot be read: {error}"
+
+    async def head(self, key: str) -> StoredObject | None:
+        """None where it is not there."""
+        try:
+            return await self._store.head_object(key)
+        except ObjectNotFoundError:
+            return None
+
+
+def _is_of(manifest: Manifest, metadata: RemoteLogSegmentMetadata) -> bool:
+    """What a manifest says of itself must agree; the plugin's oldest ones say nothing."""
+    said = manifest.segment
+    if manifest.chunk_index.original_file_size != metadata.segment_size_in_bytes:
+        return False
+    return said is None or (
+        said.remote_log_segment_id == metadata.remote_log_segment_id
+        and (said.start_offset, said.end_offset) == (metadata.start_offset, metadata.end_offset)
+        and said.segment_leader_epochs == metadata.segment_leader_epochs
+    )

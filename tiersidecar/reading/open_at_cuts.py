@@ -21,11 +21,11 @@ from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.formats.kafka.transactions import TransactionWalk, WalkWithin, open_before, open_states
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.segment_stream import Pace
+from tiersidecar.reading.shared_fetches import ByteLru
 
 _STATES_KEPT = 100_000
 _SLICE_BYTES = 256 * 1024

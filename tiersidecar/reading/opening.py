@@ -11,8 +11,7 @@ from typing import Generic, TypeVar, TypeVarTuple
 from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.reading.asker import ASKER
-from tiersidecar.reading.fair_places import FairPlaces
+from tiersidecar.reading.fair_places import ASKER, FairPlaces
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -86,7 +85,7 @@ class Opening:
     """Runs what opens batches in threads: small ones, which most are, in ``blocking`` with everything else that takes a
     moment, others in ``long_blocking``, where only their like waits for them.
 
-    There callers have their turns one after the other (``reading/asker.py``), of :data:`TURN_S`, or one piece of lines.  Work
+    There callers have their turns one after the other (:mod:`fair_places`), of :data:`TURN_S`, or one piece of lines.  Work
     that finds no memory takes that of clients which have not taken their lines yet; else it is tried again for five seconds,
     and holds neither memory nor the turn meanwhile.
     """

@@ -26,22 +26,18 @@ from tiersidecar.reading.admission import FetchQuota, ReaderPool
 from tiersidecar.reading.batch_cutter import BatchCutter
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
 from tiersidecar.reading.cold_reads import ColdReads
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
-from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.reading.log_starts import LogStarts
+from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource, RemoteIndexCache
+from tiersidecar.reading.lineage import LineageSource, LogStarts
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
-from tiersidecar.reading.open_transactions import OpenTransactions
+from tiersidecar.reading.open_transactions import AbortedTransactions, OpenTransactions, UndecidedTransactions
 from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, Opening
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
-from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.reading.remote_log_reader import RemoteLogReader, SegmentWalk
 from tiersidecar.reading.segment_lookup import CatchUp, SegmentLookup
 from tiersidecar.reading.segment_reader import SegmentReader, beginning_of, cut_plan, first_batch
-from tiersidecar.reading.segment_walk import SegmentWalk
-from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S
+from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S
 from tiersidecar.reading.timestamp_lookup import TimestampLookup
-from tiersidecar.reading.undecided_transactions import AbortedTransactions, UndecidedTransactions
 
 _ALL_OFFSETS = 1 << 63
 

@@ -22,7 +22,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
 from tiersidecar.reading.chunk_manager import ChunkManager
-from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
+from tiersidecar.reading.index_blobs import RemoteIndexCache, RemoteIndexes
 from tiersidecar.reading.local_cut import CutStep, LocalCut, step_of
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget

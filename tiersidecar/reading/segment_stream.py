@@ -15,7 +15,7 @@ from tiersidecar.ports.store import FeedWithRests, HeadObject, ReadStore
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
-from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
+from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, fetch_within
 
 _SLICE_BYTES = 256 * 1024
 """Of a chunk, looked at in one go."""

@@ -14,7 +14,7 @@ from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, iter_batch_headers, read_batch_header
 from tiersidecar.formats.kafka.records import iter_record_times
 from tiersidecar.reading.admission import Place, ReaderPool
-from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.index_blobs import RemoteIndexCache
 from tiersidecar.reading.opening import Opening, Steps
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance, SegmentReader

@@ -13,7 +13,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.domain.user_deletes import FINAL
 from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.ports.trash import TrashLog
+from tiersidecar.ports.state_records import TrashLog
 
 
 class DeletesLog(StateLog, TrashLog, Protocol):

@@ -36,7 +36,7 @@ from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.first_start import FirstStart
-from tiersidecar.tasks.segment_check import next_base_offset_of
+from tiersidecar.tasks.segment_reading import next_base_offset_of
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 

@@ -22,7 +22,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import DISK_FREE_BYTES, DISK_SECONDS_TO_FULL, DISK_SIZE_BYTES, DISK_STATE
 from tiersidecar.ports.pins import MeasureDisks
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.ownership import MayDelete
 from tiersidecar.tasks.partition_table import DiskNote, PartitionTable
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 

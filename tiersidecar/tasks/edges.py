@@ -13,11 +13,10 @@ from tiersidecar.ports.broker import Broker
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.metadata_log import MetadataLog
-from tiersidecar.ports.recopy import RequestingStateLog
+from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.ownership import MayDelete, Ownership
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.trash_clock import TrashClock
 

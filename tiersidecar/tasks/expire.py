@@ -14,8 +14,7 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.decide.expire import ExpiryPlan, decide_expiry
-from tiersidecar.decide.expiry_quiet import QuietRound, quiet_round
+from tiersidecar.decide.expire import ExpiryPlan, QuietRound, decide_expiry, quiet_round
 from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.needless import is_covered, needless_segments, standing_segments
@@ -43,9 +42,8 @@ from tiersidecar.ports.metrics.retention import (
     TRASH_BYTES,
     TRASH_SEGMENTS,
 )
-from tiersidecar.ports.recopy import RecopyRequests, segments_of
 from tiersidecar.ports.state_log import Hold, PartitionState, SeenGeneration, StateLog
-from tiersidecar.ports.trash import TrashLog
+from tiersidecar.ports.state_records import RecopyRequests, TrashLog, segments_of
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight

@@ -21,12 +21,12 @@ from tiersidecar.domain.errors import RetriableError, TopicLossError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode
-from tiersidecar.ports.accepted_losses import AcceptedLosses
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.metrics.retention import LOG_START_UNEXPLAINED
 from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.state_records import AcceptedLosses
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.catch_up import LaneWork

@@ -136,7 +136,7 @@ class PartitionRecord:
     """Why a trim waits for what is in the trash. Written by the trim lane."""
 
     unproven: UnprovenCopy | None = None
-    """The remote copy before which trimming waits. Written by :class:`~tiersidecar.tasks.unproven.Unproven`."""
+    """The remote copy before which trimming waits. Written by :class:`~tiersidecar.tasks.read_back.Unproven`."""
 
     lost_log: str = ""
     """What proves that one of the sidecars' own topics has forgotten the partition. Written by the log start watch."""

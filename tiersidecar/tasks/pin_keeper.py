@@ -27,7 +27,7 @@ from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.ports.trash import TrashLog
+from tiersidecar.ports.state_records import TrashLog
 from tiersidecar.tasks.disk_watch import measure
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.trusted_copies import TrustedCopies

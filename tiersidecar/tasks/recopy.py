@@ -39,10 +39,10 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
 from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.reading.pictured_segments import of_pictured
-from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission

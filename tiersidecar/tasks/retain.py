@@ -6,8 +6,8 @@ import asyncio
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import PartitionHaltedError, RetriableError
-from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.ownership import MayDelete
 from tiersidecar.tasks.trim import TrimTask
 
 

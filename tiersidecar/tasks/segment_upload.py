@@ -44,9 +44,14 @@ from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.removal import SegmentRemover
-from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
 from tiersidecar.tasks.segment_objects import SegmentObjects
-from tiersidecar.tasks.segment_reading import CompletedTransactions, SegmentReading
+from tiersidecar.tasks.segment_reading import (
+    CheckedSegment,
+    CompletedTransactions,
+    SegmentChecker,
+    SegmentReading,
+    next_base_offset_of,
+)
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 

@@ -22,8 +22,8 @@ from tiersidecar.domain.lease import Lease, reason_to_wait_for_sidecars
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.ports.broker import DescribeCluster
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.metrics.process import TIER_LEASE_HELD
+from tiersidecar.ports.state_records import Leases
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.trash_clock import TrashClock
 

@@ -13,9 +13,8 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
-from tiersidecar.decide.seen_time import seen_at_start, seen_by_heir, seen_by_next
 from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.decide.trash_time import TrashTime
+from tiersidecar.decide.trash_time import TrashTime, seen_at_start, seen_by_heir, seen_by_next
 from tiersidecar.domain.errors import RetriableError, StateDirError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.seen_time import SeenTime

@@ -33,9 +33,9 @@ from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TR
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.local_start import ASKED_WITHIN_S
+from tiersidecar.tasks.read_back import Unproven
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
-from tiersidecar.tasks.unproven import Unproven
 
 log = structlog.get_logger(__name__)
 

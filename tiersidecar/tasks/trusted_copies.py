@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.metadata_log import DoubtMetadata, MetadataView
-from tiersidecar.ports.recopy import RecopyRequests, segments_of
+from tiersidecar.ports.state_records import RecopyRequests, segments_of
 
 
 class DoubtedMetadata(MetadataView, DoubtMetadata, Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.decide.mount_lineage import Lineage, latest_clusters, lineage_of
+from tiersidecar.decide.mount import Lineage, latest_clusters, lineage_of
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS
-from tiersidecar.decide.seen_time import MOST_UNSEEN_MS, seen_at_start, seen_by_heir, seen_by_next
 from tiersidecar.decide.trash import TrashDelays, user_delete
-from tiersidecar.decide.trash_time import TrashTime
+from tiersidecar.decide.trash_time import MOST_UNSEEN_MS, TrashTime, seen_at_start, seen_by_heir, seen_by_next
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.domain.topic_names import topic_name_fault
+from tiersidecar.domain.ids import topic_name_fault
 
 
 @pytest.mark.parametrize(

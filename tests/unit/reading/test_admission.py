@@ -22,8 +22,7 @@ from tiersidecar.ports.metrics.reading import (
     READER_TASK_QUEUE_SIZE,
     READS_SHED,
 )
-from tiersidecar.reading.admission import ReaderPool, RetryAfter
-from tiersidecar.reading.request_budget import CountedFetches
+from tiersidecar.reading.admission import CountedFetches, ReaderPool, RetryAfter
 
 
 class Quota:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.local_batches import LocalBatch, local_batches
 from tiersidecar.reading.batch_cutter import BatchSlice
-from tiersidecar.reading.batch_parts import parts_of
+from tiersidecar.services.gateway.remote_fills import parts_of
 
 BATCHES = local_batches("plain-0")
 LARGEST = max(len(batch.data) for batch in BATCHES)

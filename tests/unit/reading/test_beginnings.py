@@ -14,7 +14,7 @@ from tests.support.segments import remote_segment
 from tests.unit.reading.test_histories import source
 from tests.unit.reading.test_part_reads import read, remote
 from tiersidecar.domain.offsets import ByteRange, Offset
-from tiersidecar.reading.index_cache import RemoteIndexes
+from tiersidecar.reading.index_blobs import RemoteIndexes
 from tiersidecar.reading.read_path import ReadSettings
 from tiersidecar.reading.segment_lookup import Located
 from tiersidecar.reading.segment_reader import Allowance, beginning_of, first_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiersidecar.reading.byte_lru import ByteLru
+from tiersidecar.reading.shared_fetches import ByteLru
 
 
 def test_what_was_not_asked_for_longest_goes_first() -> None:

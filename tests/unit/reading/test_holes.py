@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
 from tests.support.segments import TOPIC_ID_PARTITION
-from tiersidecar.reading.holes import SETTLED_S, Holes
+from tiersidecar.reading.segment_lookup import SETTLED_S, Holes
 
 
 async def test_a_hole_that_stays_is_named_once_with_its_borders() -> None:

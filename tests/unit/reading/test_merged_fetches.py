@@ -13,7 +13,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
-from tiersidecar.reading.merged_fetches import MergedFetches
+from tiersidecar.reading.chunk_manager import MergedFetches
 
 DATA = bytes(range(200))
 

@@ -13,9 +13,9 @@ from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.reading.remote_log_reader import NextSegment
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.reading.segment_reader import SegmentReader
-from tiersidecar.reading.segment_walk import NextSegment
 
 HERE = Located(remote_segment(100, 199, size_bytes=10_000), Offset(200))
 """A hundred offsets of a hundred bytes each."""

@@ -6,8 +6,7 @@ import pytest
 
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.reading.admission import ReaderPool, UnlimitedQuota
-from tiersidecar.reading.request_budget import CountedFetches
+from tiersidecar.reading.admission import CountedFetches, ReaderPool, UnlimitedQuota
 
 
 class Store:

@@ -12,7 +12,7 @@ from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.segment_lookup import History, SegmentLookup
 
 

@@ -18,8 +18,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.keys import ObjectKeys
 from tiersidecar.formats.aiven.segment_bounds import bounds_of
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.reading.manifests import recorded_keys
-from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
 
 Change = Callable[[dict[str, Any]], object]
 

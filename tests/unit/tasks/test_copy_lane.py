@@ -21,10 +21,9 @@ from tiersidecar.decide.copy import CopyView
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
+from tiersidecar.domain.pauses import ALL_TOPICS, GuardStop, Pause, PausedThing, PauseKind
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView

@@ -20,8 +20,8 @@ from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pauses import GuardStop
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.domain.states import RemoteLogSegmentState as State

@@ -19,8 +19,8 @@ from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.metrics.copying import PINS_DROPPED
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.state_records import RecopyRequest
 
 
 async def test_a_leader_pins_what_lies_below_the_high_watermark_that_the_broker_tells() -> None:

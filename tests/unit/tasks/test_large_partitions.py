@@ -25,7 +25,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
-from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading import pictured_segments
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.segment_objects import LayoutSettings

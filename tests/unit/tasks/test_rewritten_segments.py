@@ -53,7 +53,7 @@ class Uploaded:
             snapshot.write_bytes(made.producer_snapshot)
         with monkeypatch.context() as former:
             former.setattr("tiersidecar.tasks.segment_reading.TransactionWalk", Unseeing)
-            former.setattr("tiersidecar.tasks.segment_check.TransactionWalk", Unseeing)
+            former.setattr("tiersidecar.tasks.segment_reading.TransactionWalk", Unseeing)
             await self.shell.copy.run(self.shell.tiered(self.topic_id_partition))
         await delete_as_retention_does(self.shell, self.topic_id_partition, len(self._local()) - 1)
 

@@ -17,9 +17,9 @@ from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.ports.broker import ClusterDescription
-from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.metrics.process import TIER_LEASE_HELD
 from tiersidecar.ports.seen_times import NoSeenTimes
+from tiersidecar.ports.state_records import Leases
 from tiersidecar.tasks.tier_lease import Contender, TierLease
 from tiersidecar.tasks.trash_clock import TrashClock
 

@@ -17,9 +17,8 @@ from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
 from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP
-from tiersidecar.tasks.group_reads import MAX_AGE_S
 from tiersidecar.tasks.segment_objects import LayoutSettings
-from tiersidecar.tasks.trim_gate import GROUPS_SHOWN, OTHERS
+from tiersidecar.tasks.trim_gate import GROUPS_SHOWN, MAX_AGE_S, OTHERS
 
 POLICY = TopicPolicy(local_retention_ms=0, holds=TrimHolds(groups=("billing",)))
 ALL = TopicPolicy(local_retention_ms=0, holds=TrimHolds(groups_pattern=".*"))

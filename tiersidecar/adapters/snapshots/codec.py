@@ -22,13 +22,12 @@ from crc32c import crc32c
 
 from tiersidecar.adapters.state_topic.codec import read_partition_state, read_topic_state, write_state
 from tiersidecar.adapters.state_topic.entry_codec import read_kept, write_kept
-from tiersidecar.adapters.state_topic.pause_codec import pause_key, read_pause, read_pause_key, write_pause
+from tiersidecar.adapters.state_topic.record_codecs import pause_key, read_pause, read_pause_key, write_pause
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid, parse_uuid, topic_name_fault
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import Pause
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataSnapshot
-from tiersidecar.domain.topic_names import topic_name_fault
 from tiersidecar.formats.metadata.serde import read_snapshot, write_snapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 

@@ -19,14 +19,20 @@ from tiersidecar.adapters.state_topic.codec import (
     write_state,
 )
 from tiersidecar.adapters.state_topic.entry_codec import read_trash_entry
-from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease, read_lease_key, write_lease
-from tiersidecar.adapters.state_topic.loss_codec import read_loss, read_loss_key
-from tiersidecar.adapters.state_topic.pause_codec import read_pause, read_pause_key
-from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
-from tiersidecar.adapters.state_topic.trash_codec import (
+from tiersidecar.adapters.state_topic.record_codecs import (
     TrashKey,
+    lease_key,
+    read_lease,
+    read_lease_key,
+    read_loss,
+    read_loss_key,
+    read_pause,
+    read_pause_key,
+    read_recopy,
+    read_recopy_key,
     read_trash_key,
     trash_key,
+    write_lease,
     write_trash_entry,
 )
 from tiersidecar.domain.errors import CorruptDataError
@@ -35,8 +41,8 @@ from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.pauses import Pause, PausedThing
 from tiersidecar.domain.trash import TrashEntry, merged_entries
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_records import RecopyRequest
 
 _log = structlog.get_logger(__name__)
 

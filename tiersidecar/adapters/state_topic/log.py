@@ -21,13 +21,20 @@ from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, running
 from tiersidecar.adapters.state_topic.codec import Writer, partition_key, stamped, topic_key
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.adapters.state_topic.lease_codec import lease_key, write_lease
-from tiersidecar.adapters.state_topic.loss_codec import loss_key, write_loss
-from tiersidecar.adapters.state_topic.pause_codec import pause_key, write_pause
-from tiersidecar.adapters.state_topic.recopy_codec import recopy_key, write_recopy
+from tiersidecar.adapters.state_topic.record_codecs import (
+    lease_key,
+    loss_key,
+    pause_key,
+    read_trash_key,
+    recopy_key,
+    trash_key,
+    write_lease,
+    write_loss,
+    write_pause,
+    write_recopy,
+)
 from tiersidecar.adapters.state_topic.remembered import LastRecord, NoMemory, RememberedTopic, TopicMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
-from tiersidecar.adapters.state_topic.trash_codec import read_trash_key, trash_key
 from tiersidecar.decide.pauses import told, why_paused
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -44,8 +51,8 @@ from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.metrics.retention import PAUSED, UNSAFE_TOPICS
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.ports.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
@@ -436,7 +443,7 @@ class TopicBasedStateLog:
         self._require_ready()
 
     def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
-        """See :class:`~tiersidecar.ports.pauses.Pauses`."""
+        """See :class:`~tiersidecar.ports.state_log.Pauses`."""
         self._require_ready()
         return why_paused(self._fold.pauses, topic_id, kind)
 
@@ -467,7 +474,7 @@ class TopicBasedStateLog:
 
     @property
     def topic_id(self) -> str:
-        """See :class:`~tiersidecar.ports.accepted_losses.AcceptedLosses`."""
+        """See :class:`~tiersidecar.ports.state_records.AcceptedLosses`."""
         return "" if self._facts is None else format_uuid(self._facts.topic_id)
 
     def accepted_losses(self) -> Collection[str]:
@@ -489,7 +496,7 @@ class TopicBasedStateLog:
     # -- publishing
 
     async def publish_lease(self, lease: Lease) -> Lease:
-        """See :class:`~tiersidecar.ports.leases.Leases`; raises as :meth:`publish_partition_state`."""
+        """See :class:`~tiersidecar.ports.state_records.Leases`; raises as :meth:`publish_partition_state`."""
         key = lease_key(lease.name)
         async with self._writing[key]:
             self._require_ready()
@@ -536,7 +543,7 @@ class TopicBasedStateLog:
         await self._forget(topic_key(topic_id), subject=f"topic {format_uuid(topic_id)}")
 
     async def request_recopy(self, request: RecopyRequest) -> None:
-        """See :class:`~tiersidecar.ports.recopy.RecopyRequests`; raises as :meth:`publish_partition_state`."""
+        """See :class:`~tiersidecar.ports.state_records.RecopyRequests`; raises as :meth:`publish_partition_state`."""
         key = recopy_key(request)
         async with self._writing_of(key):
             self._require_ready()
@@ -558,7 +565,7 @@ class TopicBasedStateLog:
         await self._forget(recopy_key(request), subject=recopy_key(request).decode())
 
     async def publish_pause(self, pause: Pause) -> None:
-        """See :class:`~tiersidecar.ports.pauses.PauseLog`; raises as :meth:`publish_partition_state`."""
+        """See :class:`~tiersidecar.ports.state_log.PauseLog`; raises as :meth:`publish_partition_state`."""
         key = pause_key(pause.thing)
         async with self._writing_of(key):
             self._require_ready()
@@ -570,7 +577,7 @@ class TopicBasedStateLog:
         await self._forget(pause_key(pause.thing), subject=pause_key(pause.thing).decode())
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
-        """See :class:`~tiersidecar.ports.trash.TrashLog`; raises as :meth:`publish_partition_state`."""
+        """See :class:`~tiersidecar.ports.state_records.TrashLog`; raises as :meth:`publish_partition_state`."""
         for entry in entries:
             key = trash_key(topic_id_partition, entry.id)
             async with self._writing_of(key):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from tiersidecar.adapters.stores.wrapped_body import WrappedBody
+from tiersidecar.adapters.stores.wrapped_store import WrappedBody
 from tiersidecar.domain.errors import RetriableError, SourceStalledError, StoreStalledError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import EntryPoint, entry_points
 
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.ports.store_kind import ENTRY_POINTS, StoreKind
+from tiersidecar.ports.store import ENTRY_POINTS, StoreKind
 
 
 def installed_kinds() -> frozenset[str]:

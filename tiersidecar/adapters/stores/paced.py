@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tiersidecar.adapters.stores.wrapped_body import WrappedBody
-from tiersidecar.adapters.stores.wrapped_store import WrappedStore
+from tiersidecar.adapters.stores.wrapped_store import WrappedBody, WrappedStore
 from tiersidecar.decide.pace import TokenBucket
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.store import ObjectBody, Store, StoredObject

@@ -15,8 +15,7 @@ from botocore.handlers import add_expect_header
 from tiersidecar.adapters.stores.body_parts import PartBuffers
 from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
-from tiersidecar.adapters.stores.s3_errors import code_of, s3_errors
-from tiersidecar.adapters.stores.s3_objects import listed_object, stored_object
+from tiersidecar.adapters.stores.s3_objects import code_of, listed_object, s3_errors, stored_object
 from tiersidecar.adapters.stores.s3_quick_reads import S3QuickReads, open_quick_reads
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
 from tiersidecar.adapters.stores.s3_upload import S3Upload

@@ -13,8 +13,7 @@ from botocore.exceptions import ClientError
 from crc32c import crc32c
 
 from tiersidecar.adapters.stores.body_parts import PartBody, PartBuffers, PartFiller
-from tiersidecar.adapters.stores.s3_errors import attempts_of, code_of, s3_errors
-from tiersidecar.adapters.stores.s3_objects import encode_crc32c, stored_object
+from tiersidecar.adapters.stores.s3_objects import attempts_of, code_of, encode_crc32c, s3_errors, stored_object
 from tiersidecar.adapters.stores.s3_settings import S3Settings
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.ports.clock import Blocking

@@ -1,11 +1,11 @@
-"""A store that passes everything on: for whoever changes one verb of it."""
+"""A store that passes everything on, for one that changes a single verb; and a body with something between it and the store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, StoredObject
 
 
 class WrappedStore:
@@ -52,3 +52,28 @@ class WrappedStore:
 
     async def check_writable(self) -> None:
         await self._store.check_writable()
+
+
+class WrappedBody:
+    """Passes everything on to ``body``: a wrapper says only what it does otherwise."""
+
+    def __init__(self, body: ObjectBody) -> None:
+        self._body = body
+
+    @property
+    def size_bytes(self) -> int | None:
+        return self._body.size_bytes
+
+    @property
+    def piece_count(self) -> int:
+        return self._body.piece_count
+
+    @property
+    def source_file(self) -> SourceFile | None:
+        return self._body.source_file
+
+    async def piece(self, index: int) -> Buffer:
+        return await self._body.piece(index)
+
+    async def grant(self, wanted_bytes: int) -> int:
+        return await self._body.grant(wanted_bytes)

@@ -10,9 +10,9 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.open_transactions import CarriedTransactions
-from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask

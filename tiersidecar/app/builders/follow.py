@@ -8,10 +8,10 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.pin_room import PinLimits
-from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.lanes import Lane
+from tiersidecar.tasks.ownership import MayDelete
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 

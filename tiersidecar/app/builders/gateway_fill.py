@@ -13,16 +13,13 @@ from tiersidecar.decide.topics import INTERNAL_TOPICS, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.ports.log_dirs import LogDirs
-from tiersidecar.reading.holes import Holes
-from tiersidecar.reading.pending_copies import PendingCopies
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.services.gateway.addresses import in_fetch
-from tiersidecar.services.gateway.advertised import AdvertisedAddresses
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.reading.segment_lookup import Holes
+from tiersidecar.services.gateway.addresses import AdvertisedAddresses, in_fetch
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
-from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
@@ -31,7 +28,8 @@ from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpo
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredView
+from tiersidecar.services.gateway.request_heads import ApiKey
+from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 

@@ -24,7 +24,7 @@ from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.proposals import Proposals
-from tiersidecar.ports.recopy import RequestingStateLog
+from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.ports.telemetry import Telemetry
 
 

@@ -14,11 +14,10 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.formats.aiven.keys import recorded_keys
-from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.copy_admission import CopyQuota
 from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
-from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.log_start_watch import LogStartWatch, LostLogs
 from tiersidecar.tasks.proposals import ProposalsTask
@@ -29,7 +28,7 @@ from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.topic_deletion import TopicDeletion
 from tiersidecar.tasks.topic_owners import ClaimLook
 from tiersidecar.tasks.trim import TrimTask
-from tiersidecar.tasks.trim_gate import TrimGate
+from tiersidecar.tasks.trim_gate import GroupReads, TrimGate
 
 
 def build_trim_gate(parts: Parts) -> TrimGate:

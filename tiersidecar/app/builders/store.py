@@ -27,8 +27,7 @@ from tiersidecar.domain.errors import ConfigError
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
 from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.store import Store
-from tiersidecar.ports.store_kind import StoreTools
+from tiersidecar.ports.store import Store, StoreTools
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.segment_objects import LayoutSettings
 

@@ -12,9 +12,8 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.pauses import PauseKind
-from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.edges import Actor
-from tiersidecar.tasks.ownership import UNQUESTIONED, LeasedOwnership, Ownership
+from tiersidecar.tasks.ownership import UNQUESTIONED, LeasedOwnership, MayDelete, Ownership
 from tiersidecar.tasks.tier_lease import Contender, TierLease
 from tiersidecar.tasks.topic_owners import Claimant, TopicOwners
 

@@ -23,8 +23,8 @@ from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataLog
-from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.state_log import TopicState
+from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.policies import resolved_policy
 

@@ -282,7 +282,7 @@ async def _whole_segments(
 ) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
     """Return the remote segments, without those to be copied again: the store has lost a part of them, and the broker's copy
     may be the only one."""
-    from tiersidecar.ports.recopy import segments_of
+    from tiersidecar.ports.state_records import segments_of
 
     remote = await session.remote_segments(partitions)
     lost = {

@@ -40,7 +40,7 @@ from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, OffsetSpec
-from tiersidecar.ports.recopy import segments_of
+from tiersidecar.ports.state_records import segments_of
 from tiersidecar.ports.store import ListObjects, Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader

@@ -14,10 +14,9 @@ from tiersidecar.adapters.broker_files import write_durably
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import HandoverError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid, topic_name_fault
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.readable import cut_text, duration_text, moment_text
-from tiersidecar.domain.topic_names import topic_name_fault
 
 VERSION = 1
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1

@@ -1,6 +1,6 @@
-"""Log start, high watermark and last stable offset of the broker's own logs, remembered for a moment.
+"""Log start, high watermark and last stable offset of the broker's logs, remembered for a moment; and the gap between tiers.
 
-The broker's OFFSET_OUT_OF_RANGE tells none of them (all are -1), and a consumer of remote data is told them with each fetch.
+The broker's OFFSET_OUT_OF_RANGE has none of them (all are -1), and a consumer of remote data gets them with each fetch.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from tiersidecar.domain.errors import RetriableError
+from tiersidecar.domain.errors import OffsetBetweenTiersError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.pins import PendingCopies
+from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.reading.segment_lookup import OffsetBounds
 
 _KEPT_PARTITIONS = 100_000
 
@@ -124,3 +127,28 @@ class BrokerOffsetsCache:
                 )
         while len(self._known) > _KEPT_PARTITIONS:
             del self._known[next(iter(self._known))]
+
+
+async def check_gap(
+    partition: TopicIdPartition,
+    bounds: OffsetBounds,
+    local_start: Offset,
+    pending: PendingCopies,
+    reader: RemoteLogReader,
+) -> None:
+    """As for a Fetch of what lies there (``decide_out_of_range``): nobody can tell of it for now, and nobody may pass it over.
+
+    ``bounds`` are of the remote tier, the broker's log begins at ``local_start``.
+
+    Raises:
+        OffsetBetweenTiersError: there is such a gap, or there was none that we knew of.
+        RetriableError: nobody can tell yet.
+    """
+    if bounds.end >= local_start or bounds.log_start >= local_start:
+        return
+    if bounds.start >= bounds.end:
+        bounds = await reader.current_bounds(partition)
+    if bounds.start < bounds.end or await pending.is_pending(partition, below=local_start):
+        raise OffsetBetweenTiersError(
+            subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=local_start
+        )

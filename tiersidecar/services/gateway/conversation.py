@@ -20,7 +20,6 @@ from typing import Any
 
 from tiersidecar.formats.wire.cursor import Cursor
 from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
-from tiersidecar.services.gateway.api_keys import BEFORE_LOGIN, ApiKey
 from tiersidecar.services.gateway.exchange import (
     Buffer,
     ConnectionState,
@@ -30,14 +29,15 @@ from tiersidecar.services.gateway.exchange import (
     Rewritten,
     UpstreamClosedError,
 )
-from tiersidecar.services.gateway.frames import WAITS, Frames, Looks, Needs, Passes, Takes, Verdict
+from tiersidecar.services.gateway.frames import WAITS, Fate, Frames, Looks, Needs, Passes, Pending, Takes, Verdict
 from tiersidecar.services.gateway.host import End, Host, LoggedIn, LoginWatch, Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.login import NO_API_KEY_FROM, LoginState, is_no_request
-from tiersidecar.services.gateway.pending import Fate, Pending
 from tiersidecar.services.gateway.request_heads import (
+    BEFORE_LOGIN,
     HEAD_BYTES,
     LEAST_REQUEST_BYTES,
+    ApiKey,
     client_id_and_body,
     has_flexible_header,
     produce_acks,

@@ -30,9 +30,9 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.wire.delete_records import check_each_partition_once, deletes_asked
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.proposals import Propose
 from tiersidecar.ports.state_log import StateChanges, StateLog
+from tiersidecar.ports.state_records import Leases
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete, audit_deletes

@@ -43,12 +43,12 @@ from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewrite, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, is_large, remember
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions, check_all_asked
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeClassifier
+from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 
 _COLLECTED_AFTER = 16
 """Responses of a connection that are collected after one with a partition out of range: a client that fetches by turns should

@@ -1,14 +1,17 @@
-"""One direction of a connection, cut into frames: each passes in the pieces in which it comes, or is taken out whole.
+"""One direction of a connection, cut into frames: each passes in the pieces in which it comes, or is taken out whole; and the
+requests that have no answer yet.
 
 Not a coroutine, and without a socket: the owner feeds it, and says of each frame's beginning what is to become of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from tiersidecar.services.gateway.exchange import Buffer
+from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
 
 
 @dataclass(slots=True)
@@ -166,3 +169,34 @@ class Frames:
     def _send(self, data: memoryview) -> None:
         if data:
             self._forward(data)
+
+
+class Fate(Enum):
+    """What becomes of an answer."""
+
+    PASS = auto()
+    """It goes to the client as it arrives."""
+    REWRITE = auto()
+    """It is collected and rewritten, or looked at while it passes."""
+    ASK = auto()
+    """It is collected for the rewrite that asked, and the client never sees it."""
+    TOKEN = auto()
+    """It goes to the client, and has no correlation id: a SASL token without a header."""
+    OWN = auto()
+    """It is ours, the broker never saw the request."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request that has no answer yet, sent under ``wire_id``; ``id_bytes`` are the client's id, if that is another.
+    ``needs_login``: where a broker demands logins, it is answered after one alone."""
+
+    fate: Fate
+    wire_id: int = 0
+    id_bytes: bytes = b""
+    needs_login: bool = False
+    exchange: Exchange | None = None
+    rewrite: Rewrite | None = None
+    answer: asyncio.Future[memoryview] | None = None
+    frame: bytes = b""
+    is_alone: bool = False

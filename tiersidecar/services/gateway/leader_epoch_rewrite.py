@@ -15,11 +15,10 @@ from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
-from tiersidecar.services.gateway.between_tiers import check_gap
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache, check_gap
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,

@@ -13,13 +13,12 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
-from tiersidecar.services.gateway.between_tiers import check_gap
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache, check_gap
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,

@@ -20,9 +20,8 @@ from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.connection import GatewayConnection
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.plain_side import READ_BUFFER_BYTES, PlainSide
 from tiersidecar.services.gateway.response_memory import ResponseMemory
-from tiersidecar.services.gateway.side import MakeSide, Side, SideEvents
+from tiersidecar.services.gateway.side import READ_BUFFER_BYTES, MakeSide, PlainSide, Side, SideEvents
 from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
 from tiersidecar.services.gateway.unauthenticated import ListenerLogins, Unauthenticated

@@ -11,11 +11,10 @@ from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.wire.fetch_requests import FetchPartition, PartitionKey
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.reading.holes import Holes
-from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
-from tiersidecar.reading.segment_lookup import OffsetBounds
+from tiersidecar.reading.segment_lookup import Holes, OffsetBounds
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Moment, TieredPartitions, TieredView
 

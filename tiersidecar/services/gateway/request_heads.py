@@ -1,15 +1,39 @@
-"""What the gateway looks at in a request: its first twelve bytes, and in few APIs a little more."""
+"""What the gateway looks at in a request: its API key, its first twelve bytes, and in few APIs a little more."""
 
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from functools import cache
 
 from kio.index import KioIndexError, load_request_schema
 
 from tiersidecar.formats.wire.cursor import Cursor
 from tiersidecar.formats.wire.messages import MalformedMessageError
-from tiersidecar.services.gateway.api_keys import ApiKey
+
+
+class ApiKey(IntEnum):
+    """By Kafka's numbers; every other API passes as bytes."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    DELETE_RECORDS = 21
+    OFFSET_FOR_LEADER_EPOCH = 23
+    SASL_AUTHENTICATE = 36
+    DESCRIBE_QUORUM = 55
+    DESCRIBE_CLUSTER = 60
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+
+
+BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
+"""What a broker answers to anybody (SaslServerAuthenticator); to anything else it ends the connection."""
+
 
 HEAD_BYTES = 12
 """Size, API key, API version, correlation id."""

@@ -27,8 +27,8 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.ports.broker import Credentials, LocalBatches, ReadLocal
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.border_walks import BorderWalks
-from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
 from tiersidecar.services.reader.broker_batches import BrokerPart, part_of

@@ -13,8 +13,8 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.records import aborted_ranges
 from tiersidecar.ports.broker import Credentials, ReadLocal
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.store import Buffer
-from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
 from tiersidecar.reading.segment_lookup import OffsetBounds

@@ -18,10 +18,10 @@ from tiersidecar.domain.errors import PartitionHaltedError, QuotaExceededError, 
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READS_SHED
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.asker import ASKER
 from tiersidecar.reading.cold_reads import READER
-from tiersidecar.reading.pending_copies import PendingCopies
+from tiersidecar.reading.fair_places import ASKER
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.http_listener import (
     HEAD_TIMEOUT_S,

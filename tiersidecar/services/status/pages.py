@@ -13,9 +13,8 @@ from tiersidecar.services.status.answers import Answer
 from tiersidecar.services.status.asker import ClusterAsker
 from tiersidecar.services.status.cluster import Cluster, PartitionLine
 from tiersidecar.services.status.page.cluster_page import cluster_page
-from tiersidecar.services.status.page.missing_page import missing_page
+from tiersidecar.services.status.page.frame import POLICY, missing_page
 from tiersidecar.services.status.page.partition_page import partition_page
-from tiersidecar.services.status.page.style import POLICY
 from tiersidecar.services.status.page.topic_page import topic_page
 from tiersidecar.services.status.shares import Share
 

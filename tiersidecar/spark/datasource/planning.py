@@ -12,9 +12,9 @@ from tiersidecar.domain.errors import OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.reading.open_transactions import Undecided
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import History, Located
-from tiersidecar.reading.undecided_transactions import Undecided
 from tiersidecar.spark.datasource.filters import PushedBounds
 from tiersidecar.spark.datasource.offset_ranges import LogBounds, OffsetRange, check_named, wanted_range
 from tiersidecar.spark.datasource.options import ReadOptions

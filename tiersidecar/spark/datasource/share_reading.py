@@ -18,7 +18,7 @@ from tiersidecar.formats.kafka.records import AbortedRanges, aborted_ranges
 from tiersidecar.ports.store import Buffer
 from tiersidecar.reading.batch_cutter import BatchCutter
 from tiersidecar.reading.chunk_manager import ChunkManager
-from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
+from tiersidecar.reading.index_blobs import RemoteIndexCache, RemoteIndexes
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.segment_reader import Beginning, beginning_of, cut_plan, first_batch
 from tiersidecar.spark.datasource.background_loop import BackgroundLoop

@@ -14,8 +14,7 @@ from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import ObjectBody, Store, StoredObject
-from tiersidecar.ports.store_kind import Options, StoreTools
+from tiersidecar.ports.store import ObjectBody, Options, Store, StoredObject, StoreTools
 
 _PAGE = 100
 _TABLE = "CREATE TABLE IF NOT EXISTS objects (key BLOB PRIMARY KEY, data BLOB NOT NULL, modified_ms INTEGER NOT NULL)"

@@ -10,8 +10,7 @@ from sqlite_store.store import kind
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
-from tiersidecar.ports.store import Store
-from tiersidecar.ports.store_kind import StoreTools
+from tiersidecar.ports.store import Store, StoreTools
 from tiersidecar.testing.store_contract import StoreContract
 
 

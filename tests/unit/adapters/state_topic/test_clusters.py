@@ -10,7 +10,7 @@ import pytest
 from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.adapters.state_topic.codec import Writer, partition_key, stamped, topic_key, write_state
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.adapters.state_topic.lease_codec import lease_key
+from tiersidecar.adapters.state_topic.record_codecs import lease_key
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import PartitionState, TopicState
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.metadata_events import ORDERS
 from tiersidecar.adapters.state_topic.codec import partition_key
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease_key, write_lease
+from tiersidecar.adapters.state_topic.record_codecs import lease_key, read_lease_key, write_lease
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 

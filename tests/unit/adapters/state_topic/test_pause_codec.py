@@ -9,7 +9,7 @@ import pytest
 from tests.support.metadata_events import ORDERS
 from tiersidecar.adapters.state_topic.codec import Writer, stamped
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.adapters.state_topic.pause_codec import pause_key, read_pause_key, write_pause
+from tiersidecar.adapters.state_topic.record_codecs import pause_key, read_pause_key, write_pause
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
 

@@ -9,10 +9,10 @@ import pytest
 from tests.support.metadata_events import ORDERS
 from tiersidecar.adapters.state_topic.codec import partition_key
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.adapters.state_topic.recopy_codec import read_recopy_key, recopy_key, write_recopy
+from tiersidecar.adapters.state_topic.record_codecs import read_recopy_key, recopy_key, write_recopy
 from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.state_records import RecopyRequest
 
 REQUEST = RecopyRequest(
     topic_id_partition=ORDERS,

@@ -10,7 +10,7 @@ import pytest
 from tests.support.inline_blocking import InlineBlocking
 from tests.unit.adapters.state_topic.test_catch_up import FACTS, Behind, FakeRecord
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.adapters.state_topic.loss_codec import loss_key, write_loss
+from tiersidecar.adapters.state_topic.record_codecs import loss_key, write_loss
 from tiersidecar.adapters.state_topic.remembered import FileMemory, LastRecord, RememberedTopic
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import Uuid, format_uuid

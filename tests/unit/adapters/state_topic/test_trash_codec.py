@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.metadata_events import ORDERS
 from tiersidecar.adapters.state_topic.codec import partition_key, write_state
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.adapters.state_topic.trash_codec import read_trash_key, trash_key, write_trash_entry
+from tiersidecar.adapters.state_topic.record_codecs import read_trash_key, trash_key, write_trash_entry
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset

@@ -23,7 +23,7 @@ from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.stores import temporary_file
 from tiersidecar.adapters.stores.filesystem import FilesystemStore, open_filesystem_store
 from tiersidecar.adapters.stores.temporary_file import ObjectModes
-from tiersidecar.adapters.stores.wrapped_body import WrappedBody
+from tiersidecar.adapters.stores.wrapped_store import WrappedBody
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, SegmentChangedError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking

@@ -17,8 +17,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.tuning import initial_tuning
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.reading.index_blobs import IndexFiles
-from tiersidecar.reading.index_cache import IndexFilesSource
+from tiersidecar.reading.index_blobs import IndexFiles, IndexFilesSource
 
 FILES = IndexFiles(offset_index=b"o" * 40, time_index=b"t" * 60, transaction_index=b"")
 

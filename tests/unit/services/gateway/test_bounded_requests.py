@@ -20,13 +20,13 @@ from tests.unit.services.gateway.test_crowded_requests import message
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.formats.wire.delete_records import check_each_partition_once
 from tiersidecar.formats.wire.messages import MalformedMessageError
-from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Rewrite, Rewrites
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.messages import MOST_LOOKUP_BYTES
+from tiersidecar.services.gateway.request_heads import ApiKey
 
 KIB, MIB = 1024, 1024 * 1024
 MOST_DELETE_BYTES = 64 * KIB

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from tests.support.gateway_core import Core
 from tests.support.scripted_kafka import request
-from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
+from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.response_memory import ResponseMemory
 
 MIB = 2**20

@@ -17,7 +17,7 @@ from tests.support.certificates import CertificateAuthority
 from tests.support.scripted_kafka import Ends, Peer, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway import listener
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.unauthenticated import (
     ListenerLogins,
     PendingLogin,

@@ -18,10 +18,10 @@ from tests.support.scripted_authorizer import ScriptedAuthorizer
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.broker import ReadLocal
+from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import FetchQuota
-from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.reader.openapi import openapi_document

@@ -31,7 +31,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.ports.broker import Credentials
-from tiersidecar.reading.pending_copies import ANYWHERE
+from tiersidecar.ports.pins import ANYWHERE
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.services.reader.problems import problem_of

@@ -8,7 +8,7 @@ from tiersidecar.domain.readable import duration_text, moment_text, size_text
 from tiersidecar.services.status.anomalies import Anomaly, Severity, find_anomalies
 from tiersidecar.services.status.cluster import Cluster, Disk, Overview, Sidecar, TopicLine
 from tiersidecar.services.status.history import INTERVAL_MS
-from tiersidecar.services.status.page.drawing import hour_chart, share_bar, tier_line
+from tiersidecar.services.status.page.drawing import Html, hour_chart, join, share_bar, tag, tier_line
 from tiersidecar.services.status.page.frame import (
     PER_PAGE,
     facts,
@@ -21,7 +21,6 @@ from tiersidecar.services.status.page.frame import (
     whole_page,
     within,
 )
-from tiersidecar.services.status.page.markup import Html, join, tag
 
 MOST_ANOMALIES = 40
 _MOST_READ = 10

@@ -1,17 +1,60 @@
-"""What is drawn: a log as a line from its start to its end, and an hour as a small chart.
+"""HTML that is always escaped, and drawings in it: a log as a line from its start to its end, and an hour as a small chart.
 
-Inline SVG without any style of its own, since the page's policy lets none in: classes alone.
+Text is what is not :class:`Html`.  Inline SVG has no style of its own, since the page's policy lets none in: classes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from html import escape
 
-from tiersidecar.domain.readable import size_text
+from tiersidecar.domain.readable import printable, size_text
 from tiersidecar.services.status.history import INTERVAL_MS, POINTS, buckets
-from tiersidecar.services.status.page.markup import Html, tag
 from tiersidecar.services.status.source import TierBytes
+
+_VOID = frozenset({"br", "col", "link", "meta"})
+
+
+class Html(str):
+    """Markup that was made here, out of text that was escaped."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *children: object, **attributes: object) -> Html:
+    """One element.  Attributes: ``class_`` is class, ``data_label`` data-label; None leaves one out, True has no value."""
+    shown = "".join(
+        f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{escape(printable(str(value)))}"'
+        for key, value in attributes.items()
+        if value is not None and value is not False
+    )
+    return Html(f"<{name}{shown}>" if name in _VOID else f"<{name}{shown}>{join(*children)}</{name}>")
+
+
+def join(*children: object) -> Html:
+    """Children one after the other: markup as it is, text and numbers escaped, None left out, iterables flattened."""
+    return Html("".join(map(_text, children)))
+
+
+def _text(child: object) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Html):
+        return child
+    if isinstance(child, str):
+        # Names are others': control characters and those that turn the direction of text are shown, not followed.
+        return escape(printable(child))
+    if isinstance(child, int):
+        return f"{child:,}"
+    if isinstance(child, Iterable):
+        return "".join(map(_text, child))
+    raise TypeError(f"{type(child).__name__} is no part of a page")
+
+
+def _attribute(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
+
 
 WIDTH = 1000
 LEAST = 6

@@ -1,14 +1,20 @@
-"""What all pages have: head, navigation, footer; and tables that turn into cards on a phone."""
+"""What all pages have: style sheet and script, head, navigation, footer; tables that turn into cards on a phone; the page for
+what is not there.
+
+The policy names style sheet and script by their hashes, and lets in nothing else.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from urllib.parse import urlencode
 
-from tiersidecar.domain.readable import moment_text
-from tiersidecar.services.status.page.drawing import TIER_WORDS, TIERS, swatch
-from tiersidecar.services.status.page.markup import Html, join, tag
-from tiersidecar.services.status.page.style import SCRIPT, STYLE
+from tiersidecar.domain.readable import cut_text, moment_text
+from tiersidecar.services.status.cluster import Cluster
+from tiersidecar.services.status.page.drawing import TIER_WORDS, TIERS, Html, join, swatch, tag
 
 PER_PAGE = 50
 _LINKS = (
@@ -124,3 +130,37 @@ def facts(rows: Iterable[tuple[str, object, str, bool]]) -> Html:
         ],
         class_="facts",
     )
+
+
+_HERE = files("tiersidecar.services.status.page")
+STYLE = _HERE.joinpath("page.css").read_text("utf-8")
+SCRIPT = _HERE.joinpath("page.js").read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+POLICY = (
+    f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of every page."""
+
+
+_MOST = 200
+
+
+def missing_page(cluster: Cluster, what: str) -> str:
+    """The document."""
+    silent = [f"broker {sidecar.node_id}" for sidecar in cluster.sidecars if sidecar.overview is None]
+    unknown = f" {', '.join(silent)} did not answer, and may know it." if silent else ""
+    body = join(
+        tag("h1", f"No {cut_text(what, _MOST)} is known here"),
+        tag(
+            "p",
+            f"No sidecar that answers has it: it is not tiered, is gone, or its leader's sidecar did not tell.{unknown}",
+        ),
+        tag("p", tag("a", "Back to the cluster", href=".")),
+    )
+    return whole_page(title="Not known", where="", crumbs=(("Cluster", "."),), body=body, asked_ms=cluster.asked_ms)

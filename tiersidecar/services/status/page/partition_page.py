@@ -10,7 +10,7 @@ from tiersidecar.services.status.anomalies import find_anomalies
 from tiersidecar.services.status.answers import Answer
 from tiersidecar.services.status.cluster import Cluster, PartitionLine
 from tiersidecar.services.status.page.cluster_page import anomalies_section
-from tiersidecar.services.status.page.drawing import STATE_TIERS, segment_line, swatch
+from tiersidecar.services.status.page.drawing import STATE_TIERS, Html, join, segment_line, swatch, tag
 from tiersidecar.services.status.page.frame import (
     PER_PAGE,
     facts,
@@ -24,7 +24,6 @@ from tiersidecar.services.status.page.frame import (
     whole_page,
     within,
 )
-from tiersidecar.services.status.page.markup import Html, join, tag
 from tiersidecar.services.status.page.topic_page import offset_text, partition_state
 
 _ABOUT = {"copy": "Remote", "trim": "Local", "expiry": "Kept"}

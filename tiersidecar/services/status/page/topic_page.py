@@ -6,7 +6,7 @@ from tiersidecar.domain.readable import size_text
 from tiersidecar.services.status.anomalies import find_anomalies
 from tiersidecar.services.status.cluster import Cluster, PartitionLine, TopicLine
 from tiersidecar.services.status.page.cluster_page import anomalies_section, topic_state
-from tiersidecar.services.status.page.drawing import tier_line
+from tiersidecar.services.status.page.drawing import Html, join, tag, tier_line
 from tiersidecar.services.status.page.frame import (
     PER_PAGE,
     facts,
@@ -19,7 +19,6 @@ from tiersidecar.services.status.page.frame import (
     whole_page,
     within,
 )
-from tiersidecar.services.status.page.markup import Html, join, tag
 
 
 def topic_page(cluster: Cluster, topic: TopicLine, *, page: int = 1) -> str:
