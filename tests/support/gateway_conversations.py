@@ -58,10 +58,10 @@ from tiersidecar.formats.wire.fetch_responses import FetchResponse, FilledPartit
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.addresses import in_fetch
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsets
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.exchange import Rewrites
-from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
+from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.login import is_no_request
@@ -159,24 +159,18 @@ def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
     everything: Any = tier
     rewrites = frame_rewrites(ADVERTISED, raw_tokens=raw_tokens)
     rewrites[FETCH] = FetchRewrite(
-        judge=everything,
-        deleted=everything,
-        fill=everything,
+        sources=FetchSources(classifier=everything, deleted=everything, fill=everything, sessions=FetchSessions()),
         clock=ManualClock(),
         telemetry=RecordedTelemetry(),
-        remote_max_wait_ms=500,
-        sessions=FetchSessions(),
-        find_addresses=lambda version, response: in_fetch(version, response, ADVERTISED),
         blocking=InlineBlocking(),
+        remote_max_wait_ms=500,
+        find_addresses=lambda version, response: in_fetch(version, response, ADVERTISED),
     )
     rewrites[DELETE_RECORDS] = DeleteRecordsRewrite(
-        tiered=everything,
-        reader=everything,
+        tiers=BothTiers(tiered=everything, reader=everything, offsets=everything, pending=everything),
         state=tier.state,
-        proposals=tier.sidecar,
-        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1)),
+        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1), proposals=tier.sidecar),
         broker=everything,
-        offsets=everything,
         blocking=InlineBlocking(),
         clock=ManualClock(),
         audit=tier.audited,

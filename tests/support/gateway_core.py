@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tiersidecar.services.gateway import audit
-from tiersidecar.services.gateway.conversation import Conversation
+from tiersidecar.services.gateway.conversation import Conversation, ListenerShare
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits
@@ -69,10 +69,12 @@ class Core:
         self._tasks: set[asyncio.Task[None]] = set()
         self.conversation = Conversation(
             state=self.state,
-            traffic=Traffic(listener="GATEWAY"),
-            rewrites=rewrites,
-            limits=limits or GatewayLimits(),
-            memory=self.memory,
+            share=ListenerShare(
+                traffic=Traffic(listener="GATEWAY"),
+                rewrites=rewrites,
+                limits=limits or GatewayLimits(),
+                memory=self.memory,
+            ),
             client=self.client,
             broker=self.broker,
             host=self,

@@ -32,10 +32,10 @@ from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import Holes
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
-from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
+from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
@@ -134,6 +134,10 @@ class World:
     telemetry: RecordedTelemetry
     connection: ConnectionState
 
+    @property
+    def tiers(self) -> BothTiers:
+        return BothTiers(tiered=self.tiered, reader=self.path.reader, offsets=self.offsets, pending=self.pending)
+
     def exchange(self, api_key: int, version: int, body: bytes, connection: ConnectionState | None = None) -> Exchange:
         return Exchange(
             api_key=api_key,
@@ -178,23 +182,25 @@ async def open_world(
             state=state,
             offsets=offsets,
             fetch=FetchRewrite(
-                judge=OutOfRangeClassifier(
-                    tiered=tiered,
-                    reader=path.reader,
-                    state=state,
-                    offsets=offsets,
-                    pending=pending,
-                    holes=Holes(clock, "gateway.hole"),
-                    clock=clock,
+                sources=FetchSources(
+                    classifier=OutOfRangeClassifier(
+                        tiered=tiered,
+                        reader=path.reader,
+                        state=state,
+                        offsets=offsets,
+                        pending=pending,
+                        holes=Holes(clock, "gateway.hole"),
+                        clock=clock,
+                    ),
+                    deleted=DeletedRecords(tiered=tiered, state=state),
+                    fill=FetchFill(fills=fills, reader=path.reader, cold=path.cold, clock=clock, telemetry=telemetry),
+                    sessions=sessions or FetchSessions(),
                 ),
-                deleted=DeletedRecords(tiered=tiered, state=state),
-                fill=FetchFill(fills=fills, reader=path.reader, cold=path.cold, clock=clock, telemetry=telemetry),
                 clock=clock,
                 telemetry=telemetry,
-                remote_max_wait_ms=500,
-                sessions=sessions or FetchSessions(),
-                find_addresses=lambda version, response: (),
                 blocking=blocking or InlineBlocking(),
+                remote_max_wait_ms=500,
+                find_addresses=lambda version, response: (),
             ),
             clock=clock,
             upstream=ScriptedUpstream(partition, ScriptedLocal(log_start=local[0], high_watermark=local[1])),

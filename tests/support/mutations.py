@@ -55,7 +55,7 @@ from tiersidecar.services.gateway import (
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.fetch_fill import BorderTransactions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
-from tiersidecar.services.gateway.fetch_sessions import FetchSession
+from tiersidecar.services.gateway.fetch_state import FetchSession
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords

@@ -82,32 +82,34 @@ class Look:
     stored: StoredObject | None
 
 
-class PartitionLook:
-    """One partition at one moment.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """What is known of a partition when it is looked at.
 
     Of the segments ``doubted`` something is damaged: they stand for no other.  ``leader_epoch`` is the partition's now, None
     where no leader is known: while no segment of that epoch is remote, it may have cut the lineage that the segments tell.
     ``is_native``: the broker itself tiers the topic; ``not_ours``: why its data are not this cluster's.
     """
 
+    segments: Iterable[RemoteLogSegmentMetadata]
+    state: PartitionState
+    trash: Iterable[TrashEntry]
+    leader_epoch: int | None
+    doubted: Iterable[str]
+    is_native: bool
+    not_ours: str
+
+
+class PartitionLook:
+    """One partition at one moment."""
+
     def __init__(
-        self,
-        segments: Iterable[RemoteLogSegmentMetadata],
-        state: PartitionState,
-        trash: Iterable[TrashEntry],
-        leader_epoch: int | None,
-        presence: SegmentPresence,
-        marks: Mapping[str, Mark],
-        desk: RecopyDesk,
-        doubted: Iterable[str],
-        *,
-        is_native: bool,
-        not_ours: str,
+        self, facts: PartitionFacts, *, presence: SegmentPresence, marks: Mapping[str, Mark], desk: RecopyDesk
     ) -> None:
-        self._segments = {format_uuid(segment.remote_log_segment_id.uuid): segment for segment in segments}
-        self._state, self._trash, self._leader_epoch = state, list(trash), leader_epoch
+        self._segments = {format_uuid(segment.remote_log_segment_id.uuid): segment for segment in facts.segments}
+        self._state, self._trash, self._leader_epoch = facts.state, list(facts.trash), facts.leader_epoch
         self._presence, self._marks, self._desk = presence, marks, desk
-        self._doubted, self._is_native, self._not_ours = set(doubted), is_native, not_ours
+        self._doubted, self._is_native, self._not_ours = set(facts.doubted), facts.is_native, facts.not_ours
 
     @property
     def leader_epoch(self) -> int | None:

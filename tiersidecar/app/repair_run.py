@@ -25,7 +25,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.held_lease import HeldLease, claimed_lease
 from tiersidecar.app.reconcile_facts import TopicBounds
 from tiersidecar.app.reconcile_parts import read_owner
-from tiersidecar.app.repair_look import Mark, PartitionLook, drop_marks, put_marks, read_marks
+from tiersidecar.app.repair_look import Mark, PartitionFacts, PartitionLook, drop_marks, put_marks, read_marks
 from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, doubt_of_topic
@@ -247,18 +247,17 @@ class Repairer:
         requested = segments_of(self._session.state.recopies(owner))
         views = await self._session.broker.describe_partitions([owner.topic])
         lives_here = any(view.topic_id_partition.topic_id == owner.topic_id for view in views)
-        return PartitionLook(
-            segments,
-            self._session.state.partition_state(owner),
-            self._session.state.trash(owner),
-            next((view.leader_epoch for view in views if view.topic_id_partition == owner), None),
-            SegmentPresence(store, self._key_prefix),
-            marks,
-            self._desk,
-            self._damaged[owner] | {format_uuid(uuid) for uuid in requested},
+        facts = PartitionFacts(
+            segments=segments,
+            state=self._session.state.partition_state(owner),
+            trash=self._session.state.trash(owner),
+            leader_epoch=next((view.leader_epoch for view in views if view.topic_id_partition == owner), None),
+            doubted=self._damaged[owner] | {format_uuid(uuid) for uuid in requested},
             is_native=await self._is_native(owner.topic),
             not_ours=await self._not_ours(store, owner, lives_here=lives_here),
         )
+        presence = SegmentPresence(store, self._key_prefix)
+        return PartitionLook(facts, presence=presence, marks=marks, desk=self._desk)
 
     async def _is_native(self, topic: str) -> bool:
         configs = await self._session.broker.describe_topic_configs([topic])

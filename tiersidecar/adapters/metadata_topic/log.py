@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 import structlog
 
@@ -135,16 +136,32 @@ async def open_metadata_topic(
     if keeper is not None:
         keeper.keep(replica)
     log = TopicBasedMetadataLog(
-        settings, replica, broker=broker, clock=clock, ids=ids, snapshot=keeper,
-        failpoints=failpoints, knows_txn_index_empty=knows_txn_index_empty,
-        clients=clients
-        or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id),
-    )  # fmt: skip
+        settings,
+        replica,
+        topic=TopicAccess(
+            broker=broker,
+            clients=clients
+            or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id),
+        ),
+        clock=clock,
+        ids=ids,
+        snapshot=keeper,
+        failpoints=failpoints,
+        knows_txn_index_empty=knows_txn_index_empty,
+    )
     try:
         async with running(log.run(), name="metadata log"):
             yield log
     finally:
         await log.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicAccess:
+    """How the topic is reached: ``broker`` makes it and knows its ends, ``clients`` read and write it."""
+
+    broker: TopicBroker
+    clients: TopicClients
 
 
 class TopicBasedMetadataLog(MetadataLookups):
@@ -155,20 +172,19 @@ class TopicBasedMetadataLog(MetadataLookups):
         settings: MetadataTopicSettings,
         replica: MetadataReplica,
         *,
-        broker: TopicBroker,
+        topic: TopicAccess,
         clock: Clock,
         ids: Ids,
         snapshot: SnapshotKeeper | None,
         failpoints: Failpoints,
         knows_txn_index_empty: Callable[[], bool],
-        clients: TopicClients,
     ) -> None:
         super().__init__(replica)
         self._settings, self._clock, self._ids = settings, clock, ids
         self._snapshot, self._failpoints, self._knows_txn_index_empty = snapshot, failpoints, knows_txn_index_empty
-        self._ends = EndOffsets(broker)
-        self._consumers = MetadataConsumers(settings, replica, broker=broker, clients=clients, clock=clock)
-        self._producer = clients.producer()
+        self._ends = EndOffsets(topic.broker)
+        self._consumers = MetadataConsumers(settings, replica, broker=topic.broker, clients=topic.clients, clock=clock)
+        self._producer = topic.clients.producer()
         self._unreachable: str | None = "the metadata topic has not been reached yet"
 
     # -- running

@@ -18,11 +18,11 @@ from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import Holes
 from tiersidecar.services.gateway.addresses import AdvertisedAddresses, in_fetch
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
-from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
+from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
@@ -70,58 +70,56 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO
 def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
     """Of one listener, by API key.  In ``mode: observe`` nothing is written, so a delete is the broker's alone."""
     reader = tier.path.reader
+    tiers = BothTiers(tiered=tier.tiered, reader=reader, offsets=tier.offsets, pending=tier.pending)
     rewrites: dict[int, Rewrite] = {
         ApiKey.FETCH: FetchRewrite(
-            judge=OutOfRangeClassifier(
-                tiered=tier.tiered,
-                reader=reader,
-                state=parts.state,
-                offsets=tier.offsets,
-                pending=tier.pending,
-                holes=tier.holes,
-                clock=parts.clock,
-            ),
-            deleted=DeletedRecords(tiered=tier.tiered, state=parts.state),
-            fill=FetchFill(
-                fills=tier.fills, reader=reader, cold=tier.path.cold, clock=parts.clock, telemetry=parts.telemetry
+            sources=FetchSources(
+                classifier=OutOfRangeClassifier(
+                    tiered=tier.tiered,
+                    reader=reader,
+                    state=parts.state,
+                    offsets=tier.offsets,
+                    pending=tier.pending,
+                    holes=tier.holes,
+                    clock=parts.clock,
+                ),
+                deleted=DeletedRecords(tiered=tier.tiered, state=parts.state),
+                fill=FetchFill(
+                    fills=tier.fills, reader=reader, cold=tier.path.cold, clock=parts.clock, telemetry=parts.telemetry
+                ),
+                sessions=tier.sessions,
             ),
             clock=parts.clock,
             telemetry=parts.telemetry,
-            remote_max_wait_ms=parts.config.remote_fetch_max_wait_ms,
-            sessions=tier.sessions,
-            find_addresses=lambda version, response: in_fetch(version, response, advertised),
             blocking=parts.blocking,
+            remote_max_wait_ms=parts.config.remote_fetch_max_wait_ms,
+            find_addresses=lambda version, response: in_fetch(version, response, advertised),
         ),
         ApiKey.LIST_OFFSETS: ListOffsetsRewrite(
-            tiered=tier.tiered,
-            reader=reader,
+            tiers=tiers,
             timestamps=tier.path.timestamps,
             lineages=parts.lineages,
-            offsets=tier.offsets,
-            pending=tier.pending,
             timeout_ms=parts.config.remote_list_offsets_request_timeout_ms,
             blocking=parts.blocking,
             clock=parts.clock,
         ),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRewrite(
-            tiered=tier.tiered,
-            reader=reader,
+            tiers=tiers,
             lineages=parts.lineages,
-            offsets=tier.offsets,
-            pending=tier.pending,
             blocking=parts.blocking,
             clock=parts.clock,
         ),
     }
     if parts.config.mode is not Mode.OBSERVE:
         rewrites[ApiKey.DELETE_RECORDS] = DeleteRecordsRewrite(
-            tiered=tier.tiered,
-            reader=reader,
+            tiers=tiers,
             state=parts.state,
-            proposals=parts.proposals,
-            proposer=Proposer(cluster_id=parts.identity.cluster_id, broker_id=parts.identity.broker_id),
+            proposer=Proposer(
+                cluster_id=parts.identity.cluster_id,
+                broker_id=parts.identity.broker_id,
+                proposals=parts.proposals,
+            ),
             broker=parts.broker,
-            offsets=tier.offsets,
             blocking=parts.blocking,
             clock=parts.clock,
             audit=tier.audit,

@@ -17,6 +17,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
 
 _KEPT_PARTITIONS = 100_000
 
@@ -127,6 +128,17 @@ class BrokerOffsetsCache:
                 )
         while len(self._known) > _KEPT_PARTITIONS:
             del self._known[next(iter(self._known))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BothTiers:
+    """Where a rewrite learns what either tier has: which partitions are tiered, the remote log, the broker's own offsets, and
+    what is on its way from one tier to the other."""
+
+    tiered: TieredPartitions
+    reader: RemoteLogReader
+    offsets: BrokerOffsetsCache
+    pending: PendingCopies
 
 
 async def check_gap(

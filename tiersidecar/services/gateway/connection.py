@@ -14,13 +14,10 @@ import structlog
 
 from tiersidecar.reading.fair_places import ASKER
 from tiersidecar.services.gateway.audit import AuditTopic, audit_end, audit_refused
-from tiersidecar.services.gateway.conversation import Conversation
-from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
+from tiersidecar.services.gateway.conversation import Conversation, ListenerShare
+from tiersidecar.services.gateway.exchange import Buffer, ConnectionState
 from tiersidecar.services.gateway.host import Refusal
-from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.side import MakeSide, SideEvents
-from tiersidecar.services.gateway.traffic import Traffic
 from tiersidecar.services.gateway.unauthenticated import PendingLogin
 from tiersidecar.services.least_pace import LeastPace
 
@@ -41,17 +38,15 @@ class GatewayConnection:
         *,
         client_address: str,
         login: PendingLogin,
-        traffic: Traffic,
-        rewrites: Rewrites,
-        limits: GatewayLimits,
-        memory: ResponseMemory,
+        share: ListenerShare,
         make_client: MakeSide,
         make_broker: MakeSide,
         audit: AuditTopic,
         monotonic_s: Callable[[], float],
         when_closed: Callable[[GatewayConnection], None],
     ) -> None:
-        self._traffic, self._limits, self._audit = traffic, limits, audit
+        limits = share.limits
+        self._traffic, self._limits, self._audit = share.traffic, limits, audit
         self._monotonic_s, self._when_closed = monotonic_s, when_closed
         self._task: asyncio.Task[None] | None = None
         self._closed_s: float | None = None
@@ -65,10 +60,7 @@ class GatewayConnection:
         self.broker = make_broker(self._events_of("broker", self._broker_data))
         self._conversation = Conversation(
             state=self._state,
-            traffic=traffic,
-            rewrites=rewrites,
-            limits=limits,
-            memory=memory,
+            share=share,
             client=self.client,
             broker=self.broker,
             host=self,

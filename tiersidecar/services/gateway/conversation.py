@@ -16,6 +16,7 @@ import os
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tiersidecar.formats.wire.cursor import Cursor
@@ -64,6 +65,16 @@ _LARGE_BYTES = 64 * 1024
 """From here on it matters that no client waits for the end of a response, and that its memory is not ours."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerShare:
+    """What all conversations of one listener share."""
+
+    traffic: Traffic
+    rewrites: Rewrites
+    limits: GatewayLimits
+    memory: ResponseMemory
+
+
 class Conversation:
     """Implements :class:`Upstream` for its rewrites.  SASL tokens may go without headers where the rewrite of SaslHandshake has
     version 0, which begins them."""
@@ -72,21 +83,18 @@ class Conversation:
         self,
         *,
         state: ConnectionState,
-        traffic: Traffic,
-        rewrites: Rewrites,
-        limits: GatewayLimits,
-        memory: ResponseMemory,
+        share: ListenerShare,
         client: End,
         broker: End,
         host: Host,
         login: LoginWatch | None = None,
         new_id: Callable[[], int] | None = None,
     ) -> None:
-        self._state, self._traffic, self._limits = state, traffic, limits
-        self._memory = memory.part(lambda: self.asker)
-        self._rewrites = {key: (rewrite, rewrite.versions()) for key, rewrite in rewrites.items()}
+        self._state, self._traffic, self._limits = state, share.traffic, share.limits
+        self._memory = share.memory.part(lambda: self.asker)
+        self._rewrites = {key: (rewrite, rewrite.versions()) for key, rewrite in share.rewrites.items()}
         self._client, self._broker, self._host, self._login = client, broker, host, login or LoggedIn()
-        handshake = rewrites.get(ApiKey.SASL_HANDSHAKE)
+        handshake = share.rewrites.get(ApiKey.SASL_HANDSHAKE)
         self._raw_tokens = handshake is not None and 0 in handshake.versions()
         self._new_id = new_id or _random_ids().__next__
         self._pending: deque[Pending] = deque()

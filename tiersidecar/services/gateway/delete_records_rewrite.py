@@ -33,10 +33,9 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.proposals import Propose
 from tiersidecar.ports.state_log import StateChanges, StateLog
 from tiersidecar.ports.state_records import Leases
-from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete, audit_deletes
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
 from tiersidecar.services.gateway.exchange import DeleteAsked, Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     RowKey,
@@ -45,7 +44,7 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, TieredView
+from tiersidecar.services.gateway.tiered_partitions import TieredView
 
 log = structlog.get_logger(__name__)
 
@@ -69,10 +68,11 @@ class SaidState(StateLog, StateChanges, Leases, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposer:
-    """Who we are: cluster, and the broker that we stand in front of."""
+    """Who we are: cluster, and the broker that we stand in front of; and where we propose."""
 
     cluster_id: str
     broker_id: BrokerId
+    proposals: Propose
 
 
 class _Leaders:
@@ -129,21 +129,17 @@ class DeleteRecordsRewrite(Rewrite):
     def __init__(
         self,
         *,
-        tiered: TieredPartitions,
-        reader: RemoteLogReader,
+        tiers: BothTiers,
         state: SaidState,
-        proposals: Propose,
         proposer: Proposer,
         broker: DescribePartitions,
-        offsets: BrokerOffsetsCache,
         blocking: Blocking,
         clock: Clock,
         audit: AuditTopic = NO_AUDIT_TOPIC,
     ) -> None:
-        self._tiered, self._reader, self._state, self._blocking = tiered, reader, state, blocking
-        self._broker, self._offsets = broker, offsets
-        self._audit = audit
-        self._clock, self._proposals, self._proposer = clock, proposals, proposer
+        self._tiered, self._reader, self._offsets = tiers.tiered, tiers.reader, tiers.offsets
+        self._state, self._proposer, self._broker = state, proposer, broker
+        self._blocking, self._clock, self._audit = blocking, clock, audit
         self._epochs: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def versions(self) -> range:
@@ -265,7 +261,7 @@ class DeleteRecordsRewrite(Rewrite):
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error=error)
         if not delete.is_said(known):
             self._require_decider(view)
-            await self._proposals.propose(
+            await self._proposer.proposals.propose(
                 DeleteProposal(
                     cluster_id=self._proposer.cluster_id,
                     topic_id_partition=partition,

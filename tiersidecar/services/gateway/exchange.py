@@ -9,16 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.services.gateway.fetch_state import Answered, FetchSession, InHand
 from tiersidecar.services.gateway.login import Login
 from tiersidecar.services.gateway.tiered_partitions import Asker
-
-if TYPE_CHECKING:
-    from tiersidecar.services.gateway.fetch_in_hand import Answered, InHand
-    from tiersidecar.services.gateway.fetch_sessions import FetchSession
 
 Buffer = bytes | bytearray | memoryview
 """Bytes on their way; a caller that passes them on no longer changes them."""

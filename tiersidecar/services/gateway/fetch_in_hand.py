@@ -10,21 +10,19 @@ may be anybody's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tiersidecar.formats.wire.cursor import Replacement
 from tiersidecar.formats.wire.fetch_requests import (
     FetchPartition,
     FetchRequest,
     PartitionKey,
     read_fetch_request,
 )
-from tiersidecar.formats.wire.fetch_responses import FetchedPartition, FetchResponse
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
-from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeClassifier
+from tiersidecar.services.gateway.fetch_state import Answered, Expected, InHand
+from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 
 _MOST_KEPT_BYTES = 4096
 """Of an answer, for each connection."""
@@ -34,44 +32,13 @@ _HOLDS_S = 0.1
 """How long a judgement may wait for the broker: what is older is made anew."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """What the broker said to a Fetch that is changed: ``rows`` are the partitions to change, in its order, all of them out of
-    range where nothing is withheld; ``addresses`` the gateways' in place of the brokers'."""
-
-    version: int
-    response: bytes | memoryview
-    fetched: FetchResponse
-    rows: Sequence[FetchedPartition]
-    addresses: Sequence[Replacement]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
-    """What is to be filled if the broker's answer is ``answered``: ``judged`` at ``since_s``, for what was ``asked``."""
-
-    answered: Answered
-    asked: Mapping[PartitionKey, FetchPartition]
-    judged: Mapping[PartitionKey, Judged]
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class InHand:
-    """A Fetch that was read before the broker answered it."""
-
-    exchange: Exchange
-    request: FetchRequest
-    expected: Expected | None = None
-
-
 class FetchesInHand:
     """At most one of each connection, since Fetch is ``alone``."""
 
     def __init__(
-        self, *, judge: OutOfRangeClassifier, sessions: FetchSessions, clock: Clock, blocking: Blocking
+        self, *, classifier: OutOfRangeClassifier, sessions: FetchSessions, clock: Clock, blocking: Blocking
     ) -> None:
-        self._judge, self._sessions, self._clock, self._blocking = judge, sessions, clock, blocking
+        self._classifier, self._sessions, self._clock, self._blocking = classifier, sessions, clock, blocking
 
     def read(self, exchange: Exchange) -> FetchRequest:
         """The request, read once.
@@ -83,7 +50,7 @@ class FetchesInHand:
         if known is not None:
             return known
         request = read_fetch_request(exchange.request, exchange.api_version)
-        exchange.connection.fetch_in_hand = InHand(exchange, request)
+        exchange.connection.fetch_in_hand = InHand(exchange.request, request)
         return request
 
     def is_to_be_read_apart(self, exchange: Exchange) -> bool:
@@ -97,7 +64,7 @@ class FetchesInHand:
             MalformedMessageError: it is no Fetch request.
         """
         request = await self._blocking.run(read_fetch_request, exchange.request, exchange.api_version)
-        exchange.connection.fetch_in_hand = InHand(exchange, request)
+        exchange.connection.fetch_in_hand = InHand(exchange.request, request)
 
     def expect(self, exchange: Exchange) -> None:
         """Judge the partitions that were out of range the last time, by what is remembered.
@@ -119,10 +86,10 @@ class FetchesInHand:
                 return
             asked[row.key] = partition
         asked = {row.key: asked[row.key] for row in answered.rows}
-        judged = self._judge.judge_at_once(asked, exchange.connection.asker)
+        judged = self._classifier.judge_at_once(asked, exchange.connection.asker)
         if judged is not None:
             expected = Expected(answered=answered, asked=asked, judged=judged, since_s=self._clock.monotonic_s())
-            exchange.connection.fetch_in_hand = InHand(exchange, request, expected)
+            exchange.connection.fetch_in_hand = InHand(exchange.request, request, expected)
 
     def take(self, exchange: Exchange) -> InHand:
         """What is known of a request that the broker has answered.
@@ -132,11 +99,11 @@ class FetchesInHand:
         """
         request = self.read(exchange)
         in_hand, exchange.connection.fetch_in_hand = exchange.connection.fetch_in_hand, None
-        return InHand(exchange, request) if in_hand is None else in_hand
+        return InHand(exchange.request, request) if in_hand is None else in_hand
 
     def _known(self, exchange: Exchange) -> FetchRequest | None:
         in_hand = exchange.connection.fetch_in_hand
-        return in_hand.request if in_hand is not None and in_hand.exchange is exchange else None
+        return in_hand.request if in_hand is not None and in_hand.body is exchange.request else None
 
     def has_come(self, expected: Expected, response: memoryview) -> bool:
         """Whether the broker's answer is the expected one, and has come soon enough."""

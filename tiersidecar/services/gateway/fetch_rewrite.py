@@ -45,8 +45,9 @@ from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewrite, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
-from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, is_large, remember
+from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, is_large, remember
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions, check_all_asked
+from tiersidecar.services.gateway.fetch_state import Answered, Expected
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeClassifier
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 
@@ -114,6 +115,17 @@ _ASKED_AGAIN = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSources:
+    """What a Fetch is answered from beside the broker's own answer: ``classifier`` decides what an offset out of range means,
+    ``deleted`` withholds, ``fill`` reads the remote tier, ``sessions`` has what clients ask for without repeating it."""
+
+    classifier: OutOfRangeClassifier
+    deleted: DeletedRecords
+    fill: FetchFill
+    sessions: FetchSessions
+
+
 class FetchRewrite(Rewrite):
     """Of Fetch."""
 
@@ -123,21 +135,20 @@ class FetchRewrite(Rewrite):
     def __init__(
         self,
         *,
-        judge: OutOfRangeClassifier,
-        deleted: DeletedRecords,
-        fill: FetchFill,
+        sources: FetchSources,
         clock: Clock,
         telemetry: Telemetry,
-        remote_max_wait_ms: int,
-        sessions: FetchSessions,
-        find_addresses: FindAddresses,
         blocking: Blocking,
+        remote_max_wait_ms: int,
+        find_addresses: FindAddresses,
     ) -> None:
-        self._judge, self._fill, self._clock, self._telemetry = judge, fill, clock, telemetry
-        self._deleted = deleted
-        self._remote_max_wait_ms = remote_max_wait_ms
-        self._sessions, self._find_addresses = sessions, find_addresses
-        self._in_hand = FetchesInHand(judge=judge, sessions=sessions, clock=clock, blocking=blocking)
+        self._classifier, self._deleted = sources.classifier, sources.deleted
+        self._fill, self._sessions = sources.fill, sources.sessions
+        self._clock, self._telemetry = clock, telemetry
+        self._remote_max_wait_ms, self._find_addresses = remote_max_wait_ms, find_addresses
+        self._in_hand = FetchesInHand(
+            classifier=sources.classifier, sessions=sources.sessions, clock=clock, blocking=blocking
+        )
         for verdict in OutOfRange:  # a series that begins with its first event shows no increase
             telemetry.count(GATEWAY_OUT_OF_RANGE, 0, outcome=verdict.name.lower())
 
@@ -148,7 +159,7 @@ class FetchRewrite(Rewrite):
     def prepare(self, exchange: Exchange) -> Rewritten:
         """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
         connection = exchange.connection
-        connection.asker.asked_at, connection.asked_s = self._judge.now(), self._clock.monotonic_s()
+        connection.asker.asked_at, connection.asked_s = self._classifier.now(), self._clock.monotonic_s()
         position = session_epoch_position(exchange.api_version)
         if position is None or exchange.request[position : position + len(_NEW_SESSION)] != _NEW_SESSION:
             return None
@@ -210,7 +221,7 @@ class FetchRewrite(Rewrite):
             return _replaced(answered, {**dict.fromkeys(known, _ASKED_AGAIN), **withheld})
         remember(exchange.connection, answered)
         out_of_range = _OutOfRange(exchange, request, fetched, known, withheld)
-        judged = self._judge.judge_at_once(known, exchange.connection.asker)
+        judged = self._classifier.judge_at_once(known, exchange.connection.asker)
         answers = None if judged is None else self._fill_at_once(out_of_range, judged)
         if answers is not None:
             return _replaced(answered, {**answers, **withheld})
@@ -237,7 +248,7 @@ class FetchRewrite(Rewrite):
     def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
         """None if not all of it has been read, or a topic has been made anew since it was judged."""
         answered = expected.answered
-        if not self._judge.is_still_of(expected.judged, exchange.connection.asker):
+        if not self._classifier.is_still_of(expected.judged, exchange.connection.asker):
             return None
         out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked, {})
         answers = self._fill_at_once(out_of_range, expected.judged)
@@ -274,7 +285,7 @@ class FetchRewrite(Rewrite):
         request, fetched = out_of_range.request, out_of_range.fetched
         began_s = self._clock.monotonic_s()
         asker = out_of_range.exchange.connection.asker
-        judged = await self._judge.judge(out_of_range.asked, asker)
+        judged = await self._classifier.judge(out_of_range.asked, asker)
         for one in judged.values():
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
         patience = decide_patience(
@@ -290,7 +301,7 @@ class FetchRewrite(Rewrite):
                 answers[key] = _ASKED_AGAIN
         if not out_of_range.withheld and _is_held(fetched.partitions, judged, answers):
             await self._hold(answers, patience, began_s)
-        if not self._judge.is_still_of(judged, asker):
+        if not self._classifier.is_still_of(judged, asker):
             return dict.fromkeys(out_of_range.asked, _ASKED_AGAIN)
         return {**answers, **out_of_range.withheld}
 

@@ -14,6 +14,7 @@ from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest
 from tiersidecar.formats.wire.fetch_responses import NO_ERROR, FetchResponse
 from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.services.gateway.exchange import ConnectionState
+from tiersidecar.services.gateway.fetch_state import FetchSession
 
 MAX_SESSION_PARTITIONS = 200_000
 """Of all clients together: about 40 MB.  Past it new sessions are refused, and those clients repeat all their partitions."""
@@ -29,21 +30,6 @@ def check_all_asked(response: FetchResponse, asked: Mapping[PartitionKey, FetchP
     for row in response.partitions:
         if row.key not in asked:
             raise UnaskedAnswerError(f"Fetch: of {row.key} nothing was asked")
-
-
-class FetchSession:
-    """The partitions of one session, as they were last asked for."""
-
-    __slots__ = ("__weakref__", "partitions")
-
-    def __init__(self, partitions: dict[PartitionKey, FetchPartition]) -> None:
-        self.partitions = partitions
-
-    def update(self, request: FetchRequest) -> None:
-        """Take in an incremental request."""
-        self.partitions.update(request.partitions)
-        for key in request.forgotten:
-            self.partitions.pop(key, None)
 
 
 class FetchSessions:

@@ -15,10 +15,8 @@ from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.reading.remote_log_reader import RemoteLogReader
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache, check_gap
+from tiersidecar.services.gateway.broker_offsets import BothTiers, check_gap
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,
@@ -28,7 +26,7 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import Asker, TieredPartitions
+from tiersidecar.services.gateway.tiered_partitions import Asker
 
 _LEAST_REPLICA = 0
 _BROKER_WAITS_S = 0.0
@@ -45,16 +43,13 @@ class OffsetForLeaderEpochRewrite(Rewrite):
     def __init__(
         self,
         *,
-        tiered: TieredPartitions,
-        reader: RemoteLogReader,
+        tiers: BothTiers,
         lineages: LineageSource,
-        offsets: BrokerOffsetsCache,
-        pending: PendingCopies,
         blocking: Blocking,
         clock: Clock,
     ) -> None:
-        self._tiered, self._reader, self._lineages = tiered, reader, lineages
-        self._offsets, self._pending, self._blocking, self._clock = offsets, pending, blocking, clock
+        self._tiered, self._reader, self._lineages = tiers.tiered, tiers.reader, lineages
+        self._offsets, self._pending, self._blocking, self._clock = tiers.offsets, tiers.pending, blocking, clock
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""

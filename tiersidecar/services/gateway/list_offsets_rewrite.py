@@ -13,12 +13,10 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache, check_gap
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets, check_gap
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,
@@ -28,7 +26,7 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import Asker, TieredPartitions
+from tiersidecar.services.gateway.tiered_partitions import Asker
 
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
@@ -54,19 +52,16 @@ class ListOffsetsRewrite(Rewrite):
     def __init__(
         self,
         *,
-        tiered: TieredPartitions,
-        reader: RemoteLogReader,
+        tiers: BothTiers,
         timestamps: TimestampLookup,
         lineages: LineageSource,
-        offsets: BrokerOffsetsCache,
-        pending: PendingCopies,
         timeout_ms: int,
         blocking: Blocking,
         clock: Clock,
     ) -> None:
-        self._tiered, self._reader, self._timestamps, self._lineages = tiered, reader, timestamps, lineages
-        self._offsets, self._pending, self._timeout_ms, self._blocking = offsets, pending, timeout_ms, blocking
-        self._clock = clock
+        self._tiered, self._reader, self._timestamps, self._lineages = tiers.tiered, tiers.reader, timestamps, lineages
+        self._offsets, self._pending, self._timeout_ms = tiers.offsets, tiers.pending, timeout_ms
+        self._blocking, self._clock = blocking, clock
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""

@@ -18,6 +18,7 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.descriptors import are_few
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.connection import GatewayConnection
+from tiersidecar.services.gateway.conversation import ListenerShare
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.response_memory import ResponseMemory
@@ -286,10 +287,7 @@ class _Clients:
         connection = GatewayConnection(
             client_address=f"{arrived.ip}:{arrived.port}",
             login=login,
-            traffic=self.traffic,
-            rewrites=self.rewrites,
-            limits=self.limits,
-            memory=self.memory,
+            share=ListenerShare(traffic=self.traffic, rewrites=self.rewrites, limits=self.limits, memory=self.memory),
             make_client=self.make_client,
             make_broker=self.make_broker,
             audit=self.audit,

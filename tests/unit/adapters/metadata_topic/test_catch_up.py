@@ -13,7 +13,7 @@ from tests.support.metadata_events import FINISHED, added, updated
 from tests.support.scripted import ScriptedBroker
 from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner
 from tests.unit.adapters.no_clients import NoClients
-from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
+from tiersidecar.adapters.metadata_topic.log import TopicAccess, TopicBasedMetadataLog
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -40,8 +40,8 @@ class Behind:
             bootstrap_servers="broker:1", topic="metadata", partitions=1, consume_wait_ms=consume_wait_ms
         )
         self.log = TopicBasedMetadataLog(
-            settings, self.topic.replica, broker=self.broker, clock=ManualClock(), ids=None, snapshot=None,  # type: ignore[arg-type]
-            failpoints=NO_FAILPOINTS, knows_txn_index_empty=lambda: True, clients=NoClients(),
+            settings, self.topic.replica, topic=TopicAccess(broker=self.broker, clients=NoClients()), clock=ManualClock(),
+            ids=None, snapshot=None, failpoints=NO_FAILPOINTS, knows_txn_index_empty=lambda: True,  # type: ignore[arg-type]
         )  # fmt: skip
         self.log._unreachable = None  # as after the first contact, which nobody makes here
         self.say_end()

@@ -208,13 +208,10 @@ def deletes(world: World) -> tuple[DeleteRecordsRewrite, LeadersSidecar]:
     sidecar = LeadersSidecar(broker=world.broker, state=world.state, clock=SystemClock(), delays=delays)
     sidecar.tiers(led_in(world, ASKED_AT))
     rewrite = DeleteRecordsRewrite(
-        tiered=world.tiered,
-        reader=world.path.reader,
+        tiers=world.tiers,
         state=world.state,
-        proposals=sidecar,
-        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1)),
+        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1), proposals=sidecar),
         broker=world.broker,
-        offsets=world.offsets,
         blocking=InlineBlocking(),
         clock=SystemClock(),
     )

@@ -20,6 +20,7 @@ from tests.unit.services.gateway.test_crowded_requests import message
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.formats.wire.delete_records import check_each_partition_once
 from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import Rewrite, Rewrites
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
@@ -39,11 +40,8 @@ def rewrites() -> Rewrites:
     tier = FillsAll()
     anything: Any = tier
     common: Any = {
-        "tiered": anything,
-        "reader": anything,
+        "tiers": BothTiers(tiered=anything, reader=anything, offsets=anything, pending=anything),
         "lineages": anything,
-        "offsets": anything,
-        "pending": anything,
         "blocking": InlineBlocking(),
         "clock": SystemClock(),
     }

@@ -27,7 +27,7 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.messages import read_exchange, write_rows
 
@@ -134,15 +134,21 @@ async def test_a_delete_of_all_partitions_asks_once_for_their_leaders() -> None:
             broker.log_starts[one], broker.last_stable_offsets[one] = 200, 246
         bounds: Any = FillsAll()
         rewrite: Any = DeleteRecordsRewrite(
-            tiered=world.tiered,
-            reader=bounds,
-            state=world.state,
-            proposals=LeadersSidecar(
-                broker=broker, state=world.state, clock=clock, delays=TrashDelays(retention_ms=2_000, user_ms=1_000)
+            tiers=BothTiers(
+                tiered=world.tiered,
+                reader=bounds,
+                offsets=BrokerOffsetsCache(broker=broker, clock=clock),
+                pending=world.pending,
             ),
-            proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1)),
+            state=world.state,
+            proposer=Proposer(
+                cluster_id=CLUSTER,
+                broker_id=BrokerId(1),
+                proposals=LeadersSidecar(
+                    broker=broker, state=world.state, clock=clock, delays=TrashDelays(retention_ms=2_000, user_ms=1_000)
+                ),
+            ),
             broker=broker,
-            offsets=BrokerOffsetsCache(broker=broker, clock=clock),
             blocking=InlineBlocking(),
             clock=clock,
         )

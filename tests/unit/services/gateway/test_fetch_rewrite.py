@@ -47,7 +47,8 @@ from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANG
 from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.exchange import ConnectionState
-from tiersidecar.services.gateway.fetch_sessions import FetchSession, FetchSessions
+from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.fetch_state import FetchSession
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
 
 END, LOCAL_START, HIGH_WATERMARK, FILL_BYTES = 245, 200, 246, 3000

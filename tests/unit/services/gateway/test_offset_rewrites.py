@@ -106,12 +106,9 @@ async def row_after(
 
 def list_offsets(world: World, lineages: FixedLineage | None = None, timeout_ms: int = 30_000) -> ListOffsetsRewrite:
     return ListOffsetsRewrite(
-        tiered=world.tiered,
-        reader=world.path.reader,
+        tiers=world.tiers,
         timestamps=world.path.timestamps,
         lineages=lineages or FixedLineage((0, 0)),
-        offsets=world.offsets,
-        pending=world.pending,
         timeout_ms=timeout_ms,
         blocking=InlineBlocking(),
         clock=world.clock,
@@ -318,11 +315,8 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(leader_epoch: int, expecte
 
 def leader_epochs(world: World, lineages: FixedLineage) -> OffsetForLeaderEpochRewrite:
     return OffsetForLeaderEpochRewrite(
-        tiered=world.tiered,
-        reader=world.path.reader,
+        tiers=world.tiers,
         lineages=lineages,
-        offsets=world.offsets,
-        pending=world.pending,
         blocking=InlineBlocking(),
         clock=world.clock,
     )
@@ -390,13 +384,10 @@ async def deleted(
     if lease is not None:
         world.state.leases["1"] = lease
     rewrite = DeleteRecordsRewrite(
-        tiered=world.tiered,
-        reader=world.path.reader,
+        tiers=world.tiers,
         state=world.state,
-        proposals=sidecar,
-        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1)),
+        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1), proposals=sidecar),
         broker=world.broker,
-        offsets=world.offsets,
         blocking=InlineBlocking(),
         clock=SystemClock(),
     )
