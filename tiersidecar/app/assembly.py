@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import fields
 
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.reading.index_blobs import IndexBlobReader
@@ -46,5 +45,32 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         edges=opened.edges,
         forget=lineages.forget,
     )
-    shared = {field.name: getattr(opened, field.name) for field in fields(Opened)}
-    return Parts(**shared, manifests=manifests, lineages=lineages, policies=policies, roster=roster)
+    return Parts(
+        config=opened.config,
+        tuning=opened.tuning,
+        roles=opened.roles,
+        identity=opened.identity,
+        kafka_version=opened.kafka_version,
+        table=opened.table,
+        status=opened.status,
+        log_dirs=opened.log_dirs,
+        pins=opened.pins,
+        journal=opened.journal,
+        trash_clock=opened.trash_clock,
+        broker=opened.broker,
+        store=opened.store,
+        key_ring=opened.key_ring,
+        metadata=opened.metadata,
+        state=opened.state,
+        proposals=opened.proposals,
+        blocking=opened.blocking,
+        clock=opened.clock,
+        ids=opened.ids,
+        failpoints=opened.failpoints,
+        telemetry=opened.telemetry,
+        commits=opened.commits,
+        manifests=manifests,
+        lineages=lineages,
+        policies=policies,
+        roster=roster,
+    )

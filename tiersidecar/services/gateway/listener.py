@@ -153,11 +153,11 @@ class _Clients:
     telemetry: Telemetry
     unauthenticated: Unauthenticated
     audit: AuditTopic
-    logins: ListenerLogins = field(default_factory=ListenerLogins)
-    per_ip: Counter[str] = field(default_factory=Counter)
-    connections: dict[GatewayConnection, str] = field(default_factory=dict)
-    connecting: set[asyncio.Task[None]] = field(default_factory=set)
-    told_s: float = float("-inf")
+    logins: ListenerLogins = field(init=False, default_factory=ListenerLogins)
+    per_ip: Counter[str] = field(init=False, default_factory=Counter)
+    connections: dict[GatewayConnection, str] = field(init=False, default_factory=dict)
+    connecting: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+    told_s: float = field(init=False, default=float("-inf"))
     waiting: WaitingLine = field(init=False)
     left_open: LeftOpen = field(init=False)
     traffic: Traffic = field(init=False)

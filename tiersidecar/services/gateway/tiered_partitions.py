@@ -3,7 +3,8 @@
 A broker gives records that nobody may have any more (DESIGN.md section 5): it writes its log start down once a minute, and
 after a crash it begins again below what a user, or retention, has deleted, until the leader's sidecar has trimmed it once more.
 The remote log start is known here, in memory, as far as this process has read the state topic.  Of which history it is, the
-batch itself tells: its leader epoch.  So an election that is not known here yet sends nobody past what the new leader has written.
+batch itself tells: its leader epoch.  So an election that is not known here yet sends nobody past what the new leader
+has written.
 """
 
 from __future__ import annotations
