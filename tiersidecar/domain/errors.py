@@ -1,17 +1,39 @@
-"""The one error tree of tiersidecar: fields first, the sentence from ``__str__``.
+"""The one error tree of tiersidecar: an error is its fields, and a sentence made of them.
 
 Every error belongs to one fate, decided by its base class and nowhere else (STYLE.md, tasks and supervision):
 
 * ``RetriableError``: back off with jitter and try again;
 * ``PartitionHaltedError``: this partition is parked with its reason; the others go on;
 * ``FatalError``: the process ends non-zero.
+
+docs/operations/errors.md has a row for each: message, cause and remedy.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, dataclass_transform
 
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
 class TiersidecarError(Exception):
-    """Base of all errors that tiersidecar raises on purpose."""
+    """Base of all errors that tiersidecar raises on purpose.
+
+    A subclass is a dataclass without further words; ``message`` is its sentence, with the fields' names in braces.
+    """
+
+    _message: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, message: str | None = None) -> None:
+        if message is not None:
+            cls._message = message
+        dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
+
+    def __str__(self) -> str:
+        return self._message.format_map(vars(self))
 
 
 class RetriableError(TiersidecarError):
@@ -24,22 +46,36 @@ class PartitionHaltedError(TiersidecarError):
     ``is_watched``: whoever mends it does so outside, and it is looked for as often as after an error that mends itself.
     """
 
-    is_watched = False
+    is_watched: ClassVar[bool] = False
 
 
 class FatalError(TiersidecarError):
     """The process must not go on: wrong configuration, wrong cluster, wrong partition count."""
 
 
-class StoreError(RetriableError):
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Because:
+    reason: str
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _AtPath:
+    path: str
+    reason: str
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _OfSubject:
+    subject: str
+    reason: str
+
+
+class StoreError(RetriableError, message="store could not {verb} {key!r}: {reason}"):
     """The object store did not do what was asked.  ``key`` names the object or prefix."""
 
-    def __init__(self, *, verb: str, key: str, reason: str) -> None:
-        super().__init__(verb, key, reason)
-        self.verb, self.key, self.reason = verb, key, reason
-
-    def __str__(self) -> str:
-        return f"store could not {self.verb} {self.key!r}: {self.reason}"
+    verb: str
+    key: str
+    reason: str
 
 
 class ObjectNotFoundError(StoreError):
@@ -62,125 +98,79 @@ class StoreStalledError(StoreError):
     """The object store neither answered nor failed in time, and the request was given up (U1)."""
 
 
-class SourceStalledError(RetriableError):
+class SourceStalledError(
+    RetriableError,
+    message="upload of {key!r} was given up: reading what it is made of has not moved for {waited_s:g} s",
+):
     """The upload of ``key`` was given up, because what was to be stored did not come: the disk of a log dir hangs."""
 
-    def __init__(self, *, key: str, waited_s: float) -> None:
-        super().__init__(key, waited_s)
-        self.key, self.waited_s = key, waited_s
-
-    def __str__(self) -> str:
-        return f"upload of {self.key!r} was given up: reading what it is made of has not moved for {self.waited_s:g} s"
+    key: str
+    waited_s: float
 
 
-class BrokerUnreachableError(RetriableError):
+class BrokerUnreachableError(RetriableError, message="broker at {address} could not be reached: {reason}"):
     """The broker did not answer, or refused the connection."""
 
-    def __init__(self, *, address: str, reason: str) -> None:
-        super().__init__(address, reason)
-        self.address, self.reason = address, reason
-
-    def __str__(self) -> str:
-        return f"broker at {self.address} could not be reached: {self.reason}"
+    address: str
+    reason: str
 
 
-class BrokerRefusedError(RetriableError):
+class BrokerRefusedError(RetriableError, message="broker refused {api} for {subject}: {error}"):
     """The broker answered a request with an error code.  ``error`` is Kafka's name of it."""
 
-    def __init__(self, *, api: str, subject: str, error: str, retriable: bool = True) -> None:
-        super().__init__(api, subject, error)
-        self.api, self.subject, self.error, self.retriable = api, subject, error, retriable
-
-    def __str__(self) -> str:
-        return f"broker refused {self.api} for {self.subject}: {self.error}"
+    api: str
+    subject: str
+    error: str
+    retriable: bool = True
 
 
-class HistoryChangedError(RetriableError):
+class HistoryChangedError(
+    RetriableError,
+    message="{subject} got another history below {end_offset} while it was read (unclean election)",
+):
     """Leaders were elected whose log is another one below the end of the remote tier, after a reader had looked."""
 
-    def __init__(self, *, subject: str, end_offset: int) -> None:
-        super().__init__(subject, end_offset)
-        self.subject, self.end_offset = subject, end_offset
-
-    def __str__(self) -> str:
-        return f"{self.subject} got another history below {self.end_offset} while it was read (unclean election)"
+    subject: str
+    end_offset: int
 
 
-class MetadataNotReadyError(RetriableError):
+class MetadataNotReadyError(RetriableError, message="remote log metadata of {subject} is not ready yet"):
     """Remote log metadata of the partition has not been replayed yet (S-096)."""
 
-    def __init__(self, *, subject: str) -> None:
-        super().__init__(subject)
-        self.subject = subject
-
-    def __str__(self) -> str:
-        return f"remote log metadata of {self.subject} is not ready yet"
+    subject: str
 
 
-class PublishTimeoutError(RetriableError):
+class PublishTimeoutError(RetriableError, message="event of {subject} was not read back within {waited_ms} ms"):
     """A published event was not read back in time (S-092); whether it is durable is unknown."""
 
-    def __init__(self, *, subject: str, waited_ms: int) -> None:
-        super().__init__(subject, waited_ms)
-        self.subject, self.waited_ms = subject, waited_ms
-
-    def __str__(self) -> str:
-        return f"event of {self.subject} was not read back within {self.waited_ms} ms"
+    subject: str
+    waited_ms: int
 
 
-class LeaseHeldError(RetriableError):
+class LeaseHeldError(RetriableError, message="the lease {name!r} is held by {holder}"):
     """Another process holds the lease, or has taken it over."""
 
-    def __init__(self, *, name: str, holder: str) -> None:
-        super().__init__(name, holder)
-        self.name, self.holder = name, holder
-
-    def __str__(self) -> str:
-        return f"the lease {self.name!r} is held by {self.holder}"
+    name: str
+    holder: str
 
 
-class SegmentNotReadyError(RetriableError):
+class SegmentNotReadyError(_AtPath, RetriableError, message="segment {path} is not ready to be copied: {reason}"):
     """A sealed segment lacks something that the broker is still writing, such as its producer snapshot."""
 
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return f"segment {self.path} is not ready to be copied: {self.reason}"
-
-
-class SegmentChangedError(RetriableError):
+class SegmentChangedError(_AtPath, RetriableError, message="segment {path} changed while it was copied: {reason}"):
     """The files of a segment changed while it was copied: truncated, deleted or rewritten (DESIGN.md, pin)."""
 
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return f"segment {self.path} changed while it was copied: {self.reason}"
-
-
-class PinError(RetriableError):
+class PinError(_AtPath, RetriableError, message="pin {path}: {reason}"):
     """Links to a segment could not be made or removed (docs/design/0004-pins.md)."""
 
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return f"pin {self.path}: {self.reason}"
-
-
-class QuotaExceededError(RetriableError):
+class QuotaExceededError(RetriableError, message="{what} is exhausted: try again in {retry_after_ms} ms"):
     """A read was shed because a pool or the fetch quota is exhausted (S-138, S-140)."""
 
-    def __init__(self, *, what: str, retry_after_ms: int) -> None:
-        super().__init__(what, retry_after_ms)
-        self.what, self.retry_after_ms = what, retry_after_ms
-
-    def __str__(self) -> str:
-        return f"{self.what} is exhausted: try again in {self.retry_after_ms} ms"
+    what: str
+    retry_after_ms: int
 
 
 class NoMemoryLeftError(QuotaExceededError):
@@ -195,247 +185,175 @@ class NotSmallError(TiersidecarError):
     """A record batch does not open to little: it is opened elsewhere, in pieces (``reading/opening.py``)."""
 
 
-class TooLargeToOpenError(TiersidecarError):
+class TooLargeToOpenError(
+    TiersidecarError,
+    message="a record batch takes {wanted_bytes} bytes to open, and read.opened.memory.bytes is {most_bytes}: raise it, "
+    "or read the batches as they are stored",
+):
     """A record batch that takes more memory to open than there is for all of them."""
 
-    def __init__(self, *, wanted_bytes: int, most_bytes: int) -> None:
-        super().__init__(wanted_bytes, most_bytes)
-        self.wanted_bytes, self.most_bytes = wanted_bytes, most_bytes
-
-    def __str__(self) -> str:
-        return (
-            f"a record batch takes {self.wanted_bytes} bytes to open, and read.opened.memory.bytes is {self.most_bytes}: "
-            "raise it, or read the batches as they are stored"
-        )
+    wanted_bytes: int
+    most_bytes: int
 
 
-class OffsetOutOfRangeError(TiersidecarError):
+class OffsetOutOfRangeError(TiersidecarError, message="offset {offset} of {subject} is outside [{start}, {stop})"):
     """No tier holds the offset.  ``start`` is inclusive, ``stop`` exclusive."""
 
-    def __init__(self, *, subject: str, offset: int, start: int, stop: int) -> None:
-        super().__init__(subject, offset, start, stop)
-        self.subject, self.offset, self.start, self.stop = subject, offset, start, stop
-
-    def __str__(self) -> str:
-        return f"offset {self.offset} of {self.subject} is outside [{self.start}, {self.stop})"
+    subject: str
+    offset: int
+    start: int
+    stop: int
 
 
-class OffsetInHoleError(OffsetOutOfRangeError):
+class OffsetInHoleError(
+    OffsetOutOfRangeError,
+    message="offset {offset} of {subject} is in a hole: no segment holds [{hole_start}, {hole_stop})",
+):
     """Out of range though there is data before and behind it: the remote tier has lost [``hole_start``, ``hole_stop``)."""
 
-    def __init__(self, *, subject: str, offset: int, start: int, stop: int, hole_start: int, hole_stop: int) -> None:
-        super().__init__(subject=subject, offset=offset, start=start, stop=stop)
-        self.hole_start, self.hole_stop = hole_start, hole_stop
-
-    def __str__(self) -> str:
-        return f"offset {self.offset} of {self.subject} is in a hole: no segment holds [{self.hole_start}, {self.hole_stop})"
+    hole_start: int
+    hole_stop: int
 
 
-class UndecidedTransactionError(RetriableError):
+class UndecidedTransactionError(
+    RetriableError,
+    message="at offset {offset} of {subject} nothing is known to be committed: the transaction that began at "
+    "{first_offset} ended in a hole, no segment holds [{hole_start}, {hole_stop})",
+):
     """A read_committed reader has come to ``offset``, and at or before it a transaction began, at ``first_offset``, whose end
     lies in a hole: whether it was committed is not known.  read_uncommitted readers get these records."""
 
-    def __init__(self, *, subject: str, offset: int, first_offset: int, hole_start: int, hole_stop: int) -> None:
-        super().__init__(subject, offset, first_offset, hole_start, hole_stop)
-        self.subject, self.offset, self.first_offset = subject, offset, first_offset
-        self.hole_start, self.hole_stop = hole_start, hole_stop
-
-    def __str__(self) -> str:
-        return (
-            f"at offset {self.offset} of {self.subject} nothing is known to be committed: the transaction that began at"
-            f" {self.first_offset} ended in a hole, no segment holds [{self.hole_start}, {self.hole_stop})"
-        )
+    subject: str
+    offset: int
+    first_offset: int
+    hole_start: int
+    hole_stop: int
 
 
-class OffsetBetweenTiersError(RetriableError):
+class OffsetBetweenTiersError(
+    RetriableError,
+    message="offset {offset} of {subject} is in neither tier for now: the remote one ends at {remote_end}, the broker's "
+    "begins at {local_start}",
+):
     """The broker has dropped the offset, and the remote tier has not got it: it is still on its way there, as pins keep it or
     the reader's own metadata lag behind; or it is lost, which only an operator can tell.  No reader is told to skip it."""
 
-    def __init__(self, *, subject: str, offset: int, remote_end: int, local_start: int) -> None:
-        super().__init__(subject, offset, remote_end, local_start)
-        self.subject, self.offset, self.remote_end, self.local_start = subject, offset, remote_end, local_start
-
-    def __str__(self) -> str:
-        return (
-            f"offset {self.offset} of {self.subject} is in neither tier for now: the remote one ends at {self.remote_end}, "
-            f"the broker's begins at {self.local_start}"
-        )
+    subject: str
+    offset: int
+    remote_end: int
+    local_start: int
 
 
-class CorruptDataError(PartitionHaltedError):
+class CorruptDataError(PartitionHaltedError, message="{where} is corrupt at byte {position}: {reason}"):
     """Bytes that fail their own check.  ``where`` names the file or object, ``position`` the byte in it."""
 
-    def __init__(self, *, where: str, position: int, reason: str) -> None:
-        super().__init__(where, position, reason)
-        self.where, self.position, self.reason = where, position, reason
-
-    def __str__(self) -> str:
-        return f"{self.where} is corrupt at byte {self.position}: {self.reason}"
+    where: str
+    position: int
+    reason: str
 
 
 class TruncatedDataError(CorruptDataError):
     """Data that end in the middle of something: damage, or a file that is still being written."""
 
 
-class OffsetMapTooSmallError(PartitionHaltedError):
+class OffsetMapTooSmallError(
+    PartitionHaltedError,
+    message="{where}: one batch has more keys than the {keys} that an offset map of {size_bytes} bytes holds; a larger "
+    "dedupe.buffer.size is needed",
+):
     """One batch has more keys than the offset map of a cleaner may hold: no round would get past it."""
 
-    def __init__(self, *, where: str, size_bytes: int, keys: int) -> None:
-        super().__init__(where, size_bytes, keys)
-        self.where, self.size_bytes, self.keys = where, size_bytes, keys
-
-    def __str__(self) -> str:
-        return (
-            f"{self.where}: one batch has more keys than the {self.keys} that an offset map of {self.size_bytes} bytes holds;"
-            " a larger dedupe.buffer.size is needed"
-        )
+    where: str
+    size_bytes: int
+    keys: int
 
 
-class DataKeyError(PartitionHaltedError):
+class DataKeyError(PartitionHaltedError, message="data key under key id {key_id!r} cannot be opened: {reason}"):
     """The data key of a segment cannot be opened with the keys that are configured."""
 
-    def __init__(self, *, key_id: str, reason: str) -> None:
-        super().__init__(key_id, reason)
-        self.key_id, self.reason = key_id, reason
-
-    def __str__(self) -> str:
-        return f"data key under key id {self.key_id!r} cannot be opened: {self.reason}"
+    key_id: str
+    reason: str
 
 
-class IllegalTransitionError(PartitionHaltedError):
+class IllegalTransitionError(PartitionHaltedError, message="segment {segment} cannot go from {source} to {target}"):
     """An event that the state machine forbids (DESIGN.md section 4, rule 5)."""
 
-    def __init__(self, *, segment: str, source: str, target: str) -> None:
-        super().__init__(segment, source, target)
-        self.segment, self.source, self.target = segment, source, target
-
-    def __str__(self) -> str:
-        return f"segment {self.segment} cannot go from {self.source} to {self.target}"
+    segment: str
+    source: str
+    target: str
 
 
-class UnknownSegmentError(PartitionHaltedError):
+class UnknownSegmentError(PartitionHaltedError, message="segment {segment} is not known"):
     """An update names a segment that no event has added (T-63)."""
 
-    def __init__(self, *, segment: str) -> None:
-        super().__init__(segment)
-        self.segment = segment
-
-    def __str__(self) -> str:
-        return f"segment {self.segment} is not known"
+    segment: str
 
 
-class SegmentWithoutEpochError(PartitionHaltedError):
+class SegmentWithoutEpochError(_OfSubject, PartitionHaltedError, message="{subject}: {reason}"):
     """A segment with offsets that no leader epoch is known for: it can never be read where it is remote."""
 
-    def __init__(self, *, subject: str, reason: str) -> None:
-        super().__init__(subject, reason)
-        self.subject, self.reason = subject, reason
 
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.reason}"
-
-
-class CustomMetadataTooLargeError(PartitionHaltedError):
+class CustomMetadataTooLargeError(
+    PartitionHaltedError,
+    message="custom metadata of segment {segment} has {size_bytes} bytes, more than the limit of {limit_bytes}: leave "
+    "OBJECT_PREFIX or OBJECT_KEY out of custom.metadata.fields.include, shorten key.prefix, or raise "
+    "remote.log.metadata.custom.metadata.max.bytes",
+):
     """Custom metadata over ``remote.log.metadata.custom.metadata.max.bytes`` (S-040, S-296)."""
 
-    def __init__(self, *, segment: str, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(segment, size_bytes, limit_bytes)
-        self.segment, self.size_bytes, self.limit_bytes = segment, size_bytes, limit_bytes
-
-    def __str__(self) -> str:
-        return (
-            f"custom metadata of segment {self.segment} has {self.size_bytes} bytes, more than the limit of "
-            f"{self.limit_bytes}: leave OBJECT_PREFIX or OBJECT_KEY out of custom.metadata.fields.include, shorten "
-            "key.prefix, or raise remote.log.metadata.custom.metadata.max.bytes"
-        )
+    segment: str
+    size_bytes: int
+    limit_bytes: int
 
 
-class LogDirError(PartitionHaltedError):
+class LogDirError(_AtPath, PartitionHaltedError, message="log dir {path} cannot be used: {reason}"):
     """A log dir, or a file in it, could not be read."""
 
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return f"log dir {self.path} cannot be used: {self.reason}"
-
-
-class NotOwnedError(PartitionHaltedError):
+class NotOwnedError(PartitionHaltedError, message="the remote data of {topic} are not this cluster's: {key} {reason}"):
     """The remote data of a topic id are another cluster's, as the owner object in the store says, or nobody can tell."""
 
-    def __init__(self, *, topic: str, key: str, reason: str) -> None:
-        super().__init__(topic, key, reason)
-        self.topic, self.key, self.reason = topic, key, reason
-
-    def __str__(self) -> str:
-        return f"the remote data of {self.topic} are not this cluster's: {self.key} {self.reason}"
+    topic: str
+    key: str
+    reason: str
 
 
-class OwnerMissingError(PartitionHaltedError):
+class OwnerMissingError(
+    PartitionHaltedError,
+    message="the store has no {key}, though segments of {topic} were copied to it: it is not the store that it was (not "
+    "mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed or deleted until "
+    "the object is back, or an operator says `tiersidecar adopt {topic_id}`",
+):
     """The store has no owner object of a topic id whose segments were seen in it: it is not the store that it was."""
 
-    is_watched = True
-
-    def __init__(self, *, topic: str, topic_id: str, key: str) -> None:
-        super().__init__(topic, topic_id, key)
-        self.topic, self.topic_id, self.key = topic, topic_id, key
-
-    def __str__(self) -> str:
-        return (
-            f"the store has no {self.key}, though segments of {self.topic} were copied to it: it is not the store that it was "
-            "(not mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed or deleted until "
-            f"the object is back, or an operator says `tiersidecar adopt {self.topic_id}`"
-        )
+    is_watched: ClassVar[bool] = True
+    topic: str
+    topic_id: str
+    key: str
 
 
-class TopicLossError(PartitionHaltedError):
+class TopicLossError(_OfSubject, PartitionHaltedError, message="{subject}: {reason}"):
     """One of the sidecars' own topics has lost what it knew of a partition: another one proves it."""
 
-    is_watched = True
-
-    def __init__(self, *, subject: str, reason: str) -> None:
-        super().__init__(subject, reason)
-        self.subject, self.reason = subject, reason
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.reason}"
+    is_watched: ClassVar[bool] = True
 
 
-class LeaseLostError(RetriableError):
+class LeaseLostError(_Because, RetriableError, message="{reason}"):
     """This process does not hold the lease of its broker's tier role now."""
 
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return self.reason
-
-
-class NobodyDecidesError(RetriableError):
+class NobodyDecidesError(
+    RetriableError,
+    message="the sidecar of broker {broker_id} ({version}) decides no proposed deletes yet: upgrade it, then delete again",
+):
     """The sidecar of a partition's leader is of a release that carries out no delete that a gateway proposes."""
 
-    def __init__(self, *, broker_id: int, version: str) -> None:
-        super().__init__(broker_id, version)
-        self.broker_id, self.version = broker_id, version
-
-    def __str__(self) -> str:
-        return (
-            f"the sidecar of broker {self.broker_id} ({self.version}) decides no proposed deletes yet: upgrade it, then delete "
-            "again"
-        )
+    broker_id: int
+    version: str
 
 
-class StateDirError(RetriableError):
+class StateDirError(_AtPath, RetriableError, message="{path} cannot be written: {reason}"):
     """A file in ``state.dir`` could not be written."""
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path, self.reason = path, reason
-
-    def __str__(self) -> str:
-        return f"{self.path} cannot be written: {self.reason}"
 
 
 class UnformattedLogDirError(LogDirError):
@@ -445,100 +363,78 @@ class UnformattedLogDirError(LogDirError):
 class ConfigError(FatalError):
     """Configuration that cannot be used; ``faults`` has one sentence per fault, all at once."""
 
-    def __init__(self, *, source: str, faults: tuple[str, ...]) -> None:
-        super().__init__(source, faults)
-        self.source, self.faults = source, faults
+    source: str
+    faults: tuple[str, ...]
 
     def __str__(self) -> str:
         return "\n".join(f"{self.source}: {fault}" for fault in self.faults)
 
 
-class ListenError(FatalError):
+class ListenError(FatalError, message="{service} cannot listen on {address}: {reason}"):
     """A service cannot listen on the address that it was given."""
 
-    def __init__(self, *, service: str, address: str, reason: str) -> None:
-        super().__init__(service, address, reason)
-        self.service, self.address, self.reason = service, address, reason
-
-    def __str__(self) -> str:
-        return f"{self.service} cannot listen on {self.address}: {self.reason}"
+    service: str
+    address: str
+    reason: str
 
 
-class WrongClusterError(FatalError):
+class WrongClusterError(_Because, FatalError, message="wrong cluster or node: {reason}"):
     """The log dirs, the broker and the topics do not belong to one cluster or node."""
 
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return f"wrong cluster or node: {self.reason}"
-
-
-class AlreadyRunningError(FatalError):
+class AlreadyRunningError(
+    FatalError,
+    message="another tiersidecar with the role tier uses state.dir {directory} (pid {pid}): stop it first",
+):
     """Another process has the role ``tier`` beside this broker; ``pid`` is what its lock file says."""
 
-    def __init__(self, *, directory: str, pid: str) -> None:
-        super().__init__(directory, pid)
-        self.directory, self.pid = directory, pid
-
-    def __str__(self) -> str:
-        return f"another tiersidecar with the role tier uses state.dir {self.directory} (pid {self.pid}): stop it first"
+    directory: str
+    pid: str
 
 
-class PartitionCountError(FatalError):
+class PartitionCountError(
+    FatalError,
+    message="topic {topic} has {actual} partitions but {configured} are configured: set "
+    "remote.log.metadata.topic.num.partitions to {actual}; the count can never change",
+):
     """The metadata topic has another partition count than configured (S-103)."""
 
-    def __init__(self, *, topic: str, actual: int, configured: int) -> None:
-        super().__init__(topic, actual, configured)
-        self.topic, self.actual, self.configured = topic, actual, configured
-
-    def __str__(self) -> str:
-        return (
-            f"topic {self.topic} has {self.actual} partitions but {self.configured} are configured: set "
-            f"remote.log.metadata.topic.num.partitions to {self.actual}; the count can never change"
-        )
+    topic: str
+    actual: int
+    configured: int
 
 
-class MetadataTopicUnavailableError(FatalError):
+class MetadataTopicUnavailableError(
+    FatalError,
+    message="topic {topic} could not be reached for {waited_ms} ms: {reason}",
+):
     """A topic of ours was out of reach for longer than an operator's limit allows (S-102)."""
 
-    def __init__(self, *, topic: str, waited_ms: int, reason: str) -> None:
-        super().__init__(topic, waited_ms, reason)
-        self.topic, self.waited_ms, self.reason = topic, waited_ms, reason
-
-    def __str__(self) -> str:
-        return f"topic {self.topic} could not be reached for {self.waited_ms} ms: {self.reason}"
+    topic: str
+    waited_ms: int
+    reason: str
 
 
-class SparkUnavailableError(FatalError):
+class SparkUnavailableError(FatalError, message="Spark cannot be used here: {reason}: {remedy}"):
     """A Spark session cannot be had on this machine; ``remedy`` says what to do."""
 
-    def __init__(self, *, reason: str, remedy: str) -> None:
-        super().__init__(reason, remedy)
-        self.reason, self.remedy = reason, remedy
-
-    def __str__(self) -> str:
-        return f"Spark cannot be used here: {self.reason}: {self.remedy}"
+    reason: str
+    remedy: str
 
 
-class SparkJobError(TiersidecarError):
+class SparkJobError(TiersidecarError, message="{job} failed on Spark: {reason}"):
     """A job on Spark failed; ``reason`` is Spark's, with the error of the executor in it."""
 
-    def __init__(self, *, job: str, reason: str) -> None:
-        super().__init__(job, reason)
-        self.job, self.reason = job, reason
-
-    def __str__(self) -> str:
-        return f"{self.job} failed on Spark: {self.reason}"
+    job: str
+    reason: str
 
 
 class NotLedHereError(TiersidecarError):
     """A partition was asked about that this process has no answer for; ``leader_id`` is -1 where it does not know it at all."""
 
-    def __init__(self, *, topic: str, partition: int, leader_id: int) -> None:
-        super().__init__(topic, partition, leader_id)
-        self.topic, self.partition, self.leader_id = topic, partition, leader_id
+    topic: str
+    partition: int
+    leader_id: int
 
     def __str__(self) -> str:
         if self.leader_id < 0:
@@ -546,56 +442,24 @@ class NotLedHereError(TiersidecarError):
         return f"{self.topic}-{self.partition} is led by broker {self.leader_id}, whose sidecar has the answer"
 
 
-class ReadRefusedError(TiersidecarError):
+class ReadRefusedError(TiersidecarError, message="the read service at {url}: {reason}"):
     """The read service did not give what a command asked of it."""
 
-    def __init__(self, *, url: str, reason: str) -> None:
-        super().__init__(url, reason)
-        self.url, self.reason = url, reason
-
-    def __str__(self) -> str:
-        return f"the read service at {self.url}: {self.reason}"
+    url: str
+    reason: str
 
 
-class NoSidecarError(TiersidecarError):
+class NoSidecarError(_Because, TiersidecarError, message="{reason}"):
     """A command found no sidecar that could answer it."""
 
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
-    def __str__(self) -> str:
-        return self.reason
-
-
-class TrashError(TiersidecarError):
+class TrashError(_OfSubject, TiersidecarError, message="trash of {subject}: {reason}"):
     """What was asked of the trash of ``subject`` cannot be done, or was not done in full."""
 
-    def __init__(self, *, subject: str, reason: str) -> None:
-        super().__init__(subject, reason)
-        self.subject, self.reason = subject, reason
 
-    def __str__(self) -> str:
-        return f"trash of {self.subject}: {self.reason}"
-
-
-class HandoverError(TiersidecarError):
+class HandoverError(_OfSubject, TiersidecarError, message="hand-over of {subject}: {reason}"):
     """A hand-over between the sidecar and native tiering cannot go on.  ``subject`` is a topic, a file or a directory."""
 
-    def __init__(self, *, subject: str, reason: str) -> None:
-        super().__init__(subject, reason)
-        self.subject, self.reason = subject, reason
 
-    def __str__(self) -> str:
-        return f"hand-over of {self.subject}: {self.reason}"
-
-
-class MountRefusedError(TiersidecarError):
+class MountRefusedError(_Because, TiersidecarError, message="{reason}"):
     """A step of ``tiersidecar mount`` would not do what it is for, or would harm what is there."""
-
-    def __init__(self, *, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason

@@ -44,7 +44,9 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "CustomMetadataTooLargeError",
         {"segment": "a segment", "size_bytes": 22, "limit_bytes": 33},
-        "custom metadata of segment a segment has 22 bytes, more than the limit of 33: leave OBJECT_PREFIX or OBJECT_KEY out of custom.metadata.fields.include, shorten key.prefix, or raise remote.log.metadata.custom.metadata.max.bytes",
+        "custom metadata of segment a segment has 22 bytes, more than the limit of 33: leave OBJECT_PREFIX "
+        "or OBJECT_KEY out of custom.metadata.fields.include, shorten key.prefix, or raise "
+        "remote.log.metadata.custom.metadata.max.bytes",
     ),
     (
         "DataKeyError",
@@ -127,7 +129,8 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "OffsetMapTooSmallError",
         {"where": "a where", "size_bytes": 22, "keys": 33},
-        "a where: one batch has more keys than the 33 that an offset map of 22 bytes holds; a larger dedupe.buffer.size is needed",
+        "a where: one batch has more keys than the 33 that an offset map of 22 bytes holds; a larger "
+        "dedupe.buffer.size is needed",
     ),
     (
         "OffsetOutOfRangeError",
@@ -137,12 +140,15 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "OwnerMissingError",
         {"topic": "a topic", "topic_id": "a topic id", "key": "a key"},
-        "the store has no a key, though segments of a topic were copied to it: it is not the store that it was (not mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed or deleted until the object is back, or an operator says `tiersidecar adopt a topic id`",
+        "the store has no a key, though segments of a topic were copied to it: it is not the store that it "
+        "was (not mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed "
+        "or deleted until the object is back, or an operator says `tiersidecar adopt a topic id`",
     ),
     (
         "PartitionCountError",
         {"topic": "a topic", "actual": 22, "configured": 33},
-        "topic a topic has 22 partitions but 33 are configured: set remote.log.metadata.topic.num.partitions to 22; the count can never change",
+        "topic a topic has 22 partitions but 33 are configured: set remote.log.metadata.topic.num.partitions "
+        "to 22; the count can never change",
     ),
     ("PinError", {"path": "a path", "reason": "a reason"}, "pin a path: a reason"),
     (
@@ -188,7 +194,8 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "TooLargeToOpenError",
         {"wanted_bytes": 11, "most_bytes": 22},
-        "a record batch takes 11 bytes to open, and read.opened.memory.bytes is 22: raise it, or read the batches as they are stored",
+        "a record batch takes 11 bytes to open, and read.opened.memory.bytes is 22: raise it, or read the "
+        "batches as they are stored",
     ),
     ("TopicLossError", {"subject": "a subject", "reason": "a reason"}, "a subject: a reason"),
     ("TrashError", {"subject": "a subject", "reason": "a reason"}, "trash of a subject: a reason"),
@@ -200,7 +207,8 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "UndecidedTransactionError",
         {"subject": "a subject", "offset": 22, "first_offset": 33, "hole_start": 44, "hole_stop": 55},
-        "at offset 22 of a subject nothing is known to be committed: the transaction that began at 33 ended in a hole, no segment holds [44, 55)",
+        "at offset 22 of a subject nothing is known to be committed: the transaction that began at 33 ended "
+        "in a hole, no segment holds [44, 55)",
     ),
     ("UnformattedLogDirError", {"path": "a path", "reason": "a reason"}, "log dir a path cannot be used: a reason"),
     ("UnknownSegmentError", {"segment": "a segment"}, "segment a segment is not known"),
@@ -231,7 +239,7 @@ def test_a_partition_that_nobody_here_knows_has_a_sentence_of_its_own() -> None:
 
 
 def test_a_refusal_is_retriable_unless_it_says_otherwise() -> None:
-    refused = {"api": "Fetch", "subject": "orders-0", "error": "TOPIC_AUTHORIZATION_FAILED"}
+    refused: dict[str, Any] = {"api": "Fetch", "subject": "orders-0", "error": "TOPIC_AUTHORIZATION_FAILED"}
     assert BrokerRefusedError(**refused).retriable
     assert not BrokerRefusedError(**refused, retriable=False).retriable
 

@@ -40,9 +40,15 @@ class Behind:
             bootstrap_servers="broker:1", topic="metadata", partitions=1, consume_wait_ms=consume_wait_ms
         )
         self.log = TopicBasedMetadataLog(
-            settings, self.topic.replica, topic=TopicAccess(broker=self.broker, clients=NoClients()), clock=ManualClock(),
-            ids=None, snapshot=None, failpoints=NO_FAILPOINTS, knows_txn_index_empty=lambda: True,  # type: ignore[arg-type]
-        )  # fmt: skip
+            settings,
+            self.topic.replica,
+            topic=TopicAccess(broker=self.broker, clients=NoClients()),  # type: ignore[arg-type]
+            clock=ManualClock(),
+            ids=None,  # type: ignore[arg-type]
+            snapshot=None,
+            failpoints=NO_FAILPOINTS,
+            knows_txn_index_empty=lambda: True,
+        )
         self.log._unreachable = None  # as after the first contact, which nobody makes here
         self.say_end()
 
