@@ -5,6 +5,7 @@ The rules about foreign names are DESIGN.md section 2: nothing of ours may chang
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from kio.schema.metadata.v12.response import MetadataResponsePartition
 
 from tests.support.kafka_admin import KafkaAdminError, wait_until
-from tests.support.kafka_broker import BrokerStartError
+from tests.support.kafka_broker import BrokerStartError, KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.kafka_jars import class_archive
+from tests.support.kafka_format import META_PROPERTIES
+from tests.support.kafka_jars import KAFKA_3, KAFKA_4, class_archive
+from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.kafka.records import read_records
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 ClusterFactory = Callable[..., KafkaCluster]
@@ -56,6 +60,33 @@ async def test_the_older_kafka_rolls_them_too(kafka_39: KafkaCluster) -> None:
     await produce(kafka_39, topic, 100)
     directory = kafka_39.leader_of(topic, 0).partition_dir(topic, 0)
     wait_until(lambda: len(segments_in(directory)) >= 4, "four segments")
+
+
+def what_the_log_dirs_hold(broker: KafkaBroker) -> dict[str, object]:
+    """Ids and times apart: names of files, keys of meta.properties, and the records of the metadata log."""
+    found: dict[str, object] = {}
+    for log_dir in broker.log_dirs:
+        for path in log_dir.iterdir():
+            lines = path.read_bytes().splitlines() if path.name == META_PROPERTIES else []
+            keys = {line.partition(b"=")[0] for line in lines if not line.startswith(b"#")}
+            found[f"{log_dir.name}/{path.name}"] = keys or records_in(path)
+    return found
+
+
+def records_in(path: Path) -> list[bytes | None]:
+    data = path.read_bytes()
+    batches = (data[position : position + header.size_bytes] for position, header in iter_batch_headers(data))
+    return [record.value for batch in batches for record in read_records(batch) if not record.is_control]
+
+
+@pytest.mark.parametrize("version", [KAFKA_4, KAFKA_3])
+def test_log_dirs_are_formatted_as_by_kafkas_tool(tmp_path: Path, version: str) -> None:
+    ours, other = (KafkaCluster(tmp_path / name, version=version, log_dirs=2)[1] for name in ("ours", "other"))
+    for log_dir in other.log_dirs:
+        shutil.rmtree(log_dir)
+        log_dir.mkdir()
+    assert other.format_storage().wait() == 0
+    assert what_the_log_dirs_hold(ours) == what_the_log_dirs_hold(other)
 
 
 def test_a_broker_maps_the_archive_of_its_classes(kafka: KafkaCluster) -> None:

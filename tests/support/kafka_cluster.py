@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import signal
 import subprocess
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.support.kafka_admin import KafkaAdmin, wait_until
-from tests.support.kafka_broker import BrokerStartError, KafkaBroker, java_command
+from tests.support.kafka_broker import KafkaBroker, java_command
+from tests.support.kafka_format import format_brokers, random_id
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.kafka_properties import ADMIN, CONTROLLER, INTERNAL, ClusterPlan, Listener, NodeAddress
 from tests.support.loopback_ports import free_port
@@ -47,7 +46,7 @@ class KafkaCluster:
         names = (INTERNAL, CONTROLLER, *(listener.name for listener in listeners))
         plan = ClusterPlan(
             version=version,
-            cluster_id=_random_cluster_id(),
+            cluster_id=random_id(),
             nodes=tuple(
                 NodeAddress(node_id=node_id, ports={name: free_port() for name in names})
                 for node_id in range(1, brokers + 1)
@@ -66,7 +65,7 @@ class KafkaCluster:
         self.command_config = directory / "command-config.properties"
         self._authorizer = authorizer
         self._write_command_config()
-        self._format()
+        format_brokers(self.brokers, plan)
 
     def start(self) -> Self:
         """Start all nodes at once and wait until each knows all the others; none runs when that fails.
@@ -207,12 +206,6 @@ class KafkaCluster:
         for broker in self.brokers:
             broker.wait_for_end()
 
-    def _format(self) -> None:
-        jobs = [(broker, broker.format_storage()) for broker in self.brokers]
-        for broker, job in jobs:
-            if job.wait() != 0:
-                raise BrokerStartError(f"broker {broker.node_id} could not be formatted:\n{broker.log_tail()}")
-
     def _wait_until_whole(self, broker: KafkaBroker) -> None:
         wait_until(
             lambda: len(broker.admin.describe_cluster().brokers) == len(self.brokers),
@@ -226,7 +219,3 @@ class KafkaCluster:
             login = f'{module} required username="{ADMIN.username}" password="{ADMIN.password}";'
             lines = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", f"sasl.jaas.config={login}"]
         self.command_config.write_text("\n".join(lines) + "\n")
-
-
-def _random_cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
