@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+_AS_INSTALLED = Path(__file__).parent / "as_installed"
+
+
+def program_environment() -> dict[str, str]:
+    """Return the environment of a ``tiersidecar`` process: it finds none of the tests' own packages that it would import."""
+    inherited = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(_AS_INSTALLED), *([inherited] if inherited else [])])}
+
 
 def run_command(config: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run to the end; never fails by itself."""
     command = [sys.executable, "-m", "tiersidecar", *arguments, "--config", str(config)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        command, env=program_environment(), input=stdin, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def answer_of(config: Path, *arguments: str, code: int = 0) -> dict[str, Any]:

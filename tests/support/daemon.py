@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any, Self
 
 from ruamel.yaml import YAML
 
+from tests.support.command_line import program_environment
 from tests.support.kafka_admin import wait_until
 from tests.support.loopback_ports import free_port
 
@@ -104,7 +104,7 @@ class Daemon:
     def start(self) -> None:
         """Write the configuration and start the process; does not wait for it."""
         self.write_config()
-        environment = {**os.environ, "TIERSIDECAR_FAILPOINTS": self.failpoints}
+        environment = {**program_environment(), "TIERSIDECAR_FAILPOINTS": self.failpoints}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command, env=environment, stdout=log, stderr=log, start_new_session=True

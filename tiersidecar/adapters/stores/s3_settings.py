@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from aiobotocore.config import AioConfig
-
 MIB = 1024 * 1024
 DAY_MS = 24 * 60 * 60 * 1000
 CONNECT_TIMEOUT_S = 10.0
@@ -57,6 +55,8 @@ class S3Settings:
 
     def client_arguments(self) -> dict[str, Any]:
         """For ``session.client("s3", ...)``."""
+        from aiobotocore.config import AioConfig  # late: a seventh of the daemon's start, whatever its store
+
         return {
             "region_name": self.region,
             "endpoint_url": self.endpoint_url,

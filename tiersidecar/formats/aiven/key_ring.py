@@ -10,14 +10,16 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-from Crypto.Cipher import PKCS1_OAEP
-from Crypto.Hash import SHA3_512
-from Crypto.PublicKey import RSA
+from typing import TYPE_CHECKING
 
 from tiersidecar.domain.errors import DataKeyError
 
-_LEAST_MODULUS_BYTES = 2 * SHA3_512.digest_size + 2 + 32
+if TYPE_CHECKING:  # and below where keys are used: pycryptodome takes time to import, and most daemons encrypt nothing
+    from Crypto.Cipher.PKCS1_OAEP import PKCS1OAEP_Cipher
+    from Crypto.PublicKey.RSA import RsaKey
+
+_SHA3_512_BYTES = 64
+_LEAST_MODULUS_BYTES = 2 * _SHA3_512_BYTES + 2 + 32
 """What OAEP with this hash needs around a key of 32 bytes."""
 
 
@@ -25,8 +27,8 @@ _LEAST_MODULUS_BYTES = 2 * SHA3_512.digest_size + 2 + 32
 class RsaKeyPair:
     """A key pair; without ``private`` it can only wrap."""
 
-    public: RSA.RsaKey
-    private: RSA.RsaKey | None = field(default=None, repr=False)
+    public: RsaKey
+    private: RsaKey | None = field(default=None, repr=False)
 
 
 def read_rsa_key_pair(public: bytes, private: bytes | None = None) -> RsaKeyPair:
@@ -69,7 +71,7 @@ class KeyRing:
     def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
         """``data_key`` under the active key, as a manifest has it."""
         public = self.keys[self.active_key_id].public
-        wrapped = PKCS1_OAEP.new(public, hashAlgo=SHA3_512, randfunc=random_bytes).encrypt(data_key)
+        wrapped = _oaep(public, random_bytes).encrypt(data_key)
         return f"{self.active_key_id}:{base64.b64encode(wrapped).decode('ascii')}"
 
     def unwrap(self, text: str) -> bytes:
@@ -87,13 +89,22 @@ class KeyRing:
         if pair.private is None:
             raise DataKeyError(key_id=key_id, reason="the key ring has no private key for it")
         try:
-            return PKCS1_OAEP.new(pair.private, hashAlgo=SHA3_512).decrypt(base64.b64decode(encoded, validate=True))
+            return _oaep(pair.private).decrypt(base64.b64decode(encoded, validate=True))
         except (binascii.Error, ValueError, TypeError) as error:
             raise DataKeyError(key_id=key_id, reason=f"{error}") from error
 
 
-def _read_key(data: bytes, kind: str) -> RSA.RsaKey:
+def _read_key(data: bytes, kind: str) -> RsaKey:
+    from Crypto.PublicKey import RSA
+
     try:
         return RSA.import_key(data)
     except (ValueError, IndexError, TypeError) as error:
         raise ValueError(f"{kind} key is neither a PEM nor a DER RSA key: {error}") from error
+
+
+def _oaep(key: RsaKey, random_bytes: Callable[[int], bytes] | None = None) -> PKCS1OAEP_Cipher:
+    from Crypto.Cipher import PKCS1_OAEP
+    from Crypto.Hash import SHA3_512
+
+    return PKCS1_OAEP.new(key, hashAlgo=SHA3_512, randfunc=random_bytes)
