@@ -8,7 +8,7 @@ from enum import StrEnum
 from tests.simulation.chances import Chances
 from tests.simulation.hazards import LONG_RETENTION_MS, Hazard, What, hazard_of
 from tests.simulation.network import NO_FAULTS, FaultRates
-from tiersidecar.services.gateway.fetch_sessions import MAX_SESSION_PARTITIONS
+from tiersidecar.services.gateway.fetch_in_hand import MAX_SESSION_PARTITIONS
 
 _RACE_RETENTION_MS = 45_000
 _RACE_ABSENCE_S = 5.0

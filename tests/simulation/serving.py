@@ -35,7 +35,7 @@ from tiersidecar.ports.broker import Credentials, OffsetSpec, ReadLocal
 from tiersidecar.reading.remote_log_reader import RemoteBatches
 from tiersidecar.services.gateway.addresses import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrites, UpstreamClosedError
-from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead

@@ -61,8 +61,8 @@ from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.exchange import Rewrites
+from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
-from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.login import is_no_request
 from tiersidecar.services.gateway.out_of_range import Judged

@@ -38,7 +38,7 @@ from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots, StoreGate
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -49,7 +49,6 @@ from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
-from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 from tiersidecar.tasks.trim import TrimTask

@@ -53,7 +53,9 @@ def test_no_constructor_of_a_class_that_acts_has_more_than_eight_parameters() ->
     ("source", "expected"),
     [
         pytest.param("class A:\n def __init__(self, a, b, /, c, *, d): ...", 4, id="of every kind, without self"),
-        pytest.param("class A:\n a: int\n b: int = 0\n async def run(self): ...", 2, id="the fields of a record that acts"),
+        pytest.param(
+            "class A:\n a: int\n b: int = 0\n async def run(self): ...", 2, id="the fields of a record that acts"
+        ),
         pytest.param("class A:\n a: int\n def size(self): ...", 0, id="a value may have as many fields as it needs"),
         pytest.param("class A:\n a: int = field(init=False)\n async def run(self): ...", 0, id="what is not given"),
     ],

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.pauses import Pause, PauseKind
 from tiersidecar.domain.proposals import DeleteProposal

@@ -12,7 +12,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.pins import ANYWHERE, PendingCopies, ReadPins
-from tiersidecar.tasks.pin_table import PinTable
+from tiersidecar.tasks.partition_table import PinTable
 
 _STAYS_PENDING_S = 1.0
 

@@ -33,7 +33,7 @@ from tiersidecar.app.builders.tier_parts import TierParts, build_tier_parts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.tasks.catch_up import CatchUp, LaneWork
-from tiersidecar.tasks.copy_admission import Backfill, CopyQuota
+from tiersidecar.tasks.copy_admission import Backfill, CopyQuota, StoreGate
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.follow import FollowTask
@@ -41,7 +41,6 @@ from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.reconcile_schedule import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.roster import keep_roster
-from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_clock import TrashWatch

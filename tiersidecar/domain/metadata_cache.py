@@ -13,14 +13,15 @@ from typing import NamedTuple
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache_epochs import EpochSegments, Run
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture, segment_of
 from tiersidecar.domain.metadata_cache_rows import (
     AddedFields,
     CacheImage,
     RelativeEpochs,
+    SegmentPicture,
     SegmentRows,
     UpdatedFields,
     added_fields,
+    segment_of,
     updated_fields,
 )
 from tiersidecar.domain.segments import (

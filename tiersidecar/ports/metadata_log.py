@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 
 

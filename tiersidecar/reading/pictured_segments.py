@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking
 

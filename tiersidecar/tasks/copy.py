@@ -31,9 +31,8 @@ from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.segment_lookup import agreed_stop
 from tiersidecar.tasks.batch_epochs import BatchEpochs
-from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
-from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_lag import CopyLagReport, copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.segment_reading import next_base_offset_of

@@ -1,22 +1,46 @@
-"""What copying lags behind, told at every look and every plan, never left standing (U18).
+"""How far a partition has been copied, and what copying lags behind: counted anew at every look and every plan (U18).
 
-What of a partition is still to be copied, by the table alone: cheap, and asked at every look.
+What of a partition is still to be copied is known by the table alone: cheap, and asked at every look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiersidecar.decide.copy import CopyLag, copy_lag, pending_segments
+from tiersidecar.decide.copy import CopyLag, copied_offset_among, copy_lag, find_copied_offset, pending_segments
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import NO_OFFSET
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.tasks.partition_table import PartitionTable
+
+
+async def copied_offset_of(
+    metadata: MetadataView, topic_id_partition: TopicIdPartition, lineage: Lineage, blocking: Blocking
+) -> Offset:
+    """The highest remote offset of this lineage, inclusive; -1 when there is none.
+
+    Nearly always some look-ups.  Where an election has cut the last segment, all of them are looked at.
+
+    Raises:
+        MetadataNotReadyError: the metadata has not been replayed yet.
+    """
+    found = find_copied_offset(
+        lineage,
+        lambda epoch: metadata.highest_offset_for_epoch(topic_id_partition, epoch),
+        lambda epoch, offset: metadata.remote_log_segment_metadata(topic_id_partition, epoch, offset),
+    )
+    if found is not None:
+        return found
+    return await of_pictured(
+        metadata.picture(topic_id_partition), blocking, lambda segments: copied_offset_among(segments, lineage)
+    )
 
 
 def pending_copies(table: PartitionTable, local: LocalPartition, copied_offset: int) -> tuple[LocalSegment, ...]:

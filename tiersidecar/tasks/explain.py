@@ -15,10 +15,10 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy import CopyTask
+from tiersidecar.tasks.copy_admission import StoreGate
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.retain import RetainTask
-from tiersidecar.tasks.store_gate import StoreGate
 
 _AT_ONCE = 2
 """Questions: anybody who reaches the status service may ask, and each takes the broker a few requests."""

@@ -44,8 +44,8 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
-from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy_lag import copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.segment_upload import CopyTarget
 

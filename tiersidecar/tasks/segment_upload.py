@@ -39,7 +39,8 @@ from tiersidecar.ports.metrics.copying import (
     REBUILT_ARTEFACTS,
 )
 from tiersidecar.reading.open_transactions import CarriedTransactions
-from tiersidecar.tasks.copied_offset import copied_offset_of
+from tiersidecar.tasks.copy_admission import StoreGate
+from tiersidecar.tasks.copy_lag import copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -52,7 +53,6 @@ from tiersidecar.tasks.segment_reading import (
     SegmentReading,
     next_base_offset_of,
 )
-from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 log = structlog.get_logger(__name__)

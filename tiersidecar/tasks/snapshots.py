@@ -21,7 +21,7 @@ import structlog
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError, ObjectExistsError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import Pause
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata

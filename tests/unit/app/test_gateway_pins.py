@@ -14,7 +14,7 @@ from tiersidecar.app.gateway_pins import PinsInTable, ScannedPins
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.pins import Pin
 from tiersidecar.ports.pins import PinsView
-from tiersidecar.tasks.pin_table import PinTable
+from tiersidecar.tasks.partition_table import PinTable
 
 OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=0)
 

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 import pytest
 
 from tests.support.segments import remote_segment
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.pictured_segments import of_pictured, pictured_segments
 

@@ -20,14 +20,14 @@ from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading import pictured_segments
-from tiersidecar.tasks.copied_offset import copied_offset_of
+from tiersidecar.tasks.copy_lag import copied_offset_of
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 

@@ -29,7 +29,7 @@ from tiersidecar.domain.errors import (
     PublishTimeoutError,
 )
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,

@@ -16,7 +16,7 @@ from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, StoreGate
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -24,7 +24,6 @@ from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
-from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 

@@ -45,8 +45,7 @@ from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewrite, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
-from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, is_large, remember
-from tiersidecar.services.gateway.fetch_sessions import FetchSessions, check_all_asked
+from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, FetchSessions, check_all_asked, is_large, remember
 from tiersidecar.services.gateway.fetch_state import Answered, Expected
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeClassifier
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords

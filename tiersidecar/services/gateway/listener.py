@@ -25,8 +25,7 @@ from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.side import READ_BUFFER_BYTES, MakeSide, PlainSide, Side, SideEvents
 from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
-from tiersidecar.services.gateway.unauthenticated import ListenerLogins, Unauthenticated
-from tiersidecar.services.gateway.waiting_line import LeftOpen, Waiting, WaitingLine
+from tiersidecar.services.gateway.unauthenticated import LeftOpen, ListenerLogins, Unauthenticated, Waiting, WaitingLine
 from tiersidecar.services.http_crowd import origin_of
 
 log = structlog.get_logger(__name__)

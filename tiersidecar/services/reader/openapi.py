@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from tiersidecar.formats.kafka.record_batches import TimestampType
-from tiersidecar.services.reader.parameters import MAX_OFFSET, Parameter
 from tiersidecar.services.reader.problems import PROBLEM_TYPE
-from tiersidecar.services.reader.routes import IndexName, Route
+from tiersidecar.services.reader.routes import MAX_OFFSET, IndexName, Parameter, Route
 
 Schema = dict[str, object]
 

@@ -12,9 +12,8 @@ from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.callers import Callers
-from tiersidecar.services.reader.parameters import partition_of, topic_of
 from tiersidecar.services.reader.problems import not_found
-from tiersidecar.services.reader.routes import FROM_OFFSET, LIMIT_SEGMENTS
+from tiersidecar.services.reader.routes import FROM_OFFSET, LIMIT_SEGMENTS, partition_of, topic_of
 
 
 class PartitionCatalogue(Protocol):

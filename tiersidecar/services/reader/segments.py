@@ -15,9 +15,8 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexKind
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.callers import Callers
-from tiersidecar.services.reader.parameters import segment_of
 from tiersidecar.services.reader.problems import not_found, range_not_satisfiable
-from tiersidecar.services.reader.routes import OCTETS, IndexName
+from tiersidecar.services.reader.routes import OCTETS, IndexName, segment_of
 from tiersidecar.services.reader.streams import BodyWriter, NoMore
 
 _ONE_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)

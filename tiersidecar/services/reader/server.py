@@ -35,11 +35,10 @@ from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.log import LogOperations
 from tiersidecar.services.reader.logins import Logins
 from tiersidecar.services.reader.openapi import openapi_document
-from tiersidecar.services.reader.parameters import refuse_others
 from tiersidecar.services.reader.partitions import PartitionCatalogue, PartitionsOperations
 from tiersidecar.services.reader.presented import KnownCallers
 from tiersidecar.services.reader.problems import ProblemError, problem_of
-from tiersidecar.services.reader.routes import ROUTES, Route
+from tiersidecar.services.reader.routes import ROUTES, Route, refuse_others
 from tiersidecar.services.reader.segments import SegmentOperations
 from tiersidecar.services.reader.streams import BodyWriter, BrokenStreamError, SlowClientError
 

@@ -47,7 +47,7 @@ from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANG
 from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.exchange import ConnectionState
-from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_state import FetchSession
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
 

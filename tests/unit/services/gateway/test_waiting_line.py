@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tiersidecar.services.gateway.listener import network_of
-from tiersidecar.services.gateway.waiting_line import LeftOpen, Waiting, WaitingLine
+from tiersidecar.services.gateway.unauthenticated import LeftOpen, Waiting, WaitingLine
 
 
 @pytest.fixture
