@@ -2,7 +2,8 @@
 a Fetch is filled, and records are read over HTTP.
 
 Each walk runs in this process, over a golden partition, with a scripted broker and the memory store; only what runs during the
-walk itself is counted, not what builds the parts.  ``--files`` lists the files.  ``--most N`` exits with 1 where a walk opens more.
+walk itself is counted, not what builds the parts.  ``--files`` lists the files.  ``--most N`` exits with 1 where a
+walk opens more.
 """
 
 from __future__ import annotations

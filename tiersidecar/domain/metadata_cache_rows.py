@@ -4,9 +4,9 @@ One bytearray rather than an array per column: an event writes one whole row, so
 snapshot is one copy.  Nested dataclasses cost ten times the memory.
 
 The two hot events are plain tuples: a replay hands them to the cache instead of dataclasses.  A snapshot of a metadata cache is
-plain values too: it stores them instead of the events that led there.  All segments of a partition at one moment, of which there
-may be a hundred thousand, are kept as packed rows, which takes some milliseconds; their dataclasses, which take a second, are
-made later, in a thread.
+plain values too: it stores them instead of the events that led there.  All segments of a partition at one moment, of which
+there may be a hundred thousand, are kept as packed rows, which takes some milliseconds; their dataclasses, which take a second,
+are made later, in a thread.
 """
 
 from __future__ import annotations
