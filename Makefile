@@ -20,6 +20,10 @@ WITH_SERVERS := broker or server or spark or slow
 IN_EVERY_RUN := not exhaustive
 # What lies in the two directories is of the second half, all of it (tests/conftest.py marks the rest): to import it takes seconds.
 FAST_TESTS := bin/pytest -n 2 -m "not ($(WITH_SERVERS))" --ignore=tests/integration --ignore=tests/spark --ignore=tests/native
+# Of the other directories the second half takes the files in which one of its marks is written; to import the rest takes
+# longer still, in each of its processes.  tests/conftest.py sees to it that no test is left out.
+SECOND_HALF := tests/integration tests/spark $(sort $(filter-out tests/integration/% tests/spark/%,\
+	$(shell grep -rlE --include='test_*.py' 'mark\.(broker|server|spark|slow)\b' tests)))
 # One file waits for its brokers while others work. Each of the three has brokers, ports and directories of its own.
 THREE_FILES := -n 3 --dist loadfile
 # The native core is optional: without cargo all runs in Python, and that is said.
@@ -52,8 +56,8 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 test: .venv/.synced-all $(BARE)/.synced ## All tests, the fast ones first; those with servers file by file, three at a time
 	$(BARE)/$(FAST_TESTS) $(ARGS)
 	@$(MAKE) test-native test-programs
-	$(BIN)/pytest $(THREE_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
-	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
+	$(BIN)/pytest $(SECOND_HALF) $(THREE_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
+	$(BIN)/pytest $(SECOND_HALF) -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
 test-fast: .venv/.synced ## Tests that need no servers and little time, in about a minute

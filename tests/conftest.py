@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import re
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -52,11 +54,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What these directories hold is of the second half of ``make test``, which goes by marks; the fast half ignores them."""
+    """What these directories hold is of the second half of ``make test``, which goes by marks; the fast half ignores them.
+
+    Of other directories the second half takes only the files in which such a mark is written (SECOND_HALF in the Makefile): to
+    import all the others took each worker longer than many a file of tests.
+
+    Raises:
+        pytest.UsageError: a test has such a mark from elsewhere, so that neither half would run it.
+    """
     for item in items:
         is_of_the_second_half = any(item.path.is_relative_to(TESTS / name) for name in ("integration", "spark"))
-        if is_of_the_second_half and not any(item.get_closest_marker(mark) for mark in WITH_SERVERS):
+        marks = [mark for mark in WITH_SERVERS if item.get_closest_marker(mark)]
+        if is_of_the_second_half and not marks:
             item.add_marker("slow")
+        if marks and not is_of_the_second_half and not _writes_a_mark(item.path):
+            raise pytest.UsageError(f"{item.nodeid} is {marks[0]}: write pytest.mark.{marks[0]} into its own file")
+
+
+@cache
+def _writes_a_mark(path: Path) -> bool:
+    """As the Makefile's grep."""
+    return re.search(rf"mark\.({'|'.join(WITH_SERVERS)})\b", path.read_text()) is not None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
