@@ -20,7 +20,7 @@ import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.support import last_resort, reruns
+from tests.support import last_resort, reruns, work_units
 from tests.support.kafka_archive import prepare_class_archive
 from tests.support.kafka_broker import running_brokers
 from tests.support.kafka_cluster import KafkaCluster
@@ -47,7 +47,7 @@ reaper = pytest.StashKey[subprocess.Popen[bytes]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, _end_by_signal)
-    for plugin in (last_resort, reruns):
+    for plugin in (last_resort, reruns, work_units):
         config.pluginmanager.register(plugin, plugin.__name__)
     config.stash[reaper] = start_reaper()
 
