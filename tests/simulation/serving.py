@@ -33,7 +33,7 @@ from tiersidecar.formats.wire.fetch_responses import (
 )
 from tiersidecar.ports.broker import Credentials, OffsetSpec, ReadLocal
 from tiersidecar.reading.remote_log_reader import RemoteBatches
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrites, UpstreamClosedError
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.request_heads import ApiKey

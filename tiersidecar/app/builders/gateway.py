@@ -11,7 +11,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.listener import ListenerSettings

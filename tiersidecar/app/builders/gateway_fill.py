@@ -16,7 +16,8 @@ from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import Holes
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses, in_fetch
+from tiersidecar.services.gateway.addresses import in_fetch
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.section import Section, refuse
 from tiersidecar.app.config.values import Address, FilePath, PositiveDurationMs, PositiveSize, Secret, Size
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 
 ConnectionCount = Annotated[int, Field(ge=1, le=1_000_000)]
 NodeId = Annotated[int, Field(ge=0, le=2**31 - 1)]

@@ -12,7 +12,7 @@ from tiersidecar.ports.broker import DescribeCluster
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_UNMAPPED_BROKERS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 
 log = structlog.get_logger(__name__)
 

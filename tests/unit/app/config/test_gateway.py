@@ -9,7 +9,7 @@ import pytest
 from tests.unit.app.config.config_files import LEAST, faults_of, load
 from tiersidecar.app.builders.gateway import advertised_addresses, gateway_limits, listener_settings
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 
 LISTENER = LEAST + "gateway:\n  listeners:\n  - listen: 127.0.0.1:9192\n"
 

@@ -11,7 +11,7 @@ from tiersidecar.domain.ids import BrokerId
 from tiersidecar.ports.broker import ClusterDescription
 from tiersidecar.ports.metrics.gateway import GATEWAY_UNMAPPED_BROKERS
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 
 ONLY_LOCAL = AdvertisedListener(advertised=AdvertisedAddresses(nodes={0: ("here", 9192)}), configured=False)
 TWO_NODES = AdvertisedListener(advertised=AdvertisedAddresses(nodes={0: ("a", 9192), 1: ("b", 9192)}), configured=True)

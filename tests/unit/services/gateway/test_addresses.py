@@ -14,7 +14,7 @@ from kio.static.constants import EntityType
 from tests.support.gateway_exchange import exchange_of, rewritten_at_once
 from tests.unit.formats.wire.entities import entities
 from tiersidecar.formats.wire.messages import MalformedMessageError, write_message
-from tiersidecar.services.gateway.addresses import AdvertisedAddresses
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.rewrites import address_rewrites
 
