@@ -31,8 +31,8 @@ def format_brokers(brokers: Sequence[KafkaBroker], plan: ClusterPlan) -> None:
     kind = hashlib.sha256(f"{kafka_jars(plan.version).name} {sorted(plan.users.items())}".encode()).hexdigest()[:12]
     kept = build_once(f"kafka-{plan.version}-formatted-{kind}", lambda directory: _format_one(brokers[0], directory))
     for broker in brokers:
-        shutil.copyfile(kept / FIRST_RECORDS, broker.log_dirs[0] / FIRST_RECORDS)
         for log_dir in broker.log_dirs:
+            shutil.copyfile(kept / FIRST_RECORDS, log_dir / FIRST_RECORDS)
             ids = {"node.id": broker.node_id, "directory.id": random_id(), "cluster.id": plan.cluster_id, "version": 1}
             lines = (f"{key}={value}\n" for key, value in ids.items())
             (log_dir / META_PROPERTIES).write_text("".join(lines))
