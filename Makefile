@@ -109,8 +109,8 @@ recreations: .venv/.synced ## A topic is made anew 500 times under its name whil
 	TIERSIDECAR_RECREATIONS=$(or $(COUNT),500) $(BIN)/pytest tests/integration/test_gateway_recreated.py $(ARGS)
 
 .PHONY: client-suites
-client-suites: .venv/.synced ## Tests of franz-go, librdkafka and (AIOKAFKA=checkout) aiokafka, directly and through gateways, on topics trimmed meanwhile; SUITE=x TESTS="a b" for some
-	AIOKAFKA="$(AIOKAFKA)" $(BIN)/python -m scripts.client_suites $(addprefix --suite ,$(SUITE)) $(TESTS) $(ARGS)
+client-suites: .venv/.synced ## Tests of franz-go, librdkafka and (AIOKAFKA=checkout) aiokafka, directly and through gateways, on topics trimmed meanwhile; SUITE=x TESTS="a b" for some, RESULTS=directory to go on where a run ended
+	AIOKAFKA="$(AIOKAFKA)" $(BIN)/python -m scripts.client_suites $(addprefix --suite ,$(SUITE)) $(addprefix --results ,$(RESULTS)) $(ARGS) $(TESTS)
 
 .PHONY: fuzz
 fuzz: .venv/.synced ## 200,000 hostile conversations through the gateway's core; COUNT=n, SEED=n for others (make test takes 2,000)

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 from scripts.client_suites.outcomes import Outcome, Outcomes
 from scripts.client_suites.stands import Stand
-from scripts.client_suites.suite import excluded
+from scripts.client_suites.suite import Command, Piece
 from tests.support.build_cache import MissingProgramError, require_program
 from tests.support.kafka_jars import KAFKA_4
 
@@ -39,14 +40,16 @@ FILES = (
     "test_transactional_producer.py",
 )
 """Those with tests that need a broker."""
-AT_ONCE = 3
-TEST_TIMEOUT_S = 300
+TEST_TIMEOUT_S = 120
+TESTS_OF_A_PIECE = 10
+_STATES: Mapping[str, Outcome] = {"PASSED": "pass", "XFAIL": "pass", "SKIPPED": "skip"}
 
 
 class AiokafkaSuite:
     """Its tests with a broker, by pytest, in this environment's Python."""
 
     brokers = 1
+    at_once = 3
     title = f"aiokafka {VERSION}"
     # As its own container has them.
     properties: Mapping[str, str] = {"auto.create.topics.enable": "true", "num.partitions": "2"}
@@ -57,30 +60,45 @@ class AiokafkaSuite:
         self._home = directory / "aiokafka"
         _unpack(checkout, self._home)
 
-    def run(self, stand: Stand, directory: Path, names: Collection[str], *, attempt: int) -> Outcomes:
-        """``names`` as in pytest: ``tests/test_consumer.py::TestConsumerIntegration::test_simple_consumer``."""
-        report = directory / f"aiokafka-{attempt}.xml"
-        chosen = sorted(names) or [f"tests/{name}" for name in FILES]
-        left_out = [f"--deselect={name}" for name in excluded("aiokafka")]
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
-        command += ["-n", "0" if attempt else str(AT_ONCE), f"--junitxml={report}", *left_out, *chosen]
+    def tests(self) -> Sequence[str]:
+        """As pytest names them: ``tests/test_consumer.py::TestConsumerIntegration::test_simple_consumer``."""
+        arguments = [*_PYTEST, "--collect-only", "-q", *(f"tests/{name}" for name in FILES)]
+        done = subprocess.run(
+            arguments, cwd=self._home, env=_environment(), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"pytest finds no tests of aiokafka:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return [line for line in done.stdout.splitlines() if line.startswith("tests/") and "::" in line]
+
+    def pieces(self, tests: Collection[str]) -> Sequence[Piece]:
+        """Some of one file run in one process: each takes seconds to start."""
+        return [
+            Piece(
+                name=f"{Path(file).stem}-{number}",
+                tests=names,
+                limit_s=TEST_TIMEOUT_S * (len(names) + 1),
+            )
+            for file, of_file in groupby(sorted(tests), lambda name: name.partition("::")[0])
+            for number, names in enumerate(_batches(tuple(of_file)))
+        ]
+
+    def command(self, piece: Piece, stand: Stand, home: Path, attempt: int) -> Command:
         environment = {
-            **os.environ,
+            **_environment(),
             "STAND_BROKER": stand.bootstrap_servers,
             "STAND_SASL_BROKER": stand.sasl_bootstrap_servers,
             "STAND_KAFKA_VERSION": KAFKA_4,
         }
-        with (directory / f"aiokafka-{attempt}.output").open("w") as output:
-            subprocess.run(
-                command,
-                cwd=self._home,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-        return outcomes_of(report.read_text()) if report.exists() else {}
+        return Command(arguments=[*_PYTEST, "-v", *piece.tests], environment=environment, directory=self._home)
+
+    @staticmethod
+    def outcomes(printed: str) -> Outcomes:
+        """Read pytest's line for each test.  An error when a test is torn down counts as well."""
+        outcomes: dict[str, Outcome] = {}
+        for name, state in re.findall(r"^(tests/\S+::\S+)(?: <- \S+)? ([A-Z]+)\b", printed, re.MULTILINE):
+            outcome = _STATES.get(state, "fail")
+            outcomes[name] = outcome if outcomes.get(name, outcome) == outcome else "fail"
+        return outcomes
 
 
 def checkout_of() -> Path:
@@ -99,18 +117,16 @@ def checkout_of() -> Path:
     return Path(named)
 
 
-def outcomes_of(report: str) -> Outcomes:
-    """Return the outcome by test, named as pytest takes it, of a report in JUnit's format (xunit1)."""
-    outcomes: dict[str, Outcome] = {}
-    for case in ET.fromstring(report).iter("testcase"):
-        name = f"{case.get('file')}::{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-        if case.find("skipped") is not None:
-            outcomes[name] = "skip"
-        elif case.find("failure") is not None or case.find("error") is not None:
-            outcomes[name] = "fail"
-        else:
-            outcomes.setdefault(name, "pass")
-    return outcomes
+_PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+
+
+def _environment() -> dict[str, str]:
+    """Without options for pytest that are meant for another run."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+
+
+def _batches(tests: tuple[str, ...]) -> list[tuple[str, ...]]:
+    return [tests[first : first + TESTS_OF_A_PIECE] for first in range(0, len(tests), TESTS_OF_A_PIECE)]
 
 
 def _unpack(checkout: Path, home: Path) -> None:
@@ -120,5 +136,7 @@ def _unpack(checkout: Path, home: Path) -> None:
         packed.extractall(home, filter="data")
     (home / "tests" / "conftest.py").write_text((FIXTURES / "stand_fixtures.py").read_text())
     settings = ["asyncio_mode = auto", "asyncio_default_fixture_loop_scope = function", f"timeout = {TEST_TIMEOUT_S}"]
+    # Some tests wait for a thread, which no signal interrupts.
+    settings += ["timeout_method = thread"]
     settings += ["markers =", "    ssl: needs certificates"]
     (home / "pytest.ini").write_text("\n".join(["[pytest]", *settings, ""]))

@@ -12,23 +12,22 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from scripts.client_suites.outcomes import Outcome, Outcomes
 from scripts.client_suites.stands import USERS, Stand
-from scripts.client_suites.suite import excluded
+from scripts.client_suites.suite import Command, Piece
 from scripts.debian_package import unpack_debian
 from tests.support.build_cache import build_once, require_program
 from tests.support.kafka_broker import java_command
 from tests.support.kafka_jars import KAFKA_4, kafka_classpath
 
 CRATE = Path(__file__).resolve().parents[2] / "tests" / "support" / "librdkafka_tests"
-AT_ONCE = 4
 TIMEOUT_S = 300
-# As the suite itself does where it runs as many tests at once.
+# As the suite itself does where it runs several tests at once.
 _TIMEOUT_MULTIPLIER = 3
 _STATES: Mapping[str, Outcome] = {"PASSED": "pass", "SKIPPED": "skip"}
 # What it may find on one machine and not on another has no part in its tests of Kafka's protocol.
@@ -50,6 +49,7 @@ class LibrdkafkaSuite:
     """Those of its tests that need a broker, in the runner's quick mode, with seeds that stay the same."""
 
     brokers = 3
+    at_once = 4
     # Its scenario "default" (tests/scenarios/default.json).
     properties: Mapping[str, str] = {
         "auto.create.topics.enable": "true",
@@ -66,25 +66,23 @@ class LibrdkafkaSuite:
         self._root = build_once(name, lambda target: _build(source.directory / "librdkafka", target))
         self._tools = _kafka_tools(directory / "kafka")
 
-    def run(self, stand: Stand, directory: Path, names: Collection[str], *, attempt: int) -> Outcomes:
-        """Run those of one number in one process."""
-        known = tests_of((self._root / "tests" / "test.c").read_text())
-        chosen = [name for name in known if name in names or (not names and name not in excluded("librdkafka"))]
-        numbers = sorted({name[:4] for name in chosen})
-        outcomes: dict[str, Outcome] = {}
-        with ThreadPoolExecutor(1 if attempt else AT_ONCE) as pool:
-            for found in pool.map(lambda number: self._run(stand, directory, number, attempt), numbers):
-                outcomes |= found
-        return {name: outcomes.get(name, "fail") for name in chosen}
+    def tests(self) -> Sequence[str]:
+        return tests_of((self._root / "tests" / "test.c").read_text())
 
-    def _run(self, stand: Stand, directory: Path, number: str, attempt: int) -> Outcomes:
-        home = self._home(directory / f"{number}-{attempt}")
-        (home / "test.conf").write_text(_settings(stand, with_sasl=number in _WITH_SASL))
+    def pieces(self, tests: Collection[str]) -> Sequence[Piece]:
+        """Those of one number run in one process: the runner takes no longer name."""
+        by_number = groupby(sorted(tests), lambda name: name[:4])
+        return [Piece(name=number, tests=tuple(names), limit_s=TIMEOUT_S) for number, names in by_number]
+
+    def command(self, piece: Piece, stand: Stand, home: Path, attempt: int) -> Command:
+        number = piece.name
+        tests = self._lay_out(home)
+        (tests / "test.conf").write_text(_settings(stand, with_sasl=number in _WITH_SASL))
         libraries = f"{self._root / 'src'}:{self._root / 'src-cpp'}"
         environment = {key: value for key, value in os.environ.items() if key != "CI"}
         environment |= {
             "LD_LIBRARY_PATH": libraries,
-            "RDKAFKA_TEST_CONF": str(home / "test.conf"),
+            "RDKAFKA_TEST_CONF": str(tests / "test.conf"),
             "TEST_KAFKA_VERSION": KAFKA_4,
             # Names of topics and groups are drawn from it: two tests at once must not share it.
             "TEST_SEED": str(int(number) * 10 + attempt + 1),
@@ -92,24 +90,20 @@ class LibrdkafkaSuite:
             "KAFKA_PATH": str(self._tools),
             "BROKERS": stand.bootstrap_servers,
         }
-        command = [str(self._root / "tests" / "test-runner"), "-p1", "-Q", "-L"]
-        with (home / "output").open("w+", errors="replace") as output:
-            process = subprocess.Popen(
-                command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-            )
-            try:
-                process.wait(TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                output.write(f"\nended after {TIMEOUT_S} s\n")
-            output.seek(0)
-            return outcomes_of(output.read())
+        arguments = [str(self._root / "tests" / "test-runner"), "-p1", "-Q", "-L"]
+        return Command(arguments=arguments, environment=environment, directory=tests)
 
-    def _home(self, directory: Path) -> Path:
+    @staticmethod
+    def outcomes(printed: str) -> Outcomes:
+        """Read the summary that the runner prints.  What still ran when it ended has failed."""
+        plain = re.sub(r"\x1b\[\d*m", "", printed)
+        found = re.findall(r"^\|\s*(\d{4}_\w+)\s*\|\s*(\w+)\s*\|", plain, re.MULTILINE)
+        return {name: _STATES.get(state, "fail") for name, state in found}
+
+    def _lay_out(self, directory: Path) -> Path:
         """Return a directory that looks to a test as the source's own, which no test may write to."""
         home = directory / "tests"
-        home.mkdir(parents=True)
+        home.mkdir()
         (directory / "src").symlink_to(self._root / "src")
         (home / "java").symlink_to(self._root / "tests" / "java")
         # "make java" comes before each use of its classes, which are there.
@@ -130,13 +124,6 @@ def _settings(stand: Stand, *, with_sasl: bool) -> str:
 def tests_of(source: str) -> list[str]:
     """Return the tests that ``test.c`` lists, without those that need no broker."""
     return [name for name, rest in _entries(source) if not _NOT_HERE.search(rest)]
-
-
-def outcomes_of(printed: str) -> Outcomes:
-    """Return the outcome by test of the summary that the runner printed.  What still ran when it ended has failed."""
-    plain = re.sub(r"\x1b\[\d*m", "", printed)
-    found = re.findall(r"^\|\s*(\d{4}_\w+)\s*\|\s*(\w+)\s*\|", plain, re.MULTILINE)
-    return {name: _STATES.get(state, "fail") for name, state in found}
 
 
 def _entries(source: str) -> Iterator[tuple[str, str]]:

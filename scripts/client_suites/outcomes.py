@@ -22,6 +22,11 @@ class Round:
         names = sorted(self.directly.keys() | self.through.keys())
         return tuple(name for name in names if self.directly.get(name) != self.through.get(name))
 
+    def unsettled(self) -> tuple[str, ...]:
+        """Return the tests that have two outcomes, or that failed on either side, sorted."""
+        failed = {name for side in (self.directly, self.through) for name, outcome in side.items() if outcome == "fail"}
+        return tuple(sorted(failed.union(self.differing())))
+
     def of(self, name: str) -> str:
         """Return both outcomes of a test, as the report shows them."""
         return f"{self.directly.get(name, 'no outcome')}/{self.through.get(name, 'no outcome')}"
@@ -29,7 +34,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteResult:
-    """Rounds of one suite.  The first has all tests, each later one those that differed in the round before."""
+    """Rounds of one suite.  The first has all tests, each later one those that differed or failed in the round before."""
 
     suite: str
     rounds: Sequence[Round]
@@ -51,17 +56,23 @@ class SuiteResult:
         return tuple(name for name in self.settled.differing() if self.settled.directly.get(name) == "pass")
 
     @property
+    def failing(self) -> tuple[str, ...]:
+        """Return the tests that fail on both sides."""
+        settled = self.settled
+        return tuple(name for name in sorted(settled.directly) if settled.of(name) == "fail/fail")
+
+    @property
     def has_failed(self) -> bool:
         """Return whether fewer tests pass through the gateway, or none passed at all: that is no suite that ran."""
         return bool(self.worse) or passed(self.settled.directly) == 0
 
     def differences(self) -> list[str]:
         """Return a line for each test that differed in any round, directly/through, round by round."""
-        first = self.rounds[0].differing() if self.rounds else ()
+        differing = sorted({name for one in self.rounds for name in one.differing()})
         return [
             f"{name}: {', '.join(one.of(name) for one in self.rounds if name in one.directly or name in one.through)}"
             + ("" if name in self.settled.differing() else " (alike when run alone)")
-            for name in first
+            for name in differing
         ]
 
     def as_json(self) -> dict[str, object]:
@@ -75,6 +86,7 @@ class SuiteResult:
             },
             "differences": self.differences(),
             "worse": list(self.worse),
+            "failing": list(self.failing),
             "remote": dict(self.remote),
         }
 
@@ -104,4 +116,5 @@ def table(results: Sequence[SuiteResult]) -> str:
     for result in results:
         lines += [f"{result.suite}: {line}" for line in result.differences()]
         lines += [f"{result.suite}: {name} passes directly, and not through the gateway" for name in result.worse]
+        lines += [f"{result.suite}: {name} fails on both sides" for name in result.failing]
     return "\n".join(lines)

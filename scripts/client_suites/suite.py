@@ -1,9 +1,10 @@
-"""What every suite is: tests that can be run on a stand, whole or by name."""
+"""What every suite is: tests in pieces, of which each is one process on a stand."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +13,27 @@ from scripts.client_suites.outcomes import Outcomes
 from scripts.client_suites.stands import Stand
 
 _EXCLUDED = Path(__file__).with_name("excluded.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Tests that one process runs, in this order.  It is ended after ``limit_s``.
+
+    The first test that has no outcome then has failed; those after it run in another process.
+    """
+
+    name: str
+    tests: tuple[str, ...]
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A process to start."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    directory: Path
 
 
 class Suite(Protocol):
@@ -29,12 +51,21 @@ class Suite(Protocol):
     def properties(self) -> Mapping[str, str]:
         """Properties of a broker that its tests count on."""
 
-    def run(self, stand: Stand, directory: Path, names: Collection[str], *, attempt: int) -> Outcomes:
-        """Run the tests of these names, or all of the suite if there are none, and return how each ended.
+    @property
+    def at_once(self) -> int:
+        """How many pieces may run beside each other."""
 
-        ``directory`` gets what the tests print.  ``attempt`` counts from 0: seeds follow from it, and after the first no
-        two tests run at once.
-        """
+    def tests(self) -> Sequence[str]:
+        """Return the names of all tests, those that are left out by default included."""
+
+    def pieces(self, tests: Collection[str]) -> Sequence[Piece]:
+        """Return the processes that run these tests."""
+
+    def command(self, piece: Piece, stand: Stand, home: Path, attempt: int) -> Command:
+        """Return the process for a piece; seeds follow from ``attempt``, and ``home`` is an empty directory for it."""
+
+    def outcomes(self, printed: str) -> Outcomes:
+        """Return the outcome by test of what such a process has printed, whole or not."""
 
 
 @cache
