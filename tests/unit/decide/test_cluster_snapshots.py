@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.decide.cluster_snapshots import superseded
+from tiersidecar.decide.cluster_snapshots import has_lost_topics, superseded
+from tiersidecar.domain.cluster_topics import ClusterTopic
+from tiersidecar.domain.ids import Uuid
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
@@ -35,3 +37,22 @@ MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 def test_the_last_three_stay_and_the_first_of_two_hours_and_two_days(written_ms: list[int], kept: list[int]) -> None:
     gone = superseded(written_ms)
     assert [at_ms for position, at_ms in enumerate(written_ms) if position not in gone] == kept
+
+
+TOPICS = {"orders": ClusterTopic(topic_id=Uuid(bytes(16)), replication_factor=1, leader_epochs=(0,))}
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "has_lost"),
+    [
+        pytest.param(TOPICS, {}, True, id="it had topics and has none: perhaps it was rebuilt on empty disks"),
+        pytest.param(TOPICS, TOPICS, False, id="it has them still"),
+        pytest.param({}, {}, False, id="it never had any"),
+        pytest.param({}, TOPICS, False, id="it has its first"),
+        pytest.param(TOPICS, {"clicks": TOPICS["orders"]}, False, id="users have replaced them"),
+    ],
+)
+def test_a_cluster_that_has_lost_all_its_topics(
+    last: dict[str, ClusterTopic], now: dict[str, ClusterTopic], has_lost: bool
+) -> None:
+    assert has_lost_topics(last, now) is has_lost

@@ -120,6 +120,14 @@ def test_a_cleaner_offset_outside_the_log_makes_all_dirty(
     assert (plan.first_dirty_offset, plan.was_reset) == (first_dirty, was_reset)
 
 
+def test_where_nothing_may_be_cleaned_nothing_is_dirty_and_it_is_said() -> None:
+    plan = decide_compaction(replace(VIEW, cleaner_offset=Offset(80)), SETTINGS, now_ms=NOW_MS)
+    assert (plan.chunks, plan.dirty_ratio, plan.reason) == ((), 0, "no dirty segment may be cleaned yet")
+    held = decide_compaction(replace(VIEW, last_stable_offset=Offset(20)), SETTINGS, now_ms=NOW_MS)
+    assert (held.chunks, held.dirty_ratio, held.reason) == ((), 0, "no dirty segment may be cleaned yet")
+    assert (held.first_dirty_offset, held.first_uncleanable_offset) == (20, 20)
+
+
 def test_below_the_start_there_is_nothing_to_clean() -> None:
     plan = decide_compaction(replace(VIEW, remote_log_start_offset=Offset(30)), SETTINGS, now_ms=NOW_MS)
     assert (plan.first_dirty_offset, plan.was_reset) == (30, True)

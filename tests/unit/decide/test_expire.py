@@ -15,11 +15,11 @@ from tests.support.segments import remote_segment
 from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.trash import TrashKind
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 
 STARTED, DELETING, DELETED = State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED
 TWO = ((0, 99), (100, 199))
@@ -466,6 +466,27 @@ def test_tiering_switched_off_with_deletion() -> None:
     assert {removal.reason for removal in plan.expired} == {"tiering of the topic was switched off with deletion"}
     nothing_remote = view(policy=policy, log_start_offset=150, high_watermark=900)
     assert decide_expiry(nothing_remote).remote_log_start_offset == -1
+
+
+def test_what_a_switch_off_decided_holds_as_long_as_tiering_is_switched_off() -> None:
+    decided = TrashEntry(
+        id=TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=TrashKind.DISABLE, opened_ms=NOW_MS - HOUR_MS),
+        decided_ms=NOW_MS - HOUR_MS,
+        due_ms=NOW_MS + HOUR_MS,
+        up_to=Offset(200),
+    )
+    day = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+    off = view(
+        segments(2),
+        policy=TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True, delete_remote=True),
+        start=200,
+        log_start_offset=200,
+        high_watermark=900,
+        trash=(decided,),
+        delays=day,
+    )
+    assert decide_expiry(off).trash.take_out == ()
+    assert decide_expiry(replace(off, policy=TopicPolicy())).trash.take_out == (decided,)
 
 
 def test_the_tally() -> None:

@@ -229,9 +229,10 @@ def test_objects_of_a_copy_that_never_ended_are_named() -> None:
     unfinished = StoredObjects(start_offset=7, has_log=True)
     view = RecoveryView(known={}, snapshot=None, stored={segment_id(1).uuid: unfinished}, manifests={})
     (left,) = decide_recovery(view).left
-    assert (left.reason, left.start_offset, left.detail) == (
+    assert (left.reason, left.start_offset, left.end_offset, left.detail) == (
         Left.UNFINISHED,
         7,
+        -1,
         "the store has no .indexes, .rsm-manifest of it",
     )
 
@@ -254,6 +255,58 @@ def test_what_the_topic_has_is_carried_on_and_never_taken_back(
     ).decide()
     assert ([update.state for update in found.updates], found.segments) == (published, ())
     assert found.equal == (0 if published else 1)
+
+
+COUNTS = {
+    "all that has gone since the snapshot": (World(snapshot=snapshot(LIVE, NEXT)), (0, 0, 2)),
+    "all that the topic has begun and the store has lost": (
+        World(known=(replace(LIVE, state=STARTED), replace(NEXT, state=STARTED)), snapshot=snapshot(LIVE, NEXT)),
+        (0, 0, 2),
+    ),
+    "what comes by its manifest": (World(stored=(1, 2), manifests=(LIVE, NEXT)), (2, 0, 0)),
+    "what comes by the snapshot does not": (World(snapshot=snapshot(LIVE), stored=(1,)), (0, 0, 0)),
+    "what the topic has as the snapshot does": (
+        World(known=(LIVE, NEXT), snapshot=snapshot(LIVE, NEXT), stored=(1, 2)),
+        (0, 2, 0),
+    ),
+    "what only the topic has is as it should be": (World(known=(LIVE, NEXT), stored=(1, 2)), (0, 2, 0)),
+    "but for what the store has not": (World(known=(LIVE, NEXT), stored=(2,), absent=(1,)), (0, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("sentence", COUNTS)
+def test_what_is_counted(sentence: str) -> None:
+    world, (from_manifests, equal, gone) = COUNTS[sentence]
+    found = world.decide()
+    assert (found.from_manifests, found.equal, found.gone) == (from_manifests, equal, gone)
+
+
+DETAILS = {
+    "what the reader of a manifest says": (
+        World(stored=(1,), bad={1: BadManifest(reason=Left.UNREADABLE, detail="no JSON")}),
+        ("no JSON", 0, -1),
+    ),
+    "what the store has not": (World(snapshot=snapshot(LIVE), partly=(1,)), ("the store has no .log of it", 0, 9)),
+    "which object of a known one the store has not": (
+        World(known=(replace(LIVE, state=STARTED),), snapshot=snapshot(LIVE), partly=(1,)),
+        ("the store has no .log of it", 0, 9),
+    ),
+    "which segment covers it": (
+        World(known=(LIVE,), stored=(1, 4), manifests=(segment(4, 0, 9),)),
+        (f"by {segment_id(1)} [0, 9]", 0, 9),
+    ),
+    "which one contradicts it": (
+        World(known=(LIVE,), stored=(1, 3), manifests=(OTHER_EPOCH,)),
+        (f"other leader epochs than in {segment_id(1)} [0, 9]", 5, 14),
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", DETAILS)
+def test_what_is_said_of_one_that_is_left(sentence: str) -> None:
+    world, expected = DETAILS[sentence]
+    (left,) = world.decide().left
+    assert (left.detail, left.start_offset, left.end_offset) == expected
 
 
 def test_events_are_those_that_kafka_writes() -> None:

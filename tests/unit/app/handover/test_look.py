@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, STARTED, added, segment_id, updated
+from tests.support.metadata_events import ORDERS
 from tests.support.scripted import MemoryStateLog
 from tests.unit.app.handover.test_run import seen
 from tests.unit.decide.test_handover import Partition
@@ -23,13 +23,13 @@ from tests.unit.decide.test_native_tiering import copied
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.app.handover.look import _open_histories, leader_epochs_of
-from tiersidecar.decide.native_events import gone_from, published_into
+from tiersidecar.decide.native_events import gone_from
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.segments import LeaderView, MetadataEvent, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.segments import LeaderView, MetadataEvent
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
 from tiersidecar.ports.state_log import PartitionState
@@ -130,45 +130,6 @@ def told(*events: MetadataEvent) -> NativeSegments:
     return NativeSegments(events)
 
 
-def test_kafkas_topic_gets_what_it_lacks_and_the_longest_copy_last() -> None:
-    ours = told(*copied(1, 0, 19), *copied(2, 0, 9), *copied(3, 20, 29))
-    native, events = published_into(NativeSegments(), ours, 99)
-    assert [one.start_offset for one in native] == [0, 0, 20]
-    assert native.segment_for(0, 15) is not None, "the shorter copy comes first, so the longer one takes its place"
-    assert len(events) == 6
-    assert published_into(native, ours, 99)[1] == ()
-
-
-def test_what_has_gone_since_a_former_plan_is_deleted_there_too() -> None:
-    native, _ = published_into(NativeSegments(), told(*copied(1, 0, 9), *copied(2, 10, 19)), 99)
-    after, events = published_into(native, told(*copied(2, 10, 19)), 99)
-    assert [one.state for one in events] == [DELETING, DELETED]
-    assert [one.start_offset for one in after] == [10]
-
-
-@pytest.mark.parametrize("broken_after", range(7))
-def test_a_second_run_goes_on_wherever_the_first_one_broke_off(broken_after: int) -> None:
-    ours = told(*copied(1, 0, 19), *copied(2, 0, 9), *copied(3, 20, 29))
-    whole, events = published_into(NativeSegments(), ours, 99)
-    native, rest = published_into(told(*events[:broken_after]), ours, 99)
-    assert [*events[:broken_after], *rest] == list(events)
-    assert {one.state for one in native} == {FINISHED}
-    assert native.segment_for(0, 15) == whole.segment_for(0, 15)
-
-
-def test_what_went_on_since_a_former_plan_goes_on_there_and_nothing_goes_back() -> None:
-    native = told(*copied(1, 0, 9), *copied(2, 10, 19), updated(2, DELETING), added(3, 20, 29))
-    ours = told(*copied(1, 0, 9), updated(1, DELETING), *copied(2, 10, 19), *copied(3, 20, 29))
-    after, events = published_into(native, ours, 99)
-    assert [
-        (one.remote_log_segment_id, one.state) for one in events if isinstance(one, RemoteLogSegmentMetadataUpdate)
-    ] == [
-        (segment_id(1), DELETING),
-        (segment_id(3), FINISHED),
-    ]
-    assert {one.start_offset: one.state for one in after} == {0: DELETING, 10: DELETING, 20: FINISHED}
-
-
 def test_what_only_kafkas_topic_has_is_no_leftover_while_its_objects_exist() -> None:
     native, ours = told(*copied(1, 0, 9), *copied(2, 10, 19), *copied(9, 30, 59)), told(*copied(1, 0, 9))
     gone = gone_from(native, ours)
@@ -176,8 +137,3 @@ def test_what_only_kafkas_topic_has_is_no_leftover_while_its_objects_exist() -> 
     key = recorded_keys(gone[1], "tier/").log
     look = replace(seen(Partition()), gone=tuple(gone), object_bytes={key: 5})
     assert [one.start_offset for one in look.with_objects] == [30]
-
-
-def test_what_is_unfinished_stays_in_the_way() -> None:
-    native, _ = published_into(NativeSegments(), told(*copied(1, 0, 9), added(2, 10, 19)), 99)
-    assert [one.state for one in native] == [STARTED, FINISHED]
