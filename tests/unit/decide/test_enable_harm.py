@@ -43,10 +43,22 @@ def group(
         pytest.param(group({0: 60}), WAITS, Hurt.NOT, 0, "has read", id="it has just read what goes"),
         pytest.param(group({0: 60}, lives=False), WAITS, Hurt.LATER, 0, "no member", id="it stands still"),
         pytest.param(group({0: 100}, lives=False), WAITS, Hurt.NOT, 0, "has read", id="it has read to the end"),
-        pytest.param(group({0: 20}, name="named"), WAITS, Hurt.NOT, 40, "trim.consumer.groups", id="trims wait for it"),
+        pytest.param(
+            group({0: 20}, name="named"),
+            WAITS,
+            Hurt.NOT,
+            40,
+            "trims wait for it (trim.consumer.groups)",
+            id="trims wait for it",
+        ),
         pytest.param(group({0: 20}, name="audit-7"), WAITS, Hurt.NOT, 40, "trims wait for it", id="by its pattern"),
         pytest.param(
-            group({0: 20}, GroupKind.SHARE), WAITS, Hurt.NOT, 40, "trim.share.groups", id="a share group is waited for"
+            group({0: 20}, GroupKind.SHARE),
+            WAITS,
+            Hurt.NOT,
+            40,
+            "wait for it (trim.share.groups)",
+            id="a share group is waited for",
         ),
         pytest.param(group({0: 20}, GroupKind.SHARE), IGNORES, Hurt.NOW, 40, "archive", id="or is not"),
         pytest.param(

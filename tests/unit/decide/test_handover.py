@@ -135,6 +135,32 @@ ROWS = {
         ),
         [],
     ),
+    "what was cut is read only below what users have, as another copy takes its place there": (
+        Partition(
+            events=(copied(1, 0, 29), copied(2, 10, 19), copied(3, 20, 59, {4: 20})),
+            lineage={0: 0, 4: 20},
+            broker=log(60, {4: 60}),
+            start=15,
+        ),
+        [],
+    ),
+    "what was cut before its epoch begins here is not read": (
+        Partition(
+            events=(copied(1, 0, 19), copied(2, 10, 18, {3: 10}), copied(3, 20, 59, {3: 20})),
+            lineage={0: 0, 3: 20},
+            broker=log(60, {3: 60}),
+        ),
+        [],
+    ),
+    "what was cut, and goes with all around it that is past retention": (
+        Partition(
+            events=(copied(1, 0, 29), copied(2, 10, 19), copied(3, 20, 49, {4: 20}), copied(5, 50, 59, {4: 50})),
+            lineage={0: 0, 4: 20},
+            broker=log(60, {4: 60}),
+            retention=NativeRetention(retention_ms=NOW_MS - 50),
+        ),
+        [Obstacle.RETENTION],
+    ),
     "what is past the retention of the native topic": (
         Partition(retention=NativeRetention(retention_ms=NOW_MS - 15)),
         [Obstacle.RETENTION],
@@ -171,6 +197,12 @@ def test_what_a_naive_switch_costs_is_told_apart_from_what_goes_anyway() -> None
     assert lost == [2, 3]
     assert (plan.log_start_offset, plan.leader_epochs) == (10, ((0, 0),))
     assert [one.segment.start_offset for one in plan.prepared.deletions] == [0]
+
+
+def test_what_users_have_deleted_up_to_the_end_of_the_log_goes_anyway() -> None:
+    plan = Partition(start=100).decide()
+    assert [one.segment.start_offset for one in plan.prepared.deletions] == [0, 10, 20]
+    assert (plan.lost_naively, plan.findings) == ((), ())
 
 
 def test_what_was_never_tiered_keeps_the_brokers_log_start() -> None:
@@ -248,3 +280,7 @@ def test_segments_are_named_by_their_first_few() -> None:
     (finding,) = Partition(events=(*THREE, *([one] for one in many))).decide().findings
     assert finding.detail.startswith("8 segments: offsets 40 to 49, ")
     assert finding.detail.endswith(" and 3 more")
+    (finding,) = Partition(events=(*THREE, *([one] for one in many[:5]))).decide().findings
+    assert finding.detail == "5 segments: offsets 40 to 49, 50 to 59, 60 to 69, 70 to 79, 80 to 89"
+    (finding,) = Partition(events=(*THREE, [many[0]])).decide().findings
+    assert finding.detail == "1 segment: offsets 40 to 49"

@@ -99,6 +99,7 @@ def test_words(fields: dict[str, Any], age_ms: int, refusal: str | None) -> None
 def test_place(seen: LeaderView | None, is_tiered: bool | None, age_ms: int, outcome: Outcome | None) -> None:
     verdict = judge_place(PROPOSAL, view=seen, broker_id=BrokerId(1), is_tiered=is_tiered, age_ms=age_ms)
     assert (None if verdict is None else verdict.outcome) is outcome
+    assert verdict is None or bool(verdict.reason) is (outcome is not Outcome.ANOTHERS), "it is said why"
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ class World:
     def decide(self) -> Recovery:
         stored = {segment_id(number).uuid: WHOLE for number in self.stored}
         stored |= {segment_id(number).uuid: replace(WHOLE, has_log=False) for number in self.partly}
+        stored = dict(sorted(stored.items()))
         known = by_uuid(self.known)
         manifests: dict[Uuid, RemoteLogSegmentMetadata | BadManifest] = dict(by_uuid(self.manifests))
         manifests |= {segment_id(number).uuid: manifest for number, manifest in self.bad.items()}
@@ -264,6 +265,14 @@ COUNTS = {
         (0, 0, 2),
     ),
     "what comes by its manifest": (World(stored=(1, 2), manifests=(LIVE, NEXT)), (2, 0, 0)),
+    "what comes by its manifest beside one that never ended": (
+        World(partly=(1,), stored=(2,), manifests=(NEXT,)),
+        (1, 0, 0),
+    ),
+    "and beside one whose manifest cannot be read": (
+        World(stored=(1, 2), bad={1: BadManifest(reason=Left.UNREADABLE, detail="x")}, manifests=(NEXT,)),
+        (1, 0, 0),
+    ),
     "what comes by the snapshot does not": (World(snapshot=snapshot(LIVE), stored=(1,)), (0, 0, 0)),
     "what the topic has as the snapshot does": (
         World(known=(LIVE, NEXT), snapshot=snapshot(LIVE, NEXT), stored=(1, 2)),
