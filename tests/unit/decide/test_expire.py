@@ -453,6 +453,18 @@ def test_data_that_were_never_copied(given: ExpiryView, start: int) -> None:
     assert decide_expiry(given).remote_log_start_offset == start
 
 
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        pytest.param(-1, 100, id="nobody has said it: what is below was deleted before the first copy"),
+        pytest.param(0, -1, id="it was said to be 0"),
+        pytest.param(150, -1, id="it was said, and is above"),
+    ],
+)
+def test_where_the_log_started_before_anybody_had_said_so(start: int, first: int) -> None:
+    assert decide_expiry(view(segments(3, first=100), start=start)).first_start_offset == first
+
+
 def test_tiering_switched_off_with_deletion() -> None:
     """U10, KIP-950: everything remote goes, of any history, and readers begin at the local start."""
     remote = (*segments(2), segment(0, 99, epochs=((7, 0),), uuid=b"of another log 1"))

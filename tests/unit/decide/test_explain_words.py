@@ -14,6 +14,8 @@ from tiersidecar.decide.explain import Finding, Stops, explain
 from tiersidecar.decide.segment_rows import RowState, segment_rows
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.seen_time import UnseenTime
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry, TrashKind
 
 LAG: dict[str, Any] = {"copy_lag_ms": 12 * HOUR_MS, "copy_lag_bytes": 10**9}
 OF_ANOTHER = ((7, 0),)
@@ -137,6 +139,40 @@ def when(hours: float | str | None) -> tuple[bool, int | None]:
 def test_why_it_is_not_copied(given: Given, offset: int, state: RowState, says: str, hours: float | None) -> None:
     found = said(given, Stops(), offset, state, "copy")
     assert (found.says, found.is_due, found.changes_ms) == (says, *when(hours))
+
+
+@pytest.mark.parametrize(
+    ("offset", "wait_s", "expected"),
+    [
+        pytest.param(0, 0, ("it is copied next", *when("now")), id="the quota lets it begin now"),
+        pytest.param(
+            0,
+            90,
+            ("it is copied next, and the copy quota lets the next begin in 1m 30s", *when(1 / 40)),
+            id="the next waits for the quota",
+        ),
+        pytest.param(
+            250,
+            2,
+            (
+                "it may be copied: 2 segments of the partition go first, and the copy quota lets the next begin in 2s",
+                *when(None),
+            ),
+            id="what is behind others waits for more than the quota",
+        ),
+        pytest.param(
+            250,
+            0,
+            ("it may be copied: 2 segments of the partition go first", *when("now")),
+            id="what is behind others waits for them alone",
+        ),
+    ],
+)
+def test_when_it_is_copied(offset: int, wait_s: float, expected: tuple[str, bool, int | None]) -> None:
+    view = Given(local=(0, 100, 200, 300)).view
+    (account,) = explain(view, Stops(copy_wait_s=wait_s), offset).accounts
+    (found,) = (one for one in account.findings if one.about == "copy")
+    assert (found.says, found.is_due, found.changes_ms) == expected
 
 
 UP_TO_300 = (0, 100, 200, 300)
@@ -529,6 +565,19 @@ def test_what_is_told_of_each(given: Given, offset: int, told: dict[str, list[st
     assert found == told
 
 
+ELSEWHERE = segment(0, 89, age_h=3, epochs=OF_ANOTHER)
+TWO_HOURS: dict[str, Any] = {"retention_ms": 2 * HOUR_MS}
+
+
+def named(segment: RemoteLogSegmentMetadata, *, generation: int = 0) -> TrashEntry:
+    decided = entry(-1, due_h=5, generation=generation)
+    return replace(
+        decided,
+        id=replace(decided.id, kind=TrashKind.OUTSIDE_LINEAGE),
+        segments=frozenset({segment.remote_log_segment_id.uuid}),
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "rows"),
     [
@@ -546,6 +595,26 @@ def test_what_is_told_of_each(given: Given, offset: int, told: dict[str, list[st
             Given(remote=(segment(0, 99), segment(100, 249)), local=(0, 200), log_start=200),
             [(0, 99, "remote"), (0, 199, "given-up"), (100, 249, "both"), (200, None, "active")],
             id="a file that the broker is about to remove is in its tier no more",
+        ),
+        pytest.param(
+            Given(remote=(ELSEWHERE, segment(0, 99)), trash=(named(ELSEWHERE),), delay_h=24, policy=TWO_HOURS),
+            [(0, 89, "trash"), (0, 99, "remote")],
+            id="a segment of another history that an entry of the trash names",
+        ),
+        pytest.param(
+            Given(remote=(ELSEWHERE, segment(0, 99)), delay_h=24, policy=TWO_HOURS),
+            [(0, 89, "outside-lineage"), (0, 99, "remote")],
+            id="one that is past its retention, before any entry names it",
+        ),
+        pytest.param(
+            Given(
+                remote=(ELSEWHERE, segment(0, 99)),
+                trash=(named(ELSEWHERE, generation=1),),
+                delay_h=24,
+                policy=TWO_HOURS,
+            ),
+            [(0, 89, "outside-lineage"), (0, 99, "remote")],
+            id="an entry of another generation of the start names nothing",
         ),
         pytest.param(
             Given(remote=FINISHED_3[:1]), [(0, 99, "remote")], id="a broker whose directory is not known has nothing"

@@ -134,6 +134,11 @@ def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]
             view(200, pins=[pin_of(0, 50, epochs=())], epochs=[(4, 200)]), [], id="unreadable epochs contradict nothing"
         ),
         pytest.param(
+            view(200, pins=[pin_of(0, 50, epochs=())], epochs=[(0, 0), (1, 20)]),
+            [],
+            id="nor where the live file reaches back to the pin",
+        ),
+        pytest.param(
             view(200, pins=[pin_of(0, 100)], epochs=[(0, 0), (1, 60)]),
             [(0, "truncated")],
             id="an unclean election cut the pinned range",

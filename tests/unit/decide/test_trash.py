@@ -18,6 +18,7 @@ from tiersidecar.decide.trash import (
     decide_trash,
     deleted_topic,
     kept_from,
+    purged_deletes,
     user_delete,
 )
 from tiersidecar.decide.trash_time import TrashTime
@@ -226,6 +227,34 @@ def test_what_is_decided_now_is_due_after_the_delay_and_nothing_goes_before() ->
             150,
             id="a decision about a history that was cut holds as far as that history",
         ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER)],
+            {"broker_keeps": True},
+            [],
+            -1,
+            id="in race mode what a user deleted waits, too",
+        ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER, due_in_h=0)],
+            {"broker_keeps": True},
+            [0, 100, 200],
+            300,
+            id="in race mode local data go where a user deleted them and the time is over",
+        ),
+        pytest.param(
+            [entry(200, kind=TrashKind.USER, due_in_h=0, decided_h=2), entry(300, kind=TrashKind.USER)],
+            {"broker_keeps": True},
+            [0, 100],
+            200,
+            id="in race mode each user's delete has its own time",
+        ),
+        pytest.param(
+            [entry(300, due_in_h=0)],
+            {"broker_keeps": True, "user_deletes": [replace(SAID, offset=Offset(100), opened_ms=FINAL)]},
+            [0, 100, 200],
+            100,
+            id="in race mode retention lets no local data go",
+        ),
         pytest.param([], {"delays": AT_ONCE}, [0, 100, 200], 300, id="without a delay it goes at once"),
         pytest.param(
             [entry(200)],
@@ -357,6 +386,21 @@ def test_tiering_switched_on_again_keeps_what_a_delete_of_everything_had_not_rem
     assert starts(still_off.removals) == [0, 100, 200, 300, 400]
 
 
+@pytest.mark.parametrize(
+    ("said_to", "purged_to", "final_to"),
+    [
+        pytest.param(200, 300, 200, id="a user had deleted less than the entry has"),
+        pytest.param(300, 200, 200, id="what was said beyond it is not purged with it"),
+    ],
+)
+def test_what_is_purged_is_final_up_to_where_both_reach(said_to: int, purged_to: int, final_to: int) -> None:
+    purged = entry(purged_to, kind=TrashKind.USER)
+    other = replace(SAID, opened_ms=SAID.opened_ms - 1)
+    deletes = [other, replace(SAID, offset=Offset(said_to))]
+    assert purged_deletes([purged], deletes) == (replace(SAID, opened_ms=FINAL, offset=Offset(final_to)),)
+    assert purged_deletes([], deletes) == ()
+
+
 @pytest.mark.parametrize("later", [TrashKind.RETENTION, TrashKind.USER])
 def test_what_is_decided_after_tiering_was_switched_on_again_waits_its_own_delay(later: TrashKind) -> None:
     found = plan(entry(500, kind=TrashKind.DISABLE, due_in_h=0), entry(300, kind=later, decided_h=0, due_in_h=1))
@@ -409,6 +453,12 @@ def test_from_where_on_pins_are_kept_by_a_clock_in_doubt(
             {"given_up": (), "log_start_offset": 200, "high_watermark": 900},
             True,
             id="the broker's log begins where it ends, below the start",
+        ),
+        pytest.param(
+            entry(500, kind=TrashKind.DISABLE, due_in_h=0),
+            {"given_up": (), "all_goes": True, "gone_to": 200, "log_start_offset": 200, "high_watermark": 900},
+            True,
+            id="all that was remote is gone, and the log begins where the start is",
         ),
         pytest.param(entry(300, due_in_h=0), {"generation": 1}, True, id="undone"),
         pytest.param(
