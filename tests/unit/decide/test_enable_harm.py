@@ -106,6 +106,7 @@ def test_streams_applications_are_known_by_their_topics(topics: list[str], kind:
         pytest.param(None, 1000, -1, 10, id="no limit"),
         pytest.param(60, 1000, -1, 60, id="by time"),
         pytest.param(-1, 1000, -1, 110, id="all are older"),
+        pytest.param(0, 1000, -1, 10, id="not even the first record is older"),
         pytest.param(None, 1000, 250, 85, id="by size, a quarter of the log stays"),
         pytest.param(60, 1000, 250, 85, id="whichever takes more"),
         pytest.param(None, 200, 250, 10, id="the log is smaller"),

@@ -465,6 +465,20 @@ def test_where_the_log_started_before_anybody_had_said_so(start: int, first: int
     assert decide_expiry(view(segments(3, first=100), start=start)).first_start_offset == first
 
 
+@pytest.mark.parametrize(
+    ("broker_start", "start"),
+    [
+        pytest.param(199, 100, id="a segment that reaches over the broker's start by one offset stays"),
+        pytest.param(200, 200, id="one that ends right below it goes"),
+        pytest.param(250, 200, id="no start is beyond the broker's"),
+    ],
+)
+def test_in_race_mode_what_the_broker_has_stays(broker_start: int, start: int) -> None:
+    policy = TopicPolicy(mode=RetentionMode.RACE, retention_ms=HOUR_MS)
+    given = view(segments(4, youngest_h=2), policy=policy, start=0, log_start_offset=broker_start, high_watermark=900)
+    assert decide_expiry(given).remote_log_start_offset == start
+
+
 def test_tiering_switched_off_with_deletion() -> None:
     """U10, KIP-950: everything remote goes, of any history, and readers begin at the local start."""
     remote = (*segments(2), segment(0, 99, epochs=((7, 0),), uuid=b"of another log 1"))

@@ -19,6 +19,8 @@ from tiersidecar.domain.trash import TrashEntry, TrashKind
 
 LAG: dict[str, Any] = {"copy_lag_ms": 12 * HOUR_MS, "copy_lag_bytes": 10**9}
 OF_ANOTHER = ((7, 0),)
+ELSEWHERE = segment(0, 89, age_h=3, epochs=OF_ANOTHER)
+TWO_HOURS: dict[str, Any] = {"retention_ms": 2 * HOUR_MS}
 
 
 def said(given: Given, stops: Stops, offset: int, state: RowState, about: str) -> Finding:
@@ -565,8 +567,44 @@ def test_what_is_told_of_each(given: Given, offset: int, told: dict[str, list[st
     assert found == told
 
 
-ELSEWHERE = segment(0, 89, age_h=3, epochs=OF_ANOTHER)
-TWO_HOURS: dict[str, Any] = {"retention_ms": 2 * HOUR_MS}
+LOST = "it is of a history that lost an election: nobody reads it, and it goes once it is past the total retention"
+
+
+@pytest.mark.parametrize(
+    ("given", "stops", "says", "hours"),
+    [
+        pytest.param(
+            Given(remote=(ELSEWHERE, *FINISHED_3), policy={"retention_ms": 5 * HOUR_MS}),
+            Stops(),
+            LOST,
+            2,
+            id="it is younger than the retention",
+        ),
+        pytest.param(Given(remote=(ELSEWHERE, *FINISHED_3), policy=TWO_HOURS), Stops(), LOST, "now", id="it is older"),
+        pytest.param(
+            Given(remote=(ELSEWHERE, *FINISHED_3), policy={"retention_ms": 5 * HOUR_MS}, delay_h=24),
+            Stops(),
+            LOST,
+            2,
+            id="it goes into the trash then",
+        ),
+        pytest.param(Given(remote=(ELSEWHERE, *FINISHED_3)), Stops(), LOST, None, id="retention has no limit by time"),
+        pytest.param(
+            Given(remote=(ELSEWHERE, *FINISHED_3), policy=TWO_HOURS),
+            Stops(delete="mode is observe"),
+            f"{LOST}; but nothing remote is deleted: mode is observe",
+            None,
+            id="nothing remote is deleted",
+        ),
+    ],
+)
+def test_what_becomes_of_a_segment_that_lost_an_election(
+    given: Given, stops: Stops, says: str, hours: float | str | None
+) -> None:
+    accounts = explain(given.view, stops, 50).accounts
+    (account,) = (one for one in accounts if one.row.state is RowState.OUTSIDE_LINEAGE)
+    (found,) = account.findings
+    assert (found.about, found.says, found.is_due, found.changes_ms) == ("expiry", says, *when(hours))
 
 
 def named(segment: RemoteLogSegmentMetadata, *, generation: int = 0) -> TrashEntry:
@@ -615,6 +653,14 @@ def named(segment: RemoteLogSegmentMetadata, *, generation: int = 0) -> TrashEnt
             ),
             [(0, 89, "outside-lineage"), (0, 99, "remote")],
             id="an entry of another generation of the start names nothing",
+        ),
+        pytest.param(
+            Given(remote=FINISHED_3[:1], start=99, policy=TWO_HOURS),
+            [(0, 99, "remote")],
+            id="one that is due is read up to its last offset, until the start is durable",
+        ),
+        pytest.param(
+            Given(remote=FINISHED_3[:1], start=100, policy=TWO_HOURS), [(0, 99, "trash")], id="and then no more"
         ),
         pytest.param(
             Given(remote=FINISHED_3[:1]), [(0, 99, "remote")], id="a broker whose directory is not known has nothing"

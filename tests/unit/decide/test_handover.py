@@ -93,6 +93,18 @@ ROWS = {
         Partition(lineage={3: 30}, broker=log(30, {3: 30})),
         [Obstacle.HISTORY],
     ),
+    "a segment of an epoch that nobody knows any more reaches over what users have deleted": (
+        Partition(
+            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20})), lineage={3: 5}, broker=log(30, {3: 30}), start=10
+        ),
+        [Obstacle.HISTORY, Obstacle.GAP],
+    ),
+    "such a segment that users have deleted all of is not in the way": (
+        Partition(
+            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20})), lineage={3: 5}, broker=log(30, {3: 30}), start=20
+        ),
+        [],
+    ),
     "an unclean election cut what was copied, and the new leader rolls elsewhere": (
         Partition(
             events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20}), copied(3, 22, 59, {3: 22, 4: 25})),

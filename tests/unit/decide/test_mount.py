@@ -135,6 +135,10 @@ def test_a_topic_whose_settings_are_not_known_loses_nothing_by_defaults() -> Non
     assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART, "a group has committed that epoch"
 
 
+def test_a_topic_of_which_nothing_is_known_has_no_partitions() -> None:
+    assert decide_topic(TopicRemains(name="orders", topic_id=TOPIC_ID, ends={}), [1]).partitions == ()
+
+
 @pytest.mark.parametrize(
     ("committed", "planned"),
     [
@@ -163,6 +167,7 @@ def test_replicas_are_as_many_as_are_asked_for_and_no_more_than_brokers() -> Non
 
 def test_producer_ids_begin_far_above_those_of_the_history() -> None:
     assert next_producer_id(-1) == 0
+    assert next_producer_id(0) > 100_000, "a cluster gives out 0 first"
     assert next_producer_id(4_000) > 4_000 + 100_000
 
 

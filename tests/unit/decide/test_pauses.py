@@ -48,6 +48,8 @@ def test_what_stands_still_says_so(
 def test_a_pause_is_told_with_since_when_by_whom_and_why() -> None:
     said = why_paused(known(pause(ORDERS, COPIES, "the store is moved")), ORDERS, COPIES)
     assert said == "copying is paused for topic orders since 1970-01-01T00:00:00Z by ann: the store is moved"
+    without = why_paused(known(pause(None, COPIES, "")), ORDERS, COPIES)
+    assert without == "copying is paused for all topics since 1970-01-01T00:00:00Z by ann"
 
 
 def test_what_is_paused_already_keeps_its_reason() -> None:

@@ -368,4 +368,6 @@ def test_a_segment_that_begins_where_the_log_has_gone_on_is_left() -> None:
     assert recovery_below(recovery, 30) is recovery
     found = recovery_below(recovery, 15)
     assert (found.segments, found.from_manifests) == ((below, across, unfinished), 1)
-    assert [(one.start_offset, one.reason) for one in found.left] == [(20, Left.BEYOND_END)]
+    (left,) = found.left
+    assert (left.uuid, left.start_offset, left.end_offset) == (segment_id(3).uuid, 20, 29)
+    assert (left.reason, left.detail) == (Left.BEYOND_END, "the log goes on at 15")
