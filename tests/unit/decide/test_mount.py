@@ -139,6 +139,12 @@ def test_a_topic_of_which_nothing_is_known_has_no_partitions() -> None:
     assert decide_topic(TopicRemains(name="orders", topic_id=TOPIC_ID, ends={}), [1]).partitions == ()
 
 
+def test_a_topic_without_any_leader_epoch_gets_one_that_leaps_from_0() -> None:
+    described = ClusterTopic(topic_id=TOPIC_ID, replication_factor=1, leader_epochs=(-1,))
+    topic = decide_topic(TopicRemains(name="orders", topic_id=TOPIC_ID, ends={}, described=described), [1])
+    assert [one.leader_epoch for one in topic.partitions] == [EPOCHS_APART]
+
+
 @pytest.mark.parametrize(
     ("committed", "planned"),
     [

@@ -47,6 +47,17 @@ def test_one_setting(sentence: str) -> None:
     setting, found, verdict = ROWS[sentence]
     (row,) = decide_settings([setting], found)
     assert row.verdict is verdict
+    assert (row.setting.wanted, row.setting.default) == (setting.wanted, setting.default)
+
+
+def test_a_setting_is_named_as_the_broker_has_it_with_what_was_found() -> None:
+    own = {"remote.log.storage.manager.impl.prefix": "mine.", "mine.key.prefix": "tier/ "}
+    rows = decide_settings([PREFIX, BUCKET, SYSTEM], {**own, f"mine.{BUCKET.name.removeprefix('rsm.config.')}": None})
+    assert [(row.setting.name, row.found, row.verdict) for row in rows] == [
+        ("mine.key.prefix", "tier/ ", Verdict.SAME),
+        ("mine.storage.s3.bucket.name", None, Verdict.HIDDEN),
+        ("remote.log.storage.system.enable", "false", Verdict.DIFFERENT),
+    ]
 
 
 SHOWN: dict[str, str | None] = {RLMM_PREFIX + name: value for name, value in BLIND_SETTINGS.items()}

@@ -197,6 +197,13 @@ SITUATIONS = {
     "what no segment holds cannot be read, and is not copied again": Situation(
         events=(THREE[0], THREE[2]), log=log(0, ONE_EPOCH), unreadable=[(10, 20)]
     ),
+    "where nothing is remote nothing below the broker's disk can be read": Situation(
+        events=(),
+        log=log(0, ONE_EPOCH),
+        retention=NativeRetention(is_copying=False),
+        unreadable=[(0, 30)],
+        copies_from=0,
+    ),
     "nothing between the last copy and the broker's disk can be read": Situation(
         events=THREE[:2], log=log(0, ONE_EPOCH), unreadable=[(20, 30)], copies_from=20
     ),

@@ -120,6 +120,7 @@ def test_offsets(offset: int, outcome: Outcome, trims: bool) -> None:
     local = LocalLog(log_start_offset=Offset(LOG_START), high_watermark=Offset(HIGH_WATERMARK))
     verdict = judge_proposal(replace(PROPOSAL, offset=Offset(offset)), local=local, start_generation=2, age_ms=0)
     assert (verdict.outcome, verdict.trims) == (outcome, trims)
+    assert bool(verdict.reason) is (outcome is not Outcome.CARRIED_OUT), "it is said why not"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,9 @@ def test_offsets(offset: int, outcome: Outcome, trims: bool) -> None:
 )
 def test_generations(known: int, age_ms: int, outcome: Outcome) -> None:
     local = LocalLog(log_start_offset=Offset(LOG_START), high_watermark=Offset(HIGH_WATERMARK))
-    assert judge_proposal(PROPOSAL, local=local, start_generation=known, age_ms=age_ms).outcome is outcome
+    verdict = judge_proposal(PROPOSAL, local=local, start_generation=known, age_ms=age_ms)
+    assert verdict.outcome is outcome
+    assert bool(verdict.reason) is (outcome is not Outcome.CARRIED_OUT), "it is said why not"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS
@@ -112,3 +114,24 @@ def test_a_delay_counts_what_was_seen(unseen: tuple[UnseenTime, ...], due_after_
     due_ms = NOW_MS + due_after_min * MINUTE_MS
     assert TrashTime(now_ms=due_ms, unseen=unseen).is_due(entry)
     assert not TrashTime(now_ms=due_ms - 1, unseen=unseen).is_due(entry)
+
+
+@pytest.mark.parametrize(
+    ("unseen", "purged", "minutes"),
+    [
+        pytest.param((), False, 0, id="it is due, and so not overdue"),
+        pytest.param((ago(40, 10),), False, 20, id="by the wall clock it was due twenty minutes ago, and is not"),
+        pytest.param((ago(40, 10),), True, 0, id="an operator has purged it"),
+        pytest.param((ago(40, -30),), False, 20, id="nor after ten minutes more"),
+    ],
+)
+def test_for_how_long_it_has_been_due_by_the_wall_clock_alone(
+    unseen: tuple[UnseenTime, ...], purged: bool, minutes: int
+) -> None:
+    delays = TrashDelays(retention_ms=HOUR_MS, user_ms=HOUR_MS)
+    decided_ms = NOW_MS - 80 * MINUTE_MS
+    entry = user_delete(Offset(1), LeaderEpoch(0), generation=0, delays=delays, now_ms=decided_ms, by="")
+    if purged:
+        entry = replace(entry, purged_ms=decided_ms)
+    assert TrashTime(now_ms=NOW_MS, unseen=unseen).overdue_ms(entry) == minutes * MINUTE_MS
+    assert TrashTime(now_ms=entry.due_ms - 1, unseen=unseen).overdue_ms(entry) == 0, "not even by the wall clock"
