@@ -151,8 +151,9 @@ def test_lag_counts_what_may_not_be_copied_yet_as_well() -> None:
     assert lag == CopyLag(segments=2, size_bytes=200, oldest_ms=7)
 
 
-def test_without_sealed_segments_there_is_no_lag() -> None:
+def test_without_sealed_segments_there_is_no_lag_and_nothing_halts() -> None:
     """U18: a gauge must fall back to 0."""
+    assert (decide_copy(view([0])).halted, decide_copy(view([0])).held_back) == ("", "")
     assert copy_lag(pending_segments(local_segments(0), -1)) == CopyLag(segments=0, size_bytes=0, oldest_ms=None)
 
 

@@ -77,6 +77,18 @@ def test_without_a_limit_nobody_is_hurt_and_those_without_offsets_are_left_out()
     assert [(one.group, one.hurt) for one in found] == [("g", Hurt.NOT)]
 
 
+def test_of_many_partitions_the_first_few_are_named() -> None:
+    partitions = [PlannedPartition(partition=n, log_start_offset=0, keeps_from=1, end=9) for n in range(7)]
+    for count, names in (
+        (1, "0"),
+        (5, "0, 1, 2, 3, 4"),
+        (6, "0, 1, 2, 3, 4 and 1 more"),
+        (7, "0, 1, 2, 3, 4 and 2 more"),
+    ):
+        (found,) = decide_harm([group(dict.fromkeys(range(count), 0))], partitions, is_limited=True, holds=WAITS)
+        assert found.says.startswith(f"{count} offsets of partition {names} that it has not read would leave")
+
+
 def test_the_worst_come_first() -> None:
     reads = [group({0: 60}, name="well"), group({0: 50}, name="bad"), group({0: 20}, name="worse")]
     found = decide_harm(reads, PARTITIONS, is_limited=True, holds=WAITS)

@@ -90,6 +90,13 @@ def test_where_a_partition_goes_on(
     assert (found.start, found.end, found.holes) == (start, end, holes)
 
 
+def test_finished_segments_below_the_end_are_counted() -> None:
+    assert decide_end(PartitionRemains()).segments == 0
+    assert decide_end(PartitionRemains(segments=[live(1, 0, 9), added(2, 10, 19, state=STARTED)])).segments == 1
+    cut_off = live(3, 70, 79, {0: 70})
+    assert decide_end(PartitionRemains(segments=[live(1, 0, 69), cut_off, live(2, 50, 69, {3: 50})])).segments == 2
+
+
 def test_the_epoch_is_the_highest_that_anything_speaks_of() -> None:
     segments = [live(1, 0, 9, {3: 0, 5: 4})]
     assert decide_end(PartitionRemains(segments=segments)).leader_epoch == 5

@@ -300,6 +300,14 @@ DETAILS = {
         World(known=(replace(LIVE, state=STARTED),), snapshot=snapshot(LIVE), partly=(1,)),
         ("the store has no .log of it", 0, 9),
     ),
+    "that the topic has what the store has not": (
+        World(known=(LIVE,), absent=(1,)),
+        ("the topic says that it is finished, the store has no manifest of it", 0, 9),
+    ),
+    "that topic and snapshot differ": (
+        World(known=(segment(1, 0, 8),), snapshot=snapshot(LIVE), stored=(1,)),
+        ("the topic gives it other offsets, epochs or sizes than the snapshot does", 0, 9),
+    ),
     "which segment covers it": (
         World(known=(LIVE,), stored=(1, 4), manifests=(segment(4, 0, 9),)),
         (f"by {segment_id(1)} [0, 9]", 0, 9),
