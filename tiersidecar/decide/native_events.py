@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiersidecar.decide.recover import events_of, waves_of
+from tiersidecar.decide.recover import events_of, in_order_of_events
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState, is_valid_transition
@@ -18,7 +18,7 @@ def published_into(
     states = {one.remote_log_segment_id.uuid: one.state for one in native}
     behind = [one for one in ours if _is_behind(states.get(one.remote_log_segment_id.uuid), one.state)]
     events: list[MetadataEvent] = [event for one in gone_from(native, ours) for event in _deletion_of(one, now_ms)]
-    for segment in (one for wave in waves_of(behind, 1) for one in wave):
+    for segment in in_order_of_events(behind):
         start, *updates = events_of(segment)
         events += updates if segment in native else [start, *updates]
     told = native.copy()

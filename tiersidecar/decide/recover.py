@@ -169,15 +169,23 @@ def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[MetadataEvent]:
         yield _update_to(segment, segment.state)
 
 
+def in_order_of_events(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+    """Return ``segments`` in the order in which their events are published.
+
+    Of finished segments that begin at the same offset in an epoch, a native broker reads the one whose event comes last, and
+    what the others have beyond its end is lost to it.  So ends ascend.
+    """
+    return sorted(segments, key=lambda one: (one.state is _FINISHED, one.end_offset, _order(one)))
+
+
 def waves_of(segments: Iterable[RemoteLogSegmentMetadata], most: int) -> Iterator[tuple[RemoteLogSegmentMetadata, ...]]:
     """Yield ``segments`` in the order of their events, at most ``most`` that may be published in any order among them.
 
-    Of finished segments that begin at the same offset in an epoch, a native broker reads the one whose event comes last, and
-    what the others have beyond its end is lost to it.  So ends ascend, and no wave has finished segments that overlap.
+    No wave has finished segments that overlap.
     """
     wave: list[RemoteLogSegmentMetadata] = []
     last = -1
-    for segment in sorted(segments, key=lambda one: (one.state is _FINISHED, one.end_offset, _order(one))):
+    for segment in in_order_of_events(segments):
         if len(wave) == most or (segment.state is _FINISHED and segment.start_offset <= last):
             yield tuple(wave)
             wave, last = [], -1
