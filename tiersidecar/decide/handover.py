@@ -142,12 +142,12 @@ def decide_handover(view: HandoverView, now_ms: int, accepted: frozenset[Obstacl
     prepared_log = replace(
         view.broker,
         log_start_offset=Offset(start),
-        leader_epochs=Lineage(view.lineage.entries_in_range(start, NO_LOG_END)) if start else view.lineage,
+        leader_epochs=Lineage(view.lineage.entries_in_range(start, NO_LOG_END)),
     )
     segments, displaced = _mended(view.segments, prepared_log)
     prepared = foretell(segments, prepared_log, view.retention, now_ms)
-    kept = _without_retention(segments, prepared_log)
-    findings = [*_of_segments(view), *_of_state(view), *_of_forecast(view, prepared_log, prepared, kept)]
+    holes = _holes(segments, prepared_log)
+    findings = [*_of_segments(view), *_of_state(view), *_of_forecast(view, prepared_log, prepared, holes)]
     gone = frozenset(_uuid(one.segment) for one in prepared.deletions)
     if cut := _cut(segments, prepared_log, gone):
         findings.append(Finding(obstacle=Obstacle.CUT, detail=_named(cut)))
@@ -172,7 +172,7 @@ def decide_epochs(planned: Sequence[EpochEntry], live: Sequence[EpochEntry]) -> 
     joined = Lineage.of(planned).extended_by(live)
     latest = Lineage.of(live).latest_epoch
     # A replica that was not in sync may lack the last epochs of the plan: it gets them from its leader, not from us.
-    expected = [entry for entry in planned if entry.epoch <= latest] if live else list(planned)
+    expected = [entry for entry in planned if entry.epoch <= latest]
     return joined.entries if list(joined.entries[: len(expected)]) == expected else None
 
 
@@ -224,9 +224,16 @@ def _of_state(view: HandoverView) -> Iterator[Finding]:
         yield Finding(obstacle=Obstacle.NO_START, detail="the state topic has no remote log start of it")
 
 
-def _of_forecast(view: HandoverView, log: NativeLog, forecast: Forecast, kept: Forecast) -> Iterator[Finding]:
-    """``kept`` is the forecast without retention: an epoch that retention takes out of the file is none that was forgotten."""
-    unknown = [one.segment for one in kept.deletions if one.reason is DeletionReason.UNKNOWN_EPOCHS]
+def _of_forecast(
+    view: HandoverView, log: NativeLog, forecast: Forecast, holes: Sequence[tuple[int, int]]
+) -> Iterator[Finding]:
+    # A segment of an earlier epoch that is known is of a branch that lost: only the log start hides its epoch.
+    unknown = [
+        one.segment
+        for one in forecast.deletions
+        if one.reason is DeletionReason.UNKNOWN_EPOCHS
+        and one.segment.segment_leader_epochs[-1].epoch < view.lineage.entries[0].epoch
+    ]
     start = log.leader_epochs.entries[0].start_offset if log.leader_epochs else log.log_end_offset
     if len(view.segments) and start > log.log_start_offset:
         yield Finding(obstacle=Obstacle.HISTORY, detail=f"no leader epoch is known below offset {start}")
@@ -235,7 +242,7 @@ def _of_forecast(view: HandoverView, log: NativeLog, forecast: Forecast, kept: F
     retention = {DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE}
     if expired := [one.segment for one in forecast.deletions if one.reason in retention]:
         yield Finding(obstacle=Obstacle.RETENTION, detail=_named(expired))
-    if gaps := [hole for hole in kept.unreadable if hole[1] > start]:
+    if gaps := [hole for hole in holes if hole[1] > start]:
         detail = ", ".join(f"[{first}, {stop})" for first, stop in gaps[:_SHOWN])
         yield Finding(
             obstacle=Obstacle.GAP, detail=f"a native broker finds no segment for offsets {detail}{_more(len(gaps))}"
@@ -274,15 +281,10 @@ def _is_whole_from(segment: RemoteLogSegmentMetadata, epoch: int, log: NativeLog
     )
 
 
-def _without_retention(segments: NativeSegments, log: NativeLog) -> Forecast:
-    """What there is before retention, and before the broker raises its log start to the first segment that it lists: what it
-    raises it over is lost silently."""
-    return foretell(segments, log, NativeRetention(is_copying=False), now_ms=0)
-
-
 def _holes(segments: NativeSegments, log: NativeLog) -> tuple[tuple[int, int], ...]:
-    """Offsets from the users' log start on that no segment gives."""
-    return _without_retention(segments, log).unreadable
+    """Offsets from the users' log start on that no segment gives, before retention, and before the broker raises its log start
+    to the first segment that it lists: what it raises it over is lost silently."""
+    return foretell(segments, log, NativeRetention(is_copying=False), now_ms=0).unreadable
 
 
 def _mended(segments: NativeSegments, log: NativeLog) -> tuple[NativeSegments, tuple[RemoteLogSegmentMetadata, ...]]:

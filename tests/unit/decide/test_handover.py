@@ -95,7 +95,7 @@ ROWS = {
     ),
     "a segment of an epoch that nobody knows any more reaches over what users have deleted": (
         Partition(
-            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20})), lineage={3: 5}, broker=log(30, {3: 30}), start=10
+            events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20})), lineage={3: 5}, broker=log(30, {3: 30}), start=19
         ),
         [Obstacle.HISTORY, Obstacle.GAP],
     ),
@@ -156,6 +156,33 @@ ROWS = {
         ),
         [],
     ),
+    "what was cut holds its epoch's last offset that users have": (
+        Partition(
+            events=(copied(1, 0, 29, {0: 0, 3: 20}), copied(2, 25, 59, {4: 25})),
+            lineage={0: 0, 4: 25},
+            broker=log(60, {4: 60}),
+            start=19,
+        ),
+        [Obstacle.GAP, Obstacle.CUT],
+    ),
+    "what was cut has nothing in this history of what users have": (
+        Partition(
+            events=(copied(1, 0, 29, {0: 0, 3: 20}), copied(2, 25, 59, {4: 25})),
+            lineage={0: 0, 4: 25},
+            broker=log(60, {4: 60}),
+            start=20,
+        ),
+        [Obstacle.GAP],
+    ),
+    "what was cut is not read where its epoch has ended here, though that goes on in what was lost": (
+        Partition(
+            events=(copied(1, 0, 29), copied(2, 30, 39), copied(3, 25, 59, {4: 25})),
+            lineage={0: 0, 4: 25},
+            broker=log(60, {4: 60}),
+            start=27,
+        ),
+        [],
+    ),
     "what was cut before its epoch begins here is not read": (
         Partition(
             events=(copied(1, 0, 19), copied(2, 10, 18, {3: 10}), copied(3, 20, 59, {3: 20})),
@@ -180,6 +207,14 @@ ROWS = {
     "a shorter copy that hides a longer one": (
         Partition(events=(copied(1, 0, 19), copied(2, 0, 9), copied(3, 20, 29))),
         [Obstacle.DISPLACED],
+    ),
+    "what is beyond the end of the log is not to be published again": (
+        Partition(events=(copied(1, 0, 119), copied(2, 0, 9), copied(3, 20, 29))),
+        [Obstacle.GAP],
+    ),
+    "nothing is remote though the users' log starts at 0, and the broker has nothing there": (
+        Partition(events=(), broker=log(7, {0: 7}, local=7), start=0),
+        [Obstacle.GAP],
     ),
     "a deleted copy that still hides a longer one": (
         Partition(
@@ -220,6 +255,12 @@ def test_what_users_have_deleted_up_to_the_end_of_the_log_goes_anyway() -> None:
 def test_what_was_never_tiered_keeps_the_brokers_log_start() -> None:
     plan = Partition(events=(), broker=log(7, {0: 7}, local=0), lineage={0: 7}, start=-1).decide()
     assert (plan.log_start_offset, plan.leader_epochs, plan.findings) == (7, ((0, 7),), ())
+    assert plan.owner == ORDERS
+
+
+def test_of_what_is_remote_nothing_is_given_up_while_no_start_is_known() -> None:
+    plan = Partition(start=-1).decide()
+    assert (plan.log_start_offset, plan.prepared.deletions) == (0, ())
 
 
 def test_an_operator_may_give_up_trash_and_what_is_past_retention() -> None:
@@ -234,6 +275,34 @@ def test_displaced_segments_are_read_once_they_are_published_again() -> None:
     assert plan.prepared.unreadable == ()
 
 
+@pytest.mark.parametrize(
+    ("events", "published"),
+    [
+        pytest.param(
+            (copied(1, 0, 19), copied(2, 10, 19), copied(3, 0, 4), copied(4, 10, 14), copied(5, 20, 39, {1: 20})),
+            [(10, 19), (0, 19)],
+            id="of two that end together the longer comes last",
+        ),
+        pytest.param(
+            (copied(1, 0, 9), copied(2, 10, 19), copied(3, 0, 4), copied(4, 10, 14), copied(5, 20, 39, {1: 20})),
+            [(0, 9), (10, 19)],
+            id="the one that ends first comes first",
+        ),
+        pytest.param(
+            (copied(1, 0, 34, {0: 0, 1: 20}), copied(2, 0, 9), copied(3, 20, 39, {1: 20})),
+            [(0, 34), (20, 39)],
+            id="one that takes its place again takes that of a longer one in a later epoch, which follows",
+        ),
+    ],
+)
+def test_in_which_order_displaced_segments_are_published(
+    events: Sequence[Sequence[MetadataEvent]], published: list[tuple[int, int]]
+) -> None:
+    plan = Partition(events=events, lineage={0: 0, 1: 20}, broker=log(40, {1: 40}, local=40, end=40)).decide()
+    assert [(one.start_offset, one.end_offset) for one in plan.displaced] == published
+    assert plan.prepared.unreadable == ()
+
+
 def entries(*pairs: tuple[int, int]) -> tuple[EpochEntry, ...]:
     return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in pairs)
 
@@ -242,6 +311,7 @@ EPOCHS = {
     "the history comes back before the live file": (((0, 0), (3, 20)), ((3, 30),), ((0, 0), (3, 20))),
     "an election after the plan stays": (((0, 0), (3, 20)), ((3, 30), (4, 50)), ((0, 0), (3, 20), (4, 50))),
     "a replica that lags keeps what it has": (((0, 0), (3, 20), (5, 40)), ((3, 30),), ((0, 0), (3, 20))),
+    "an empty file gets what is planned": (((0, 0), (3, 20)), (), ((0, 0), (3, 20))),
     "a file that needs nothing stays": (((0, 0),), ((0, 0),), ((0, 0),)),
     "an epoch that begins elsewhere is another history": (((0, 0), (3, 20), (5, 40)), ((3, 30), (5, 35)), None),
     "an epoch that the file has before one of the plan is another history": (
@@ -274,6 +344,12 @@ BEFORE = {
         (copied(1, 0, 9), copied(2, 10, 19, {1000: 10})),
         0,
         [10],
+    ),
+    "a mount, and the one record behind it is copied": (
+        "a mount at 30",
+        (*THREE, copied(4, 30, 30, {1000: 30})),
+        0,
+        [],
     ),
     "elections, however many": ("none", THREE, 0, []),
 }
