@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -128,6 +129,10 @@ PUBLISHED = {
         ),
         [replace(LIVE, event_timestamp_ms=101), NEXT],
     ),
+    "a snapshot of a partition of which nothing had been copied says nothing against a manifest": (
+        World(snapshot=snapshot(), stored=(1,), manifests=(LIVE,)),
+        [LIVE],
+    ),
     "without a snapshot all come by their manifests": (
         World(stored=(1, 2), manifests=(replace(LIVE, custom_metadata=None), NEXT)),
         [replace(LIVE, custom_metadata=None), NEXT],
@@ -191,6 +196,10 @@ LEFT = {
     ),
     "what was there when the snapshot was written, which does not have it": (
         World(snapshot=snapshot(NEXT), stored=(1, 2), manifests=(LIVE,)),
+        {1: Left.OLDER},
+    ),
+    "what was copied in the very millisecond of the snapshot, which goes on beyond it": (
+        World(snapshot=snapshot(NEXT), stored=(1, 2), manifests=(replace(LIVE, event_timestamp_ms=WRITTEN_MS),)),
         {1: Left.OLDER},
     ),
     "an early epoch's segment that no snapshot has, though that epoch has no live one": (
@@ -360,6 +369,20 @@ def test_of_segments_that_begin_together_the_longest_is_finished_last() -> None:
     assert [len(wave) for wave in waves_of([segment(n, 10 * n, 10 * n + 9) for n in range(1, 6)], 2)] == [2, 2, 1]
 
 
+def test_what_does_not_overlap_goes_together_as_far_as_there_is_room() -> None:
+    first, second, third = (segment(number, 0, 9, state=DELETING) for number in (1, 2, 3))
+    assert list(waves_of([segment(4, 0, 9), first, second, third], 2)) == [(first, second), (third, segment(4, 0, 9))]
+
+
+def test_the_log_start_is_that_of_the_epoch_that_wrote_the_end() -> None:
+    manifest = segment(1, 0, 9, epochs={3: 0, 5: 4})
+    view = RecoveryView(known={}, snapshot=None, stored={segment_id(1).uuid: WHOLE}, manifests=by_uuid([manifest]))
+    for epoch, segments, left in ((5, (), [Left.BELOW_START]), (3, (manifest,), [])):
+        starts = defaultdict(lambda: -1, {epoch: 10})
+        found = decide_recovery(replace(view, start_for=starts.__getitem__))
+        assert (found.segments, [one.reason for one in found.left]) == (segments, left)
+
+
 def test_only_manifests_that_say_what_nothing_else_says_are_read() -> None:
     begun = segment(3, 20, 29, state=STARTED)
     stored = {segment_id(number).uuid: WHOLE for number in (1, 2, 3, 4)}
@@ -379,3 +402,5 @@ def test_a_segment_that_begins_where_the_log_has_gone_on_is_left() -> None:
     (left,) = found.left
     assert (left.uuid, left.start_offset, left.end_offset) == (segment_id(3).uuid, 20, 29)
     assert (left.reason, left.detail) == (Left.BEYOND_END, "the log goes on at 15")
+    with_others = recovery_below(replace(recovery, left=(replace(left, start_offset=17),)), 5)
+    assert [one.start_offset for one in with_others.left] == [10, 17, 20], "in the order of their offsets"
