@@ -13,12 +13,11 @@ import pytest
 from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, segment, view
 from tests.support.segments import local_segments
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.decide.expire import ExpiryPlan, decide_expiry
-from tiersidecar.decide.expiry_quiet import QuietRound, quiet_round
+from tiersidecar.decide.expire import ExpiryPlan, QuietRound, decide_expiry, quiet_round
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.trash import TrashPlan
-from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pauses import GuardStop
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.domain.states import RemoteLogSegmentState as State
