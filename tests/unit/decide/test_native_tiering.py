@@ -121,6 +121,28 @@ SITUATIONS = {
         deleted=[(1, TIME)],
         start=10,
     ),
+    "retention.ms of 0 takes all": Situation(
+        events=THREE,
+        log=log(0, ONE_EPOCH),
+        retention=NativeRetention(retention_ms=0),
+        deleted=[(1, TIME), (2, TIME), (3, TIME)],
+        start=30,
+    ),
+    "retention.ms goes on past a segment of another history, which goes once its epoch is none of the log's": Situation(
+        events=(copied(1, 0, 9), copied(4, 5, 22, {0: 5}), *BOTH_EPOCHS[1:]),
+        log=log(0, TWO_EPOCHS),
+        retention=NativeRetention(retention_ms=NOW_MS - 25),
+        deleted=[(1, TIME), (2, TIME), (4, UNKNOWN)],
+        start=25,
+    ),
+    "retention.ms leaves a segment that ends beyond the log": Situation(
+        events=THREE,
+        log=log(0, ONE_EPOCH, end=25),
+        retention=NativeRetention(retention_ms=NOW_MS - 35),
+        deleted=[(1, TIME), (2, TIME)],
+        start=20,
+        copies_from=25,
+    ),
     "retention.ms ends at the first segment that is kept": Situation(
         events=(copied(1, 0, 19), copied(2, 20, 29)),
         log=log(0, ONE_EPOCH),
@@ -199,7 +221,7 @@ SITUATIONS = {
     ),
     "where nothing is remote nothing below the broker's disk can be read": Situation(
         events=(),
-        log=log(0, ONE_EPOCH),
+        log=log(0, TWO_EPOCHS),
         retention=NativeRetention(is_copying=False),
         unreadable=[(0, 30)],
         copies_from=0,
