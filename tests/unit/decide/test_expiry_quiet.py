@@ -145,7 +145,7 @@ def test_it_is_not_quiet_when_something_may_change(sentence: str) -> None:
     assert quiet_of(replace(looked, **SEEN[sentence]), nothing) is None
 
 
-HOLDS = {
+HOLDS: dict[str, tuple[dict[str, Any], int, bool]] = {
     "at once": ({}, 7, True),
     "a moment before it ends": ({"now_ms": NOW_MS + MOST_MS - 1}, 7, True),
     "no longer when it has ended": ({"now_ms": NOW_MS + MOST_MS}, 7, False),

@@ -552,7 +552,16 @@ def test_decisions_within_a_part_of_the_delay_share_an_entry_and_those_after_a_p
 
 
 def test_a_users_delete_has_its_own_delay() -> None:
-    said = user_delete(Offset(70), LeaderEpoch(3), generation=2, delays=DAY, now_ms=NOW_MS, by="someone")
+    said = user_delete(
+        Offset(70),
+        LeaderEpoch(3),
+        generation=2,
+        delays=DAY,
+        now_ms=NOW_MS,
+        by="someone",
+        from_offset=Offset(40),
+    )
+    assert said.from_offset == 40, "where the log started before"
     assert (said.up_to, said.due_ms - NOW_MS, said.id.generation, said.by) == (70, HOUR_MS, 2, "someone")
     assert (said.kind, said.id.leader_epoch, said.decided_ms) == (TrashKind.USER, 3, NOW_MS)
     assert said.reason == "a user deleted it"
