@@ -155,19 +155,18 @@ def _expired(
     for segment in (one for entry in log.leader_epochs.entries for one in segments.listed_in(entry.epoch)):
         if _id(segment) in found:
             continue
-        is_valid = False
-        reason: DeletionReason | None = None
+        reason: DeletionReason | None
         if segment.state is State.DELETE_SEGMENT_STARTED:
-            found[_id(segment)] = Deletion(segment=segment, reason=DeletionReason.BEGUN)
-            continue
-        if _is_below_log_start(segment, log):
+            reason = DeletionReason.BEGUN
+        elif _is_below_log_start(segment, log):
             reason = DeletionReason.BELOW_LOG_START
         elif segment.is_within(log.leader_epochs, log.log_end_offset):
-            is_valid, reason = True, budget.breached_by(segment)
-        if reason is not None:
-            found[_id(segment)] = Deletion(segment=segment, reason=reason)
-        elif is_valid:
+            reason = budget.breached_by(segment)
+        else:
+            continue  # of another history
+        if reason is None:
             break
+        found[_id(segment)] = Deletion(segment=segment, reason=reason)
     return list(found.values()), budget.log_start_offset
 
 

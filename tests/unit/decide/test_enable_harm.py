@@ -37,7 +37,14 @@ def group(
 @pytest.mark.parametrize(
     ("reads", "holds", "hurt", "records", "words"),
     [
-        pytest.param(group({0: 20}), WAITS, Hurt.NOW, 40, "through the broker they are skipped", id="it is behind"),
+        pytest.param(
+            group({0: 20}),
+            WAITS,
+            Hurt.NOW,
+            40,
+            "would leave the disks: through the broker they are skipped",
+            id="it is behind",
+        ),
         pytest.param(group({0: 20, 1: 50}), WAITS, Hurt.NOW, 50, "partition 0, 1", id="in both partitions"),
         pytest.param(group({0: 3}), WAITS, Hurt.NOW, 50, "50 offsets", id="what is gone already is not counted"),
         pytest.param(group({0: 60}), WAITS, Hurt.NOT, 0, "has read", id="it has just read what goes"),

@@ -163,6 +163,11 @@ SITUATIONS = {
         deleted=[(1, SIZE)],
         start=10,
     ),
+    "neither unfinished copies nor another history's segments count for retention.bytes": Situation(
+        events=(*BOTH_EPOCHS, begun(4, 25, 29, {2: 25}), copied(5, 15, 22, {0: 15})),
+        log=log(0, TWO_EPOCHS),
+        retention=NativeRetention(retention_bytes=3000),
+    ),
     "local bytes that are not remote count for retention.bytes": Situation(
         events=THREE,
         log=log(0, ONE_EPOCH, only_local_bytes=600),

@@ -123,6 +123,14 @@ def test_offsets(offset: int, outcome: Outcome, trims: bool) -> None:
     assert bool(verdict.reason) is (outcome is not Outcome.CARRIED_OUT), "it is said why not"
 
 
+def test_all_of_a_log_that_the_broker_has_emptied() -> None:
+    emptied = LocalLog(log_start_offset=Offset(HIGH_WATERMARK), high_watermark=Offset(HIGH_WATERMARK))
+    verdict = judge_proposal(
+        replace(PROPOSAL, offset=Offset(HIGH_WATERMARK)), local=emptied, start_generation=2, age_ms=0
+    )
+    assert (verdict.outcome, verdict.trims) == (Outcome.CARRIED_OUT, True)
+
+
 @pytest.mark.parametrize(
     ("known", "age_ms", "outcome"),
     [

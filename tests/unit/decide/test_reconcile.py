@@ -96,6 +96,7 @@ LIVE = row(FINISHED, FINISHED, manifest=FITS)
         pytest.param(
             replace(LIVE, manifest=None, remote_size_bytes=1111), [K.SIZE_MISMATCH], id="not the size of the custom metadata"
         ),
+        pytest.param(replace(LIVE, remote_size_bytes=0), [K.SIZE_MISMATCH], id="the custom metadata say that it is empty"),
         pytest.param(replace(LIVE, remote_size_bytes=1110), [], id="together the size of the custom metadata"),
         pytest.param(
             replace(LIVE, objects=objects(log=999), remote_size_bytes=1110),

@@ -402,5 +402,6 @@ def test_a_segment_that_begins_where_the_log_has_gone_on_is_left() -> None:
     (left,) = found.left
     assert (left.uuid, left.start_offset, left.end_offset) == (segment_id(3).uuid, 20, 29)
     assert (left.reason, left.detail) == (Left.BEYOND_END, "the log goes on at 15")
+    assert recovery_below(replace(recovery, segments=(beyond,), from_manifests=1), 15).from_manifests == 0
     with_others = recovery_below(replace(recovery, left=(replace(left, start_offset=17),)), 5)
     assert [one.start_offset for one in with_others.left] == [10, 17, 20], "in the order of their offsets"

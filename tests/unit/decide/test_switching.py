@@ -338,6 +338,19 @@ def test_of_a_segment_that_an_election_cut_only_the_front_counts() -> None:
     assert copied_bytes(parts_of_history([cut], {0: 100}), 0, 200) == 500
 
 
+@pytest.mark.parametrize(
+    ("ends", "spans"),
+    [
+        pytest.param({0: 100, 2: 300}, [(0, 199)], id="what adjoins is one"),
+        pytest.param({0: 60, 2: 300}, [(0, 59), (100, 199)], id="what an election has cut out stays out"),
+        pytest.param({2: 300}, [(100, 199)], id="an epoch that is not of the log"),
+    ],
+)
+def test_what_a_segment_of_two_epochs_has_of_the_log(ends: dict[int, int], spans: list[tuple[int, int]]) -> None:
+    parts = parts_of_history([remote_segment(0, 199, epochs=((0, 0), (2, 100)))], ends)
+    assert [(part.start_offset, part.stop_offset - 1) for part in parts] == spans
+
+
 def test_disable_restores_what_was_and_leaves_the_rest() -> None:
     overrides = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "5"}
     plan = decide_disable(ENABLED, overrides, [FACTS], cluster=CLUSTER)

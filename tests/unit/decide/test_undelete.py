@@ -10,7 +10,16 @@ import pytest
 from tests.support.expiry import segment, segments
 from tests.support.segments import local_segments
 from tests.unit.decide.test_trash import OUTSIDE, entry
-from tiersidecar.decide.undelete import UndeleteView, Undeletion, decide_undelete, pinned_ranges, unavailable
+from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.decide.undelete import (
+    NEARLY_DUE_MS,
+    UndeleteView,
+    Undeletion,
+    decide_undelete,
+    may_be_on_its_way,
+    pinned_ranges,
+    unavailable,
+)
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -229,3 +238,25 @@ def test_pins_are_told_in_few_ranges() -> None:
     pinned = [replace(one, pinned=one.base_offset in (0, 100, 300)) for one in sealed]
     assert pinned_ranges(pinned) == ((0, 200), (300, 400))
     assert unavailable(segments(1, first=200), 0, 450, pinned_ranges(pinned)) == ((400, 450),)
+
+
+DUE_MS = entry(300).due_ms
+A_DAY = TrashDelays(retention_ms=24 * NOW_MINUS_HOURS, user_ms=NOW_MINUS_HOURS)
+
+
+@pytest.mark.parametrize(
+    ("entries", "latest_ms", "delays", "may_be"),
+    [
+        pytest.param([], DUE_MS, A_DAY, False, id="nothing waits"),
+        pytest.param([entry(300)], DUE_MS - NEARLY_DUE_MS - 1, A_DAY, False, id="it is not due for a while"),
+        pytest.param([entry(300)], DUE_MS - NEARLY_DUE_MS, A_DAY, True, id="it is nearly due"),
+        pytest.param([entry(300, due_in_h=9), entry(300)], DUE_MS, A_DAY, True, id="one of several is due"),
+        pytest.param([entry(300, purged=True)], 0, A_DAY, True, id="an operator has purged it"),
+        pytest.param([], 0, replace(A_DAY, retention_ms=0), True, id="what retention gives up waits for nothing"),
+        pytest.param([], 0, replace(A_DAY, user_ms=0), True, id="what users delete waits for nothing"),
+    ],
+)
+def test_whether_a_deletion_may_have_been_sent(
+    entries: list[TrashEntry], latest_ms: int, delays: TrashDelays, may_be: bool
+) -> None:
+    assert may_be_on_its_way(entries, latest_ms=latest_ms, delays=delays) is may_be
