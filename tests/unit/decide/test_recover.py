@@ -396,7 +396,8 @@ def test_a_segment_that_begins_where_the_log_has_gone_on_is_left() -> None:
     below, across, beyond = segment(1, 0, 9), segment(2, 10, 19), segment(3, 20, 29)
     unfinished = segment(4, 20, 29, state=STARTED)
     recovery = Recovery(segments=(below, across, beyond, unfinished), from_manifests=2)
-    assert recovery_below(recovery, 30) is recovery
+    assert recovery_below(recovery, 21) is recovery
+    assert [one.start_offset for one in recovery_below(recovery, 20).left] == [20], "it begins right there"
     found = recovery_below(recovery, 15)
     assert (found.segments, found.from_manifests) == ((below, across, unfinished), 1)
     (left,) = found.left
