@@ -105,6 +105,8 @@ def test_the_worst_come_first() -> None:
 def test_members_are_named_with_their_hosts() -> None:
     (found,) = decide_harm([group({0: 20})], PARTITIONS, is_limited=True, holds=WAITS)
     assert harm_text(found).endswith("(members: app-1 at 10.0.0.7)")
+    (without,) = decide_harm([group({0: 20}, lives=False)], PARTITIONS, is_limited=True, holds=WAITS)
+    assert harm_text(without).endswith("through the gateway they are read")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,7 @@ def test_streams_applications_are_known_by_their_topics(topics: list[str], kind:
         pytest.param(-1, 1000, -1, 110, id="all are older"),
         pytest.param(0, 1000, -1, 10, id="not even the first record is older"),
         pytest.param(None, 1000, 250, 85, id="by size, a quarter of the log stays"),
+        pytest.param(None, 300, 100, 77, id="a whole offset, that of the record in which the limit falls"),
         pytest.param(60, 1000, 250, 85, id="whichever takes more"),
         pytest.param(None, 200, 250, 10, id="the log is smaller"),
         pytest.param(None, None, 250, 10, id="nobody tells its size"),

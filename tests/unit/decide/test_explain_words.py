@@ -12,7 +12,7 @@ from tests.unit.decide.test_explain import FINISHED_3, STARTED, Given, assert_is
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.explain import Finding, Stops, explain
 from tiersidecar.decide.segment_rows import RowState, segment_rows
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry, TrashKind
@@ -565,6 +565,28 @@ def test_what_is_told_of_each(given: Given, offset: int, told: dict[str, list[st
         )
         assert account.row.state is not RowState.OUTSIDE_LINEAGE or account.row.local is None
     assert found == told
+
+
+IN_TRASH = (
+    "what the broker has below offset 100 is not remote, and in the trash: what follows is trimmed "
+    "once that is due, or purged"
+)
+NOT_REMOTE = "it is not remote yet, and only what is remote is trimmed"
+
+
+@pytest.mark.parametrize(
+    ("offset", "says"),
+    [
+        pytest.param(50, IN_TRASH, id="the first, which is in the trash"),
+        pytest.param(150, IN_TRASH, id="one behind it that is remote"),
+        pytest.param(250, NOT_REMOTE, id="one behind it that is not remote has a reason of its own"),
+    ],
+)
+def test_what_is_not_trimmed_for_what_is_in_the_trash(offset: int, says: str) -> None:
+    given = Given(remote=FINISHED_3[1:2], local=UP_TO_300, policy={"local_retention_ms": 0}).view
+    view = replace(given, trim=replace(given.trim, given_up_offset=Offset(100)))
+    found = [one for account in explain(view, Stops(), offset).accounts for one in account.findings]
+    assert [one.says for one in found if one.about == "trim"] == [says]
 
 
 LOST = "it is of a history that lost an election: nobody reads it, and it goes once it is past the total retention"

@@ -21,6 +21,7 @@ from tiersidecar.decide.native_settings import (
 PREFIX = Setting(name="rsm.config.key.prefix", wanted="tier/", default="")
 BUCKET = Setting(name="rsm.config.storage.s3.bucket.name", wanted="kafka-tier")
 SYSTEM = Setting(name="remote.log.storage.system.enable", wanted="true", default="false")
+OFF = Setting(name="rsm.config.compression.enabled", wanted="false", default="false")
 
 ROWS: dict[str, tuple[Setting, dict[str, str | None], Verdict]] = {
     "it says the same": (PREFIX, {"rsm.config.key.prefix": "tier/"}, Verdict.SAME),
@@ -29,6 +30,8 @@ ROWS: dict[str, tuple[Setting, dict[str, str | None], Verdict]] = {
     "it is not set, and has no default": (BUCKET, {}, Verdict.MISSING),
     "the broker hides its value": (BUCKET, {"rsm.config.storage.s3.bucket.name": None}, Verdict.HIDDEN),
     "Kafka takes any case of a flag": (SYSTEM, {"remote.log.storage.system.enable": "TRUE"}, Verdict.SAME),
+    "of a flag that is to be off, too": (OFF, {OFF.name: "FALSE"}, Verdict.SAME),
+    "and of nothing else": (PREFIX, {PREFIX.name: "TIER/"}, Verdict.DIFFERENT),
     "the broker has a prefix of its own for the plugin": (
         PREFIX,
         {"remote.log.storage.manager.impl.prefix": "mine.", "mine.key.prefix": "tier/"},

@@ -233,6 +233,9 @@ def test_what_is_left_and_named(sentence: str) -> None:
         segment_id(number).uuid: reason for number, reason in expected.items()
     }
     assert not {one.remote_log_segment_id.uuid for one in found.segments} & {one.uuid for one in found.left}
+    assert [one.reason for one in found.contradictions] == [
+        reason for reason in expected.values() if reason is Left.CONTRADICTION
+    ]
 
 
 def test_objects_of_a_copy_that_never_ended_are_named() -> None:
