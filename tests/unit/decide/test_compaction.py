@@ -108,6 +108,7 @@ def test_the_region_ends_where_records_must_not_go_yet(view: CompactionView, lea
     ("cleaner_offset", "first_dirty", "was_reset"),
     [
         pytest.param(None, 0, False, id="nothing was ever cleaned"),
+        pytest.param(0, 0, False, id="what was cleaned ended where the log begins"),
         pytest.param(80, 80, False, id="all is clean"),
         pytest.param(81, 0, True, id="the log was cut off below it"),
     ],

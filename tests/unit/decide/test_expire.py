@@ -515,6 +515,13 @@ def test_what_a_switch_off_decided_holds_as_long_as_tiering_is_switched_off() ->
     assert decide_expiry(replace(off, policy=TopicPolicy())).trash.take_out == (decided,)
 
 
+def test_without_a_limit_by_time_another_history_goes_once_the_start_has_left_it_behind() -> None:
+    left_behind = segment(0, 99, epochs=((2, 0),), uuid=b"of another log 1")
+    given = view((left_behind, segment(200, 299, epochs=((3, 200),))), lineage=((0, 0), (3, 100)), start=200)
+    (removal,) = decide_expiry(given).expired
+    assert (removal.metadata, removal.kind) == (left_behind, TrashKind.OUTSIDE_LINEAGE)
+
+
 def test_the_tally() -> None:
     """S-057, U16: all segments known, finished bytes of the lineage, bytes only local, and who is from the future."""
     future = segment(200, 299, age_h=-5)

@@ -130,6 +130,10 @@ ROWS = {
         [Obstacle.CUT],
     ),
     "a log that ends before the last copy does": (Partition(broker=log(20, ONE_EPOCH, end=25)), [Obstacle.CUT]),
+    "a log that lacks the last record of the last copy": (
+        Partition(broker=log(20, ONE_EPOCH, end=29)),
+        [Obstacle.CUT],
+    ),
     "what was cut, and nobody reads, is not in the way": (
         Partition(
             events=(copied(1, 0, 19), copied(2, 20, 29, {3: 20}), copied(3, 20, 59, {3: 20, 4: 25})),

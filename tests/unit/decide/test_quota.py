@@ -26,6 +26,7 @@ def test_throttle_time_follows_kafka(begun_s: float) -> None:
         pytest.param([(100, 600)], 110.999, 1.001, id="and holds up what is too much"),
         pytest.param([(100, 600)], 111, 0, id="until the eleventh window is over"),
         pytest.param([(100, 30), (100.5, 600)], 111, 0, id="with all that was sent within it"),
+        pytest.param([(100, 30), (101, 600)], 111, 2, id="and not with what was sent when it was over"),
         pytest.param([(100, 50)], 100, 0, id="a window's worth at once"),
         pytest.param([(100, 51)], 100, 1.02, id="a byte more"),
         pytest.param([(100, 30), (100.5, 30)], 100.5, 0.7, id="within one window it is one"),
