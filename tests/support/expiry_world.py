@@ -229,6 +229,7 @@ class World:
                     remote_log_segment_id=segment.remote_log_segment_id,
                     broker_id=segment.broker_id,
                     event_timestamp_ms=segment.event_timestamp_ms,
+                    custom_metadata=segment.custom_metadata,
                     state=state,
                 )
             )

@@ -30,6 +30,7 @@ from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
+from tiersidecar.formats.aiven.custom_metadata import stored_bytes
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metadata_log import CatchUpMetadata, MetadataView
 from tiersidecar.ports.metrics.retention import (
@@ -39,6 +40,7 @@ from tiersidecar.ports.metrics.retention import (
     FUTURE_SEGMENTS,
     REMOTE_LOG_SIZE,
     REMOTE_SEGMENTS,
+    REMOTE_STORED_BYTES,
     TRASH_BYTES,
     TRASH_SEGMENTS,
 )
@@ -117,6 +119,8 @@ class ExpireTask:
         self._refused_last = RefusedLast()
         self._quiet: dict[TopicIdPartition, QuietRound] = {}
         """Of partitions whose last round found nothing to do."""
+        self._stored_bytes: dict[TopicIdPartition, int] = {}
+        """Of the segments that a round last decided anew."""
         self._observed: dict[TopicIdPartition, frozenset[RemoteLogSegmentId]] = {}
 
     def may_have_work(self, partition: TieredPartition) -> bool:
@@ -232,11 +236,13 @@ class ExpireTask:
         bare, picture = self._bare_view(partition, lineage)
         if len(picture) > _REMEMBERED_SEGMENTS:
             view = await self._view(partition, lineage)
+            self._stored_bytes[topic_id_partition] = await self._sum_stored(view)
             return view, await self._decide(view)
         mark, known = picture.mark, self._quiet.get(topic_id_partition)
         if known is not None and known.holds_for(bare, mark):
             return bare, known.plan
         view = replace(bare, remote_segments=picture.segments())
+        self._stored_bytes[topic_id_partition] = await self._sum_stored(view)
         plan = decide_expiry(view)
         quiet = quiet_round(view, mark, plan)
         if quiet is None:
@@ -304,6 +310,12 @@ class ExpireTask:
         if len(view.remote_segments) <= _SEGMENTS_ON_THE_LOOP:
             return decide_expiry(view)
         return await self._blocking.run(decide_expiry, view)
+
+    async def _sum_stored(self, view: ExpiryView) -> int:
+        """In a thread for the same reason."""
+        if len(view.remote_segments) <= _SEGMENTS_ON_THE_LOOP:
+            return stored_bytes(view.remote_segments)
+        return await self._blocking.run(stored_bytes, view.remote_segments)
 
     def _is_due(self, partition: TieredPartition, view: ExpiryView, plan: ExpiryPlan) -> bool:
         """Whether anything is to be done or said: most rounds find nothing, and ask nobody."""
@@ -515,6 +527,7 @@ class ExpireTask:
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         self._telemetry.gauge(REMOTE_SEGMENTS, plan.tally.metadata_count, **labels)
         self._telemetry.gauge(REMOTE_LOG_SIZE, plan.tally.finished_bytes, **labels)
+        self._telemetry.gauge(REMOTE_STORED_BYTES, self._stored_bytes[topic_id_partition], **labels)
         self._telemetry.gauge(FUTURE_SEGMENTS, len(plan.tally.from_the_future), **labels)
         self._telemetry.gauge(EXPIRY_STOPPED, 1 if plan.stop else 0, **labels)
         self._report_lag(topic_id_partition, plan.expired)

@@ -26,6 +26,7 @@ from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
 from tiersidecar.ports.metrics import retention as metrics
 from tiersidecar.ports.state_log import Hold, PartitionState
 from tiersidecar.ports.telemetry import Metric
@@ -185,6 +186,19 @@ def test_what_there_is_and_what_waits_is_measured_by_partition() -> None:
     with pytest.raises(Exception, match="it is broken"):
         run(one.round())
     assert measured(telemetry, metrics.DELETE_LAG_SEGMENTS, metrics.DELETE_LAG_BYTES)[0] != 0
+
+
+def test_what_remote_segments_take_in_the_store_is_measured_by_partition() -> None:
+    """S-229.  A round that decides nothing anew reports the same, and so does one after the leadership came back."""
+    first, second = segments(2)
+    recorded = replace(first, custom_metadata=write_custom_metadata(CustomMetadata(remote_size=700)))
+    telemetry = RecordedTelemetry()
+    one = sidecar(world_of(recorded, second), policy=FOREVER, telemetry=telemetry)
+    run(one.round())
+    assert measured(telemetry, metrics.REMOTE_STORED_BYTES) == [700 + SEGMENT_BYTES]
+    telemetry.forget(metrics.REMOTE_STORED_BYTES, topic="orders", partition="3")
+    run(one.round())
+    assert measured(telemetry, metrics.REMOTE_STORED_BYTES) == [700 + SEGMENT_BYTES]
 
 
 def test_a_stop_is_told_once_with_its_partition_and_when_it_ends() -> None:

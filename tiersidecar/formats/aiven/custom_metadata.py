@@ -6,10 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 
 class CustomMetadataField(StrEnum):
@@ -66,6 +69,28 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
         object_prefix=_read_string(fields.get(_OBJECT_PREFIX_TAG), where),
         object_key=_read_string(fields.get(_OBJECT_KEY_TAG), where),
     )
+
+
+def stored_bytes(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
+    """Return what ``segments`` take in the store, from the end of each copy until its deletion is finished.
+
+    A segment counts with its size on the broker's disk if its custom metadata have no REMOTE_SIZE, or are another plugin's.
+    """
+    return sum(_stored_bytes(one) for one in segments if one.state in _STORED)
+
+
+_STORED = frozenset({State.COPY_SEGMENT_FINISHED, State.DELETE_SEGMENT_STARTED})
+
+
+def _stored_bytes(segment: RemoteLogSegmentMetadata) -> int:
+    if segment.custom_metadata:
+        try:
+            remote_size = read_custom_metadata(segment.custom_metadata).remote_size
+        except CorruptDataError:
+            return segment.segment_size_in_bytes
+        if remote_size is not None and remote_size >= 0:
+            return remote_size
+    return segment.segment_size_in_bytes
 
 
 class _Reader:

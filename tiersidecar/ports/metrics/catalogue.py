@@ -19,6 +19,7 @@ LEADER_GAUGES = (
     retention.LOG_START_UNEXPLAINED,
     retention.REMOTE_LOG_SIZE,
     retention.REMOTE_SEGMENTS,
+    retention.REMOTE_STORED_BYTES,
     retention.TRASH_BYTES,
     retention.TRASH_SEGMENTS,
     retention.TRIM_HELD_BYTES,

@@ -118,6 +118,14 @@ REMOTE_LOG_SIZE = Metric(
     help="Bytes of finished remote segments (RemoteLogSizeBytes).",
     labels=("topic", "partition"),
 )
+REMOTE_STORED_BYTES = Metric(
+    name="tiersidecar_remote_stored_bytes",
+    kind="gauge",
+    help="Bytes that remote segments take in the store, with their indexes and manifests, compressed and encrypted as they are, "
+    "until their deletion is finished: the REMOTE_SIZE of their custom metadata (custom.metadata.fields.include). A segment "
+    "copied without that field counts with the size that it had on the broker's disk.",
+    labels=("topic", "partition"),
+)
 REMOTE_SEGMENTS = Metric(
     name="kafka_remote_log_metadata_segments",
     kind="gauge",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden import read_json
+from tests.support.segments import remote_segment
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, read_custom_metadata, write_custom_metadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.custom_metadata import (
+    CustomMetadata,
+    read_custom_metadata,
+    stored_bytes,
+    write_custom_metadata,
+)
 
 VECTORS = [
     pytest.param(vector, id=f"{number} {' '.join(key for key in vector if key != 'hex') or 'no field'}")
@@ -75,3 +83,25 @@ def test_any_bytes_are_fields_or_corrupt(data: bytes) -> None:
 def test_damage_is_told(written: str, reason: str) -> None:
     with pytest.raises(CorruptDataError, match=reason):
         read_custom_metadata(bytes.fromhex(written))
+
+
+FINISHED = State.COPY_SEGMENT_FINISHED
+
+
+@pytest.mark.parametrize(
+    ("state", "custom_metadata", "expected"),
+    [
+        pytest.param(FINISHED, "0100028001", 64, id="what the plugin recorded"),
+        pytest.param(State.DELETE_SEGMENT_STARTED, "0100028001", 64, id="until the deletion is finished"),
+        pytest.param(State.COPY_SEGMENT_STARTED, "0100028001", 0, id="nothing before the copy is finished"),
+        pytest.param(FINISHED, "", 1000, id="the segment's size where no custom metadata were recorded"),
+        pytest.param(FINISHED, "010103026162", 1000, id="the segment's size where another field was recorded"),
+        pytest.param(FINISHED, "ffff", 1000, id="the segment's size where the bytes are another plugin's"),
+        pytest.param(FINISHED, "01000101", 1000, id="the segment's size where the recorded one is negative"),
+    ],
+)
+def test_what_a_segment_takes_in_the_store(state: State, custom_metadata: str, expected: int) -> None:
+    """S-229."""
+    segment = replace(remote_segment(0, 99, size_bytes=1000), state=state)
+    one = replace(segment, custom_metadata=bytes.fromhex(custom_metadata))
+    assert stored_bytes([one, one]) == 2 * expected
