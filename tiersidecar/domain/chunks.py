@@ -58,7 +58,10 @@ class ChunkIndex:
     @property
     def transformed_size(self) -> int:
         """Size of the whole transformed object in bytes."""
-        return self.chunk(self.chunk_count - 1).transformed.stop if self.chunk_count else 0
+        count = self.chunk_count
+        if self._starts or not count:
+            return self._starts[count] if count else 0
+        return (count - 1) * self.transformed_chunk_size + self.final_transformed_chunk_size
 
     def chunk(self, index: int) -> Chunk:
         """Chunk ``index``, counted from 0.

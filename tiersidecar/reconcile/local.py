@@ -7,10 +7,11 @@ memory: about a kilobyte per segment with its events, and a third of one per obj
 
 from __future__ import annotations
 
+import gc
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
@@ -68,10 +69,14 @@ class LocalEvents:
             fields[_PREFIX] for rows in self._segments.values() for _, _, fields in rows if fields[_PREFIX] is not None
         }
 
-    def segments(self, key_prefix: str) -> Iterator[dict[str, Any]]:
+    def segments(self, key_prefix: str, *, at_most: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield a row for each segment that an event added, in whatever state, as :func:`folded_segment` has them, with
-        ``stem``, its objects' key without the suffix, and ids as text in ``topic_id_text`` and ``segment_id``."""
-        for (topic_id, partition, uuid), events in self._segments.items():
+        ``stem``, its objects' key without the suffix, and ids as text in ``topic_id_text`` and ``segment_id``.
+
+        ``at_most`` gives about as many of them, evenly chosen.
+        """
+        step = 1 if at_most is None else max(1, len(self._segments) // at_most)
+        for (topic_id, partition, uuid), events in islice(self._segments.items(), 0, None, step):
             rows = [
                 {"log_offset": offset, "is_late": is_late, **dict(zip(_COLUMNS, fields, strict=True))}
                 for offset, is_late, fields in events
@@ -86,6 +91,8 @@ class LocalEvents:
 
 
 _RANGES = 32
+_SAMPLE = 32 * _RANGES
+"""Of segments whose keys cut the listing into ranges of about the same size."""
 _ROWS_AT_ONCE = 1000
 _FOREIGN = "foreign"
 _LARGEST_OFFSET = 2**63 - 1
@@ -130,6 +137,25 @@ async def reconcile_locally(
     Raises:
         StoreError: the store could not be listed, or asked, to the end.
     """
+    with _without_collector():
+        return await _reconcile(store, settings, inputs, say, now_ms)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Hold off the cycle collector, which would walk the millions of objects again and again: a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+async def _reconcile(
+    store: Store, settings: ReconcileSettings, inputs: LocalInputs, say: Say, now_ms: Callable[[], int]
+) -> LocallyReconciled:
     events = LocalEvents()
     say("reading the metadata topic")
     async for some in inputs.early_events:
@@ -175,7 +201,7 @@ async def reconcile_locally(
 
 
 async def _listed(store: Store, key_prefix: str, events: LocalEvents, say: Say) -> list[StoredObject]:
-    stems = sorted(row["stem"] for row in events.segments(key_prefix))
+    stems = sorted(row["stem"] for row in events.segments(key_prefix, at_most=_SAMPLE))
     ranges = ranges_between({key_prefix, *events.prefixes()}, stems[:: max(1, len(stems) // _RANGES)])
     say(f"listing the store in {len(ranges)} ranges")
     found: list[StoredObject] = []

@@ -63,13 +63,14 @@ class SegmentCheck:
         """Return the findings of ``rows``, which have the columns of a segment joined with its objects."""
         async with AsyncExitStack() as stack:
             store = None if self.open_store is None else await stack.enter_async_context(self.open_store())
-            turn = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+            answers: list[list[Finding]] = [[] for _ in rows]
+            waiting = iter(zip(rows, answers, strict=True))
 
-            async def check(row: Mapping[str, Any]) -> list[Finding]:
-                async with turn:
-                    return [*self._foreign(row), *await self._check_row(store, row)]
+            async def check_one_after_the_other() -> None:
+                for row, answer in waiting:
+                    answer += [*self._foreign(row), *await self._check_row(store, row)]
 
-            answers = await asyncio.gather(*(check(row) for row in rows))
+            await asyncio.gather(*(check_one_after_the_other() for _ in range(min(_REQUESTS_AT_ONCE, len(rows)))))
             return [finding for answer in answers for finding in answer]
 
     async def _check_row(self, store: Store | None, columns: Mapping[str, Any]) -> list[Finding]:

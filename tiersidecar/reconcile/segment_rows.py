@@ -117,6 +117,8 @@ def folded_segment(rows: Sequence[Event], deletions: Sequence[tuple[int, bool, i
     after = fold_segment(_steps(rows), clearings((offset, state) for offset, _, state in deletions))
     if after is None:
         return None
+    if not any(is_late for _, is_late, _ in deletions) and not any(row["is_late"] for row in rows):
+        return _row(after, after, rows)
     early = clearings((offset, state) for offset, is_late, state in deletions if not is_late)
     return _row(after, fold_segment(_steps(row for row in rows if not row["is_late"]), early), rows)
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.epochs import EpochEntry
@@ -150,14 +148,14 @@ def _segment_document(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
 class _Fields:
     """Typed access to a JSON object that names what is wrong."""
 
+    __slots__ = ("_document", "_path", "_where", "get")
+
     def __init__(self, document: object, where: str, path: str) -> None:
         self._where, self._path = where, path
-        if not isinstance(document, Mapping):
+        if not isinstance(document, dict):
             raise CorruptDataError(where=where, position=0, reason=f"{path.strip('.') or 'manifest'} is not an object")
-        self._document = cast("Mapping[str, object]", document)
-
-    def get(self, key: str) -> object:
-        return self._document.get(key)
+        self._document: dict[str, object] = document
+        self.get = self._document.get
 
     def nested(self, key: str) -> _Fields:
         return _Fields(self.get(key), self._where, f"{self._path}{key}.")
