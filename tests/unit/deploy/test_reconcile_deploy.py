@@ -16,8 +16,8 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 def options_of(command: str) -> set[str]:
-    (found,) = [one for name, one in get_command(app).commands.items() if name == command]  # type: ignore[attr-defined]
-    return {text for parameter in found.params for text in parameter.opts}
+    commands: Any = get_command(app)
+    return {text for parameter in commands.get_command(None, command).params for text in parameter.opts}
 
 
 def assert_is_reconcile(arguments: list[str]) -> None:

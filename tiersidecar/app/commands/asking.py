@@ -7,6 +7,7 @@ If it does not answer, the state topic itself is read, which takes a second long
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import socket
 import ssl
@@ -17,6 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -31,6 +33,8 @@ from tiersidecar.services.status.source import SidecarStatus
 LOCAL_TIMEOUT_S = 0.5
 _STATUS_FIELDS = tuple(one.name for one in fields(SidecarStatus))
 _MOST_BYTES = 256 * 1024 * 1024
+_START_TIME = 19
+"""Field 22 of /proc/PID/stat, counted from the one after the name."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -161,10 +165,17 @@ def ask(
     path: str,
     timeout_s: float,
     enough: Callable[[Answer], bool] = lambda answer: False,
+    *,
+    spent_s: float = 0.0,
 ) -> list[Answer]:
-    """Return the answers in the order of ``sidecars``, after ``timeout_s`` at most; one that is ``enough`` ends the wait."""
+    """Return the answers in the order of ``sidecars``, after ``timeout_s`` at most; one that is ``enough`` ends the wait.
+
+    Once one has answered, the silent ones are waited for ``spent_s`` less, by which the command is late already: but half of
+    ``timeout_s``, and twice as long as the slowest answer took, they have in any case.
+    """
     arriving: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
-    deadline_s = time.monotonic() + timeout_s
+    begun_s = time.monotonic()
+    patience_s, waited_s = max(timeout_s - spent_s, timeout_s / 2), timeout_s
 
     def run(number: int) -> None:
         arriving.put((number, _ask_one(sidecars[number], path, timeout_s)))
@@ -175,10 +186,21 @@ def ask(
     answers: dict[int, Answer] = {}
     with suppress(Empty):
         while len(answers) < len(sidecars) and not any(map(enough, answers.values())):
-            number, answer = arriving.get(timeout=max(deadline_s - time.monotonic(), 0))
+            number, answer = arriving.get(timeout=max(begun_s + waited_s - time.monotonic(), 0))
             answers[number] = answer
-    late = f"it did not answer within {timeout_s:g} s"
+            if answer.code:
+                waited_s = min(timeout_s, max(patience_s, 2 * (time.monotonic() - begun_s)))
+    late = f"it did not answer within {round(waited_s, 1):g} s"
     return [answers.get(number, Answer(sidecar=one, problem=late)) for number, one in enumerate(sidecars)]
+
+
+def seconds_since_start() -> float:
+    """Return how long this process has run: before its first line, it has imported modules for a while.  0 if unknown."""
+    try:
+        begun_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_START_TIME])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begun_ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
 
 
 def _ask_one(sidecar: KnownSidecar, path: str, timeout_s: float) -> Answer:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tiersidecar.app.commands.asking import KnownSidecar, ask, find_sidecars
+from tiersidecar.app.commands.asking import KnownSidecar, ask, find_sidecars, seconds_since_start
 from tiersidecar.app.commands.cluster_picture import (
     ClusterPicture,
     cluster_document,
@@ -43,8 +43,10 @@ def status(
 
     def act(config: Config) -> int:
         known = find_sidecars(config, sidecar or ())
+        spent_s = seconds_since_start()
         while True:
-            picture = _picture(known, timeout)
+            picture = _picture(known, timeout, spent_s)
+            spent_s = 0.0
             typer.echo(_shown(picture, as_json=as_json, watch=watch))
             if not watch:
                 return FOUND if picture.needs_somebody else DONE
@@ -65,7 +67,7 @@ def topics(
     """
 
     def act(config: Config) -> int:
-        picture = _picture(find_sidecars(config, sidecar or ()), timeout)
+        picture = _picture(find_sidecars(config, sidecar or ()), timeout, seconds_since_start())
         rows = [asdict(row) for row in picture.topics]
         unanswered = [row for row in picture.brokers if not row.answers]
         if as_json:
@@ -80,8 +82,8 @@ def topics(
     look_at_sidecars(config_file, act)
 
 
-def _picture(known: Sequence[KnownSidecar], timeout_s: float) -> ClusterPicture:
-    return picture_of(ask(known, "/status", timeout_s))
+def _picture(known: Sequence[KnownSidecar], timeout_s: float, spent_s: float) -> ClusterPicture:
+    return picture_of(ask(known, "/status", timeout_s, spent_s=spent_s))
 
 
 def _shown(picture: ClusterPicture, *, as_json: bool, watch: bool) -> str:

@@ -121,7 +121,7 @@ REMOTE_LOG_SIZE = Metric(
 REMOTE_STORED_BYTES = Metric(
     name="tiersidecar_remote_stored_bytes",
     kind="gauge",
-    help="Bytes that remote segments take in the store, with their indexes and manifests, compressed and encrypted as they are, "
+    help="Bytes that remote segments take in the store, with indexes and manifests, compressed and encrypted as they are, "
     "until their deletion is finished: the REMOTE_SIZE of their custom metadata (custom.metadata.fields.include). A segment "
     "copied without that field counts with the size that it had on the broker's disk.",
     labels=("topic", "partition"),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.loopback_ports import free_port
 from tests.unit.app.commands.test_commands import CONFIG
-from tiersidecar.app.commands.asking import LOCAL_TIMEOUT_S, KnownSidecar, ask, find_sidecars
+from tiersidecar.app.commands.asking import LOCAL_TIMEOUT_S, KnownSidecar, ask, find_sidecars, seconds_since_start
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.domain.errors import NoSidecarError
 from tiersidecar.services.status.answers import is_host_and_port
@@ -94,6 +94,31 @@ def test_each_has_its_answer_and_the_time_is_bounded() -> None:
     assert (answers[0].document, answers[1].document) == ({"node_id": 1}, {"problem": "no"})
     assert ["answer" in answers[3].problem, "0.5 s" in answers[4].problem] == [True, True]
     assert "cannot be reached" in answers[5].problem
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "others_answer", "at_least_s", "is_all"),
+    [
+        pytest.param(0.0, True, 2.0, True, id="the whole time limit if nothing was spent"),
+        pytest.param(1.5, True, 1.0, False, id="half of it at least, however late the command is"),
+        pytest.param(1.5, False, 2.0, True, id="all of it while nobody has answered: the machine may be busy"),
+    ],
+)
+def test_a_silent_one_costs_less_when_the_command_is_late(
+    spent_s: float, others_answer: bool, at_least_s: float, is_all: bool
+) -> None:
+    with serving(b"{}") as well, silent() as stopped:
+        addresses = [stopped, well] if others_answer else [stopped]
+        began_s = time.monotonic()
+        answers = ask([KnownSidecar(address=one) for one in addresses], "/status", 2.0, spent_s=spent_s)
+        took_s = time.monotonic() - began_s
+    assert took_s >= at_least_s
+    assert ("within 2 s" in answers[0].problem) is is_all
+    assert [answer.code for answer in answers[1:]] == [200] * others_answer
+
+
+def test_the_start_of_this_process_lies_in_the_past() -> None:
+    assert 0 < seconds_since_start() < 24 * 3600
 
 
 def test_one_that_is_not_asked_says_why() -> None:
