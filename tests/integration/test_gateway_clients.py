@@ -15,7 +15,7 @@ from tests.support.gateway_table import TABLE, Cell
 from tests.support.java_clients import utc_datetime
 from tests.support.produce import produce_mix
 from tests.support.reading import Reading
-from tests.support.tiered_world import ORDERS, PARTITIONS, TieredWorld, open_tiered_world
+from tests.support.tiered_world import ORDERS, PARTITIONS, REMOTE_LOG_DIR, TieredWorld, open_tiered_world
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -114,6 +114,29 @@ def test_kafka_get_offsets_says_where_the_tiers_meet(world: TieredWorld, spec: s
     """As native tiered storage does: all but the active segments is remote, and nothing of it is local."""
     last = spec in ("latest-tiered", "-5")
     assert listed(world, ORDERS.topic, spec) == {start: at - last for start, at in world.local_starts.items()}
+
+
+def log_dirs(world: TieredWorld, *, user: str = "alice", through: bool = True) -> dict[str, dict[str, int]]:
+    """Sizes by log dir and partition, as kafka-log-dirs prints them; none where it fails."""
+    access = world.access(user=user, through=through)
+    options = ("--bootstrap-server", access.servers, "--command-config", world.java.config(access))
+    command = ("org.apache.kafka.tools.LogDirsCommand", *options, "--describe", "--topic-list", ORDERS.topic)
+    printed = next((line for line in world.tools.run(*command, check=False).out.splitlines() if line[:1] == "{"), "{}")
+    return {
+        one["logDir"]: {row["partition"]: row["size"] for row in one["partitions"] if not row["isFuture"]}
+        for broker in json.loads(printed).get("brokers", ())
+        for one in broker["logDirs"]
+    }
+
+
+def test_kafka_log_dirs_shows_remote_sizes_to_those_who_may_describe_the_cluster(world: TieredWorld) -> None:
+    directly, through = log_dirs(world, through=False), log_dirs(world)
+    remote = through.pop(REMOTE_LOG_DIR)
+    assert directly
+    assert through.keys() == directly.keys()
+    assert remote.keys() == {f"{ORDERS.topic}-{number}" for number in PARTITIONS}
+    assert all(remote.values())
+    assert log_dirs(world, user="bob") == log_dirs(world, user="bob", through=False) == {}
 
 
 def test_kafka_consumer_groups_resets_to_offsets_of_both_tiers(world: TieredWorld) -> None:

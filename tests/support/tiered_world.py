@@ -34,6 +34,10 @@ _SEGMENT_BYTES = 64 * 1024
 _STRICT = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
+REMOTE_LOG_DIR = "remote://tier"
+"""A log dir that the gateways add (``gateway.remote.log.dir``)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieredWorld:
     """``orders`` stands still, of which only the active segments are local, from ``local_starts`` on; ``moving`` goes on, and
@@ -184,6 +188,7 @@ def _allow(tools: KafkaTools, kafka: KafkaCluster) -> None:
     for user, resource, operations in (
         ("alice", ("--topic", "*"), ("Read", "Write", "Describe", "Delete", "DescribeConfigs")),
         ("alice", ("--group", "*"), ("Read", "Describe", "Delete")),
+        ("alice", ("--cluster",), ("Describe",)),
         ("bob", ("--group", "*"), ("Read",)),
         ("bob", ("--topic", "*"), ("Describe",)),
     ):
@@ -226,7 +231,7 @@ def _daemon(
         bootstrap_servers=broker.bootstrap_server_of("SECURE"),
         log_dirs=list(broker.log_dirs),
         topics=[{"name": topic, "local.retention.bytes": 1} for topic in tiered],
-        gateway={"listeners": listeners},
+        gateway={"listeners": listeners, "remote.log.dir": REMOTE_LOG_DIR},
     )
     settings["store"]["root"] = str(store)
     settings["remote.log.metadata.topic.replication.factor"] = len(kafka.brokers)

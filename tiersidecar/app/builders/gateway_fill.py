@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
-from tiersidecar.decide.topics import INTERNAL_TOPICS, TieredPartition
+from tiersidecar.decide.topics import INTERNAL_TOPICS, PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.ports.log_dirs import LogDirs
+from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import Holes
@@ -27,6 +28,7 @@ from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
+from tiersidecar.services.gateway.log_dirs_rewrite import DescribeLogDirsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.request_heads import ApiKey
@@ -125,7 +127,31 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             clock=parts.clock,
             audit=tier.audit,
         )
+    if parts.config.gateway.remote_log_dir is not None:
+        rewrites[ApiKey.DESCRIBE_LOG_DIRS] = DescribeLogDirsRewrite(
+            log_dir=parts.config.gateway.remote_log_dir,
+            sizes=SizesOfLed(tier.tiered, parts.table, parts.metadata),
+            blocking=parts.blocking,
+        )
     return rewrites
+
+
+class SizesOfLed:
+    """``services.gateway.log_dirs_rewrite.RemoteSizes``, by the partition table and the metadata."""
+
+    def __init__(self, tiered: TieredPartitionsInTable, table: PartitionTable, metadata: MetadataLog) -> None:
+        self._tiered, self._table, self._metadata = tiered, table, metadata
+
+    def led_bytes(self, topic: str, partition: int) -> int | None:
+        """As the Protocol says."""
+        try:
+            view = self._tiered.find(topic, partition)
+            tiered = None if view is None else self._table.assignment.get(view.topic_id_partition)
+            if view is None or tiered is None or tiered.role is not PartitionRole.LEADER:
+                return None
+            return self._metadata.remote_log_size_bytes(view.topic_id_partition)
+        except MetadataNotReadyError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)

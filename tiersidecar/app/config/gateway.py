@@ -137,6 +137,11 @@ class GatewaySection(Section):
     the broker. One connection has a quarter of it at most, and those of one user (or address, where no user is known) three
     times what is left free. A response of more than a quarter is held beside it, one at a time."""
 
+    remote_log_dir: Annotated[str | None, Field(pattern=r"^remote://[!-~]{0,200}$", examples=["remote://tier"])] = None
+    """A log dir of this name is added to the answers of DescribeLogDirs, with remote bytes of each partition that the broker
+    leads, for tools that show sizes. Tools that look for a replica's directory may take it for that: see the gateway's page.
+    Unset: the broker's answers pass as they are."""
+
     audit_topic_name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$", examples=["gateway-audit"])] = (
         None
     )
