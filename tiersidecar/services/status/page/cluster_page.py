@@ -297,8 +297,8 @@ def _gateways(cluster: Cluster) -> Html:
         if read
         else tag("p", "No cold data was read in the last hour.", class_="soft")
     )
-    parts = (gateways, reads, _readers(cluster, known))
-    return section("Gateways and cold reads", tag("div", [tag("div", part) for part in parts if part], class_="charts"))
+    side_by_side = tag("div", [tag("div", part) for part in (gateways, reads)], class_="charts")
+    return section("Gateways and cold reads", side_by_side, _readers(cluster, known))
 
 
 def _readers(cluster: Cluster, known: Collection[str]) -> Html | None:
