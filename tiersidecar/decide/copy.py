@@ -96,12 +96,17 @@ def decide_copy(view: CopyView) -> CopyPlan:
     )
 
 
+_NO_LAG = CopyLag(segments=0, size_bytes=0, oldest_ms=None)
+
+
 def copy_lag(pending: tuple[LocalSegment, ...]) -> CopyLag:
     """The lag of a led partition, from the truth each time it is asked for (U18)."""
+    if not pending:
+        return _NO_LAG
     return CopyLag(
         segments=len(pending),
         size_bytes=sum(segment.size_bytes for segment in pending),
-        oldest_ms=min((segment.modified_ms for segment in pending), default=None),
+        oldest_ms=min(segment.modified_ms for segment in pending),
     )
 
 
@@ -117,6 +122,8 @@ def pending_segments(
     A pinned one always: it is there because it is not remote, and below ``copied_offset`` it is a hole that an earlier leader
     left (docs/design/0004-pins.md).
     """
+    if not holes and _reaches_last_sealed(copied_offset, segments) and not any(one.pinned for one in segments):
+        return ()  # as of most partitions at most times, and this is asked of thousands every few seconds
     return tuple(
         segment
         for segment in segments
@@ -124,6 +131,12 @@ def pending_segments(
         and segment.next_base_offset > remote_log_start_offset
         and (segment.pinned or segment.next_base_offset > copied_offset + 1 or _is_in(holes, segment))
     )
+
+
+def _reaches_last_sealed(copied_offset: int, segments: tuple[LocalSegment, ...]) -> bool:
+    """Segments ascend."""
+    last = next((one.next_base_offset for one in reversed(segments) if one.next_base_offset is not None), NO_OFFSET)
+    return last <= copied_offset + 1
 
 
 def _is_in(holes: tuple[ByteRange, ...], segment: LocalSegment) -> bool:

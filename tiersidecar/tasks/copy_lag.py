@@ -66,29 +66,32 @@ class CopyLagReport:
         return self._known
 
     def report(self, partition: TieredPartition) -> None:
-        """A partition whose directory cannot be read keeps what was last said of it."""
+        """A partition whose directory cannot be read keeps what was last said of it.
+
+        Nothing is said again where nothing waits, as nothing did: at thousands of partitions gauges cost more than the look.
+        """
         topic_id_partition = partition.view.topic_id_partition
         local = self._table.local_partition(topic_id_partition)
         if local is None:
             return
-        now_ms = self._clock.now_ms()
-        lag = copy_lag(pending_copies(self._table, local, self._copied_offset(local)))
+        record = self._table.record(topic_id_partition)
+        copied = self._copied_offset(local) if record.copied_offset is None else record.copied_offset
+        lag = copy_lag(pending_segments(local.segments, copied, record.remote_log_start, record.copy_holes))
         self._known[topic_id_partition] = lag
+        if lag.oldest_ms is None and lag == record.copy_lag_told:
+            return
+        record.copy_lag_told = lag
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
-        age_ms = 0 if lag.oldest_ms is None else max(now_ms - lag.oldest_ms, 0)
+        age_ms = 0 if lag.oldest_ms is None else max(self._clock.now_ms() - lag.oldest_ms, 0)
         self._telemetry.gauge(COPY_LAG_BYTES, lag.size_bytes, **labels)
         self._telemetry.gauge(COPY_LAG_SEGMENTS, lag.segments, **labels)
         self._telemetry.gauge(COPY_LAG_SECONDS, age_ms / 1000, **labels)
 
     def _copied_offset(self, local: LocalPartition) -> int:
-        """As the copy lane found it; before it could (the store is away since the start) what the metadata says of the live
-        file's epochs."""
-        topic_id_partition = local.topic_id_partition
-        known = self._table.record(topic_id_partition).copied_offset
-        if known is not None:
-            return known
+        """What the metadata says of the live file's epochs, until the copy lane has found it: the store may be away."""
         highest = (
-            self._metadata.highest_offset_for_epoch(topic_id_partition, entry.epoch) for entry in local.leader_epochs
+            self._metadata.highest_offset_for_epoch(local.topic_id_partition, entry.epoch)
+            for entry in local.leader_epochs
         )
         return max((offset for offset in highest if offset is not None), default=NO_OFFSET)
 

@@ -524,6 +524,11 @@ class ExpireTask:
         return answer.offset
 
     def _report(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> None:
+        """Nothing that was told already: a quiet round gives the plan of the one before."""
+        record = self._table.record(topic_id_partition)
+        if plan is record.expiry_told:
+            return
+        record.expiry_told = plan
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         self._telemetry.gauge(REMOTE_SEGMENTS, plan.tally.metadata_count, **labels)
         self._telemetry.gauge(REMOTE_LOG_SIZE, plan.tally.finished_bytes, **labels)
@@ -534,7 +539,6 @@ class ExpireTask:
         in_trash = [one.metadata.segment_size_in_bytes for one in plan.trash.waiting]
         self._telemetry.gauge(TRASH_BYTES, sum(in_trash), **labels)
         self._telemetry.gauge(TRASH_SEGMENTS, len(in_trash), **labels)
-        record = self._table.record(topic_id_partition)
         if plan.stop == record.expiry_stop:
             return
         record.expiry_stop = plan.stop

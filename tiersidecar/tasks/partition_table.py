@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tiersidecar.decide.copy import CopyLag
 from tiersidecar.decide.disk_pressure import DiskState
+from tiersidecar.decide.expire import ExpiryPlan
 from tiersidecar.decide.place import UnwrittenEpoch, reason_to_doubt_directory
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -208,11 +210,17 @@ class PartitionRecord:
     remote_log_start: int = NO_OFFSET
     """Written by the copy lane."""
 
+    copy_lag_told: CopyLag | None = None
+    """What the gauges say. Written by the copy lag report."""
+
     copy_held_back: str = ""
     """Why copying waits. Written by the copy lane."""
 
     expiry_looked: bool = False
     """Whether expiry has had a round since the partition is led: what it meant to give up, it has. Written by the expiry."""
+
+    expiry_told: ExpiryPlan | None = None
+    """The plan that the gauges are of. Written by the expiry."""
 
     expiry_stop: str = ""
     """Why nothing expires. Written by the expiry."""

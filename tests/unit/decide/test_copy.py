@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from tests.support.pins import pin_of
 from tests.support.segments import FINISHED, local_segments, remote_segment
@@ -358,3 +360,24 @@ def test_which_segment_an_open_transaction_holds_back(given: CopyView, unstable:
 def test_a_segment_is_pending_until_its_last_offset_is_remote(copied: int, is_pending: bool) -> None:
     pending = pending_segments(local_segments(100, 200), copied)
     assert [one.base_offset for one in pending] == ([100] if is_pending else [])
+
+
+@drawn(
+    pinned=st.lists(st.booleans(), min_size=1, max_size=6),
+    copied=st.integers(-1, 700),
+    start=st.integers(-1, 700),
+    holes=st.lists(st.integers(0, 5), max_size=2),
+)
+def test_what_is_pending_is_what_the_rule_says_of_each_segment(
+    pinned: list[bool], copied: int, start: int, holes: list[int]
+) -> None:
+    """Whatever is not looked at one by one: segments of 100 offsets, the last one active."""
+    plain = local_segments(*range(0, 100 * len(pinned), 100))
+    segments = tuple(replace(one, pinned=is_pinned) for one, is_pinned in zip(plain, pinned, strict=True))
+    ranges = tuple(ByteRange(100 * number, 100 * number + 100) for number in holes)
+    expected = [
+        one.base_offset
+        for number, one in enumerate(segments[:-1])
+        if one.base_offset + 100 > start and (pinned[number] or one.base_offset + 100 > copied + 1 or number in holes)
+    ]
+    assert [one.base_offset for one in pending_segments(segments, copied, start, ranges)] == expected

@@ -318,6 +318,21 @@ async def test_a_lag_is_never_negative_and_none_where_nothing_waits(stage: Stage
     assert lags == [0, 0, 0]
 
 
+async def test_a_lag_of_nothing_is_said_once_and_again_when_the_partition_has_changed_hands(stage: Stage) -> None:
+    stage.shell.table.record(stage.topic_id_partition).copied_offset = stage.local.segments[-1].base_offset - 1
+    telemetry = stage.telemetry
+    labels = {"topic": stage.topic_id_partition.topic, "partition": str(stage.topic_id_partition.partition)}
+    seen = []
+    for changes_hands in (False, False, True):
+        telemetry.forget(COPY_LAG_BYTES, **labels)
+        if changes_hands:
+            stage.shell.table.forget(stage.topic_id_partition)
+            stage.shell.table.record(stage.topic_id_partition).copied_offset = stage.local.segments[-1].base_offset - 1
+        stage.shell.lag.report(stage.tiered)
+        seen.append(telemetry.value(COPY_LAG_BYTES, **labels))
+    assert seen == [0, None, 0]
+
+
 async def test_a_directory_that_cannot_be_read_keeps_what_was_said(stage: Stage) -> None:
     stage.shell.lag.report(stage.tiered)
     said, tiered = stage.gauge(COPY_LAG_SEGMENTS), stage.tiered

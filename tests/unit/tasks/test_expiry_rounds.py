@@ -189,14 +189,17 @@ def test_what_there_is_and_what_waits_is_measured_by_partition() -> None:
 
 
 def test_what_remote_segments_take_in_the_store_is_measured_by_partition() -> None:
-    """S-229.  A round that decides nothing anew reports the same, and so does one after the leadership came back."""
+    """S-229.  A round that decides nothing anew leaves it, and the first one after the leadership came back reports it."""
     first, second = segments(2)
     recorded = replace(first, custom_metadata=write_custom_metadata(CustomMetadata(remote_size=700)))
     telemetry = RecordedTelemetry()
     one = sidecar(world_of(recorded, second), policy=FOREVER, telemetry=telemetry)
     run(one.round())
     assert measured(telemetry, metrics.REMOTE_STORED_BYTES) == [700 + SEGMENT_BYTES]
+    run(one.round())
+    assert measured(telemetry, metrics.REMOTE_STORED_BYTES) == [700 + SEGMENT_BYTES]
     telemetry.forget(metrics.REMOTE_STORED_BYTES, topic="orders", partition="3")
+    one.table.forget(TOPIC_ID_PARTITION)
     run(one.round())
     assert measured(telemetry, metrics.REMOTE_STORED_BYTES) == [700 + SEGMENT_BYTES]
 
