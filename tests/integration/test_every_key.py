@@ -429,7 +429,8 @@ ELSEWHERE: dict[str, str] = {
     "store.encryption.key.pairs.public.key.file": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "store.encryption.key.pairs.private.key.file": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "gateway.sasl.raw.tokens": "integration/test_gateway_attacks.py",
-    "gateway.remote.log.dir": "integration/test_gateway_clients.py::test_kafka_log_dirs",
+    "gateway.remote.log.dir": "integration/test_gateway_clients.py"
+    "::test_kafka_log_dirs_shows_remote_sizes_to_those_who_may_describe_the_cluster",
     "gateway.listeners[0].advertised.pattern": "unit/app/config/test_gateway.py::test_patterns",
     "gateway.listeners[0].broker": "integration/test_gateway_security.py::test_every_login_passes",
     "gateway.listeners[0].broker.tls": "unit/app/config/test_gateway.py::test_tls_to_the_broker_is_as_its_listener_has_it",
