@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from tiersidecar.app import supervise
 from tiersidecar.app.cli import app
+from tiersidecar.app.commands.register import COMMANDS
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.supervise import changed_keys
@@ -183,12 +184,25 @@ def test_a_configuration_whose_broker_is_away_is_looked_at_all_the_same(tmp_path
 def test_a_command_that_asks_sidecars_starts_without_what_it_does_not_need() -> None:
     """A third of the processor time of `status` went into importing the clients of stores and HTTP, and loggers."""
     program = (
-        "import sys, tiersidecar.app.cli; "
+        "import sys, tiersidecar.app.cli, tiersidecar.app.commands.status; "
         "heavy = {'aiobotocore', 'botocore', 'aiohttp', 'aiokafka', 'kio', 'structlog', 'obstore', 'pyspark', 'pyarrow'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_command_imports_no_other_and_all_are_in_the_help() -> None:
+    program = (
+        "import sys; from typer.testing import CliRunner; from tiersidecar.app.cli import app; "
+        "CliRunner().invoke(app, ['status', '--help']); "
+        "print(sorted(name for name in sys.modules if name.startswith('tiersidecar.app.commands.m')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
+    shown = invoke("--help").stdout
+    assert [name for name in (*COMMANDS, "run", "version") if f"  {name} " not in shown] == []
+    assert "Did you mean 'status'" in invoke("sttus").output
 
 
 def test_a_daemon_starts_without_the_clients_of_stores_that_it_does_not_have() -> None:
