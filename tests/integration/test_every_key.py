@@ -114,6 +114,7 @@ READ: dict[str, Any] = {
     "write.timeout.ms": 58_007,
     "write.least.bytes.per.second": 4_111,
     "recheck.ms": 61_009,
+    "hedged.fetches.percent": 17,
     "index.max.bytes": 201_000_043,
     "opened.memory.bytes": 160_000_037,
     "chunk.cache.memory.bytes": 130_000_027,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from tiersidecar.app.parts import Opened, Parts
+from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
@@ -15,8 +16,15 @@ from tiersidecar.tasks.roster import Roster
 
 def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
     """By plain constructor calls; ``stack`` closes what is made here."""
+    fetches = HedgedFetches(
+        opened.store,
+        percent=opened.config.read.hedged_fetches_percent,
+        clock=opened.clock,
+        telemetry=opened.telemetry,
+    )
+    stack.push_async_callback(fetches.aclose)
     manifests = ManifestCache(
-        store=opened.store,
+        store=fetches,
         blocking=opened.blocking,
         key_prefix=opened.config.store.key_prefix,
         key_ring=opened.key_ring,

@@ -27,6 +27,7 @@ from tiersidecar.reading.admission import CountedFetches
 from tiersidecar.reading.chunk_manager import ChunkLayer
 from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings, open_chunk_files_cache, open_index_files_cache
+from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource
 from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.opening import LONG_AT_ONCE
@@ -136,7 +137,13 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
     parts.status.cold = cold = cold_reads_of(config, parts.clock, parts.telemetry)
     suffix = "" if Role.READ in parts.roles else "-gateway"
     requests = ConfiguredFetchQuota(parts.tuning.store_requests, parts.clock)
-    store = CountedFetches(parts.store, requests)
+    store = HedgedFetches(
+        CountedFetches(parts.store, requests),
+        percent=config.read.hedged_fetches_percent,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
+    stack.push_async_callback(store.aclose)
     blobs = IndexBlobReader(store=store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry)
     index_files = await stack.enter_async_context(
         open_index_cache(

@@ -143,6 +143,10 @@ class ReadSection(Section):
     """Requests for chunks and indexes that reads may make of the store in a minute; over it new reads are turned away with 429,
     and streams wait. Default: none. Changed by a reload (SIGHUP)."""
 
+    hedged_fetches_percent: Annotated[int, Field(ge=0, le=50)] = 5
+    """A fetch from the store that takes longer than 95 of 100 like it is sent again, and the first answer counts. At most
+    so many percent of all are; 0: none. A filesystem store has no second one."""
+
     recheck_ms: PositiveDurationMs = 60_000
     """While a body is sent, the broker is asked so often whether the caller may still read the topic; if not, the body ends
     without its end, lines of JSON with one that says why."""

@@ -36,6 +36,13 @@ READ_STORE_REQUESTS = Metric(
     help="Requests that reads have made of the store.",
     labels=("kind",),
 )
+HEDGED_FETCHES = Metric(
+    name="tiersidecar_read_hedged_fetches_total",
+    kind="counter",
+    help="Fetches that were late (read.hedged.fetches.percent). Outcomes: first and second, by which of the two requests "
+    "answered first; too_many, where no second one was sent because enough had been.",
+    labels=("outcome",),
+)
 READS_SHED = Metric(
     name="tiersidecar_reads_shed_total",
     kind="counter",
