@@ -76,6 +76,9 @@ GO_TOOLS: dict[str, GoSource | DebianPackage] = {
     "toxiproxy": GoSource(
         directory=_OTHERS / "toxiproxy", package="github.com/Shopify/toxiproxy/v2/cmd/server", binary="server"
     ),
+    "fake-gcs-server": GoSource(
+        directory=_OTHERS / "fake-gcs-server", package="github.com/fsouza/fake-gcs-server", binary="fake-gcs-server"
+    ),
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 from botocore.loaders import JSONFileLoader
 
 from tests.support.azurite_server import AzuriteServer, running_azurite
+from tests.support.gcs_server import GcsServer, running_gcs_server
 from tests.support.s3_server import S3Server, running_s3_server
 
 
@@ -22,6 +23,12 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(scope="session")
 def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
     with running_azurite(tmp_path_factory.mktemp("azurite")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    with running_gcs_server(tmp_path_factory.mktemp("gcs")) as server:
         yield server
 
 

@@ -19,6 +19,7 @@ from tests.support.held_values import HeldValues, held_by
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
 from tiersidecar.app.builders.azure import azure_settings
+from tiersidecar.app.builders.gcs import gcs_settings
 from tiersidecar.app.builders.security import broker_security
 from tiersidecar.app.builders.store import s3_settings
 from tiersidecar.app.config.broker import BrokerSection
@@ -28,6 +29,7 @@ from tiersidecar.app.config.keys import all_key_paths
 from tiersidecar.app.config.report import WITHOUT_EFFECT
 from tiersidecar.app.config.store import S3Store
 from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.supervise import _run
 
@@ -481,6 +483,53 @@ def test_what_is_shown_elsewhere_is_there(test: str) -> None:
     assert not function or f"def {function}(" in text
 
 
+GCS: dict[str, Any] = {
+    "gcs.bucket.name": "every-bucket",
+    "gcs.endpoint.url": "http://127.0.0.1:9",
+    "gcs.resumable.upload.chunk.size": 7 * 256 * 1024,
+    "gcs.request.attempt.timeout": 17_003,
+    "gcs.max.attempts": 11,
+    "gcs.storage.class": "COLDLINE",
+    "key.prefix": "every/key/",
+}
+GCS_CREDENTIALS: dict[str, Any] = {
+    "gcs.credentials.path": "/every/credentials.json",
+    "gcs.credentials.json": "every-credential",
+    "gcs.credentials.default": False,
+}
+
+
+def gcs_holds(settings: Mapping[str, Any]) -> HeldValues:
+    section = GcsStore.model_validate({"type": "gcs", **GCS, **settings}, by_alias=True, by_name=False)
+    return held_by([gcs_settings(section)])
+
+
+@pytest.mark.parametrize("key", GCS)
+def test_a_key_of_gcs_arrives(key: str) -> None:
+    assert {GCS[key], GCS[key] / 1000 if isinstance(GCS[key], int) else GCS[key]} & gcs_holds({}).values
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        ("gcs.credentials.path", ("GcsSettings.login", "path")),
+        ("gcs.credentials.path", ("GcsSettings.credentials_path", "/every/credentials.json")),
+        ("gcs.credentials.json", ("GcsSettings.login", "json")),
+        ("gcs.credentials.json", ("GcsSettings.credentials_json", "every-credential")),
+        ("gcs.credentials.default", ("GcsSettings.login", "anonymous")),
+    ],
+)
+def test_a_credential_of_gcs_arrives(key: str, place: tuple[str, Any]) -> None:
+    assert place in gcs_holds({key: GCS_CREDENTIALS[key]}).attributes
+
+
+def test_tls_of_gcs_arrives(tmp_path: Path) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text("every certificate")
+    assert "every certificate" in gcs_holds({"gcs.ssl.ca.location": str(authorities)}).values
+    assert ("GcsSettings.verify_tls", False) in gcs_holds({"gcs.certificate.check.enabled": False}).attributes
+
+
 def test_no_key_is_left_out() -> None:
     """A new key has its row here, or a test that shows its effect in the list of those."""
     shown = {
@@ -493,8 +542,9 @@ def test_no_key_is_left_out() -> None:
         *map(format_path, WITHOUT_EFFECT),
         *("store.s3.path.style.access.enabled", "store.aws.certificate.check.enabled"),
         "broker.ssl.endpoint.identification.algorithm",
-        *(f"store.{key}" for key in (*STORE, *S3, *AZURE, *AZURE_CREDENTIALS)),
+        *(f"store.{key}" for key in (*STORE, *S3, *AZURE, *AZURE_CREDENTIALS, *GCS, *GCS_CREDENTIALS)),
         *("store.azure.ssl.ca.location", "store.azure.certificate.check.enabled"),
+        *("store.gcs.ssl.ca.location", "store.gcs.certificate.check.enabled"),
         *(f"topics[0].{key}" for key in RULE),
         *(f"read.{key}" for key in READ),
         *(f"gateway.{key}" for key in GATEWAY),

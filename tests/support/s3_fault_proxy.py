@@ -1,4 +1,4 @@
-"""A proxy between the S3 store and a real server that fails the requests that a test picks.
+"""A proxy between a store and a real server of its protocol that fails the requests that a test picks.
 
 It also never says "100 Continue", as some servers do not.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 import aiohttp
 from aiohttp import web
@@ -24,7 +25,8 @@ _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "expect", "keep-aliv
 class FaultKind(StrEnum):
     """``REFUSE``: answer with ``status`` and S3's error ``code``, and do nothing.  ``RESET``: take the request and drop the
     connection.  ``LOSE_ANSWER``: let the server do it, then drop the connection.  ``CUT``: drop it in the middle of the
-    answer's body.  ``STALL``: read nothing and never answer.  ``GARBLE``: change a byte in the middle of the answer's body."""
+    answer's body.  ``STALL``: read nothing and never answer.  ``GARBLE``: change a byte in the middle of the answer's body.
+    ``SPOIL``: likewise of the request's body, before the server has it."""
 
     REFUSE = "refuse"
     RESET = "reset"
@@ -32,6 +34,7 @@ class FaultKind(StrEnum):
     CUT = "cut"
     STALL = "stall"
     GARBLE = "garble"
+    SPOIL = "spoil"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +63,8 @@ class Fault:
 @dataclass(slots=True)
 class S3FaultProxy:
     """``url`` for the store.  ``requests`` counts what came by method; ``most_at_once`` is of requests with a body.
-    ``written_ms`` is, by path, when the server last answered a PUT or POST: whoever sent it may be gone by then."""
+    ``written_ms`` is, by path or as :meth:`name_of` says, when the server last answered a PUT or POST: whoever sent it may be
+    gone by then."""
 
     url: str
     faults: list[Fault] = field(default_factory=list)
@@ -100,14 +104,29 @@ class S3FaultProxy:
             return web.Response(status=fault.status, text=said if fault.status >= 400 else None)
         if fault is not None and fault.kind is FaultKind.RESET:
             return _reset(request)
-        answer = await _forward(request, body, upstream, session)
+        if fault is not None and fault.kind is FaultKind.SPOIL:
+            return await self.forward(request, _with_another_byte(body), upstream, session)
+        answer = await self.forward(request, body, upstream, session)
         if request.method in ("PUT", "POST"):
-            self.written_ms[request.path] = time.time_ns() // 1_000_000
+            self.written_ms[self.name_of(request)] = time.time_ns() // 1_000_000
         if fault is not None and fault.kind is FaultKind.CUT:
             return await _cut(request, answer)
         if fault is not None and fault.kind is FaultKind.GARBLE:
             return _garbled(answer)
         return _reset(request) if fault is not None else answer
+
+    def name_of(self, request: web.BaseRequest) -> str:
+        """The bucket and the key that a request writes, as ``/bucket/key``."""
+        return request.path
+
+    async def forward(
+        self, request: web.BaseRequest, body: bytes, upstream: str, session: aiohttp.ClientSession
+    ) -> web.Response:
+        """The server's answer; where a proxy makes up for what a server lacks, it does it here."""
+        return await forward_request(request, body, upstream, session)
+
+
+Proxy = TypeVar("Proxy", bound=S3FaultProxy)
 
 
 def _reset(request: web.BaseRequest) -> web.Response:
@@ -118,9 +137,13 @@ def _reset(request: web.BaseRequest) -> web.Response:
 
 def _garbled(answer: web.Response) -> web.Response:
     if isinstance(answer.body, bytes):
-        middle = len(answer.body) // 2
-        answer.body = answer.body[:middle] + bytes([answer.body[middle] ^ 0x55]) + answer.body[middle + 1 :]
+        answer.body = _with_another_byte(answer.body)
     return answer
+
+
+def _with_another_byte(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0x55]) + data[middle + 1 :]
 
 
 async def _cut(request: web.BaseRequest, answer: web.Response) -> web.StreamResponse:
@@ -134,11 +157,16 @@ async def _cut(request: web.BaseRequest, answer: web.Response) -> web.StreamResp
     return cut
 
 
-async def _forward(
-    request: web.BaseRequest, body: bytes, upstream: str, session: aiohttp.ClientSession
+async def forward_request(
+    request: web.BaseRequest,
+    body: bytes,
+    upstream: str,
+    session: aiohttp.ClientSession,
+    changed_headers: Mapping[str, str] | None = None,
 ) -> web.Response:
     """The server's own answer.  Host and path stay as they were signed."""
     headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP)
+    headers.update(changed_headers or {})
     url = URL(f"{upstream}{request.rel_url.raw_path_qs}", encoded=True)
     async with session.request(
         request.method, url, headers=headers, data=body, allow_redirects=False, skip_auto_headers=["Content-Type"]
@@ -153,9 +181,15 @@ async def _forward(
 @asynccontextmanager
 async def running_s3_fault_proxy(upstream: str) -> AsyncIterator[S3FaultProxy]:
     """In this process's event loop, on a free port of loopback."""
+    async with running_fault_proxy(S3FaultProxy(url=""), upstream) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def running_fault_proxy(proxy: Proxy, upstream: str) -> AsyncIterator[Proxy]:
+    """``proxy``, which gets its address here, in front of ``upstream``."""
     timeout = aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(auto_decompress=False, timeout=timeout) as session:
-        proxy = S3FaultProxy(url="")
         server = web.Server(lambda request: proxy.handle(request, upstream, session))
         runner = web.ServerRunner(server, shutdown_timeout=0)
         await runner.setup()

@@ -32,6 +32,7 @@ from tiersidecar.app.config.services import LoggingSection, ReadCaller, ReaderQu
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import KeyPair
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.config.values import LONG_MAX, SECRET_FORMS, Address
@@ -79,6 +80,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Section store, type filesystem", FilesystemStore),
     ("Section store, type s3", S3Store),
     ("Section store, type azure", AzureStore),
+    ("Section store, type gcs", GcsStore),
     ("Section store, a type that another package adds", InstalledStore),
     ("Section store, each of encryption.key.pairs", KeyPair),
     ("List topics, each rule", TopicRule),

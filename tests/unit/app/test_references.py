@@ -17,6 +17,7 @@ from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusS
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import KeyPair
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.references import annotated_configuration, generated_files
@@ -30,6 +31,7 @@ SECTIONS = (
     FilesystemStore,
     S3Store,
     AzureStore,
+    GcsStore,
     InstalledStore,
     KeyPair,
     TopicRule,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.azure_upload import AzureUpload
 from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
+from tiersidecar.adapters.stores.tls import tls_context
 from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Ids
@@ -184,7 +185,8 @@ async def open_azure_store(settings: AzureSettings, *, blocking: Blocking, ids: 
     if settings.sas_token is None:
         yield AzureStore(store=store, settings=settings, blocking=blocking, ids=ids)
         return
-    connector = aiohttp.TCPConnector(ssl=await blocking.run(tls_of, settings))
+    tls = await blocking.run(partial(tls_context, ca_pem=settings.ca_pem, verify=settings.verify_tls))
+    connector = aiohttp.TCPConnector(ssl=tls)
     async with aiohttp.ClientSession(connector=connector) as session:
         deletes = TokenDeletes(session, settings, settings.sas_token)
         yield AzureStore(store=store, settings=settings, blocking=blocking, ids=ids, token_deletes=deletes)
@@ -261,10 +263,3 @@ class TokenDeletes:
         # The token is signed as it is written: no part of the address is to be quoted anew.
         async with self._session.delete(URL(url, encoded=True), headers=headers, timeout=timeout) as answer:
             return answer.status, answer.headers.get("x-ms-error-code", "")
-
-
-def tls_of(settings: AzureSettings) -> ssl.SSLContext | bool:
-    """As aiohttp takes it: true checks against the system's authorities."""
-    if not settings.verify_tls:
-        return False
-    return True if settings.ca_pem is None else ssl.create_default_context(cadata=settings.ca_pem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from crc32c import crc32c
 
@@ -143,6 +143,31 @@ class PartBody:
         data = bytes(self._view[self._position : stop])
         self._position += len(data)
         return data
+
+
+@asynccontextmanager
+async def watched_part(
+    view: memoryview, *, grant: Callable[[int], Awaitable[int]], stall_timeout_s: float
+) -> AsyncIterator[PartBody]:
+    """A :class:`PartBody` to send.  Waiting to be granted, or to be sent, between attempts or under a client's own throttling,
+    is no stall.
+
+    Raises:
+        TimeoutError: nothing of it moves for the stall timeout (U1).
+    """
+    loop = asyncio.get_running_loop()
+
+    def reschedule(when: float | None) -> None:
+        with suppress(RuntimeError):  # it has struck, or the answer came before the whole body was sent
+            stalled.reschedule(when)
+
+    async with asyncio.timeout(None) as stalled:
+        yield PartBody(
+            view,
+            grant=grant,
+            on_sending=lambda: reschedule(loop.time() + stall_timeout_s),
+            on_waiting=lambda: reschedule(None),
+        )
 
 
 def _copy(target: memoryview, source: memoryview) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import structlog
 from botocore.exceptions import ClientError
 from crc32c import crc32c
 
-from tiersidecar.adapters.stores.body_parts import PartBody, PartBuffers, PartFiller
+from tiersidecar.adapters.stores.body_parts import PartBuffers, PartFiller, watched_part
 from tiersidecar.adapters.stores.s3_objects import attempts_of, code_of, encode_crc32c, s3_errors, stored_object
 from tiersidecar.adapters.stores.s3_settings import S3Settings
 from tiersidecar.domain.errors import StoreError
@@ -240,25 +240,17 @@ class S3Upload:
 
     @asynccontextmanager
     async def _watched(self, view: memoryview, body: ObjectBody) -> AsyncIterator[Any]:
-        """A :class:`PartBody` to send.  Waiting to be granted, or to be sent, between attempts or
-        under S3's throttling, is no stall.
+        """A part to send, as :func:`watched_part` watches it.
 
         Raises:
-            TimeoutError: nothing of it moves for the stall timeout, or the call takes too long (U1).
+            TimeoutError: also when the call takes too long.
         """
-        loop, stall_s = asyncio.get_running_loop(), self._settings.stall_timeout_s
-
-        def reschedule(when: float | None) -> None:
-            with suppress(RuntimeError):  # it has struck, or the answer came before the whole body was sent
-                stalled.reschedule(when)
-
-        async with asyncio.timeout(self._settings.call_timeout_s), asyncio.timeout(None) as stalled:
-            yield PartBody(
-                view,
-                grant=body.grant,
-                on_sending=lambda: reschedule(loop.time() + stall_s),
-                on_waiting=lambda: reschedule(None),
-            )
+        stall_s = self._settings.stall_timeout_s
+        async with (
+            asyncio.timeout(self._settings.call_timeout_s),
+            watched_part(view, grant=body.grant, stall_timeout_s=stall_s) as sent,
+        ):
+            yield sent
 
     def _checksum(self, crc: int) -> dict[str, Any]:
         return {"ChecksumCRC32C": encode_crc32c(crc)} if self._with_checksum else {}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
+from tiersidecar.app.builders.authorities import read_authorities
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB
 from tiersidecar.app.config.values import plain
-from tiersidecar.domain.errors import ConfigError
 
 _BLOCK_MEMORY_BYTES = 128 * MIB
 """What blocks may hold together, unless those in flight of one segment already are more."""
@@ -38,21 +36,7 @@ def azure_settings(section: AzureStore) -> AzureSettings:
         attempt_timeout_s=section.azure_request_attempt_timeout / 1000,
         max_attempts=section.azure_max_attempts,
         access_tier=section.azure_access_tier,
-        ca_pem=_read_authorities("azure.ssl.ca.location", section.azure_ssl_ca_location),
+        ca_pem=read_authorities("azure.ssl.ca.location", section.azure_ssl_ca_location),
         verify_tls=section.azure_certificate_check_enabled,
         key_prefix=section.key_prefix,
     )
-
-
-def _read_authorities(key: str, path: str | None) -> str | None:
-    """Return the content of the PEM file that ``key`` names; None without one.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(source="store", faults=(f"{key}: {error}",)) from error

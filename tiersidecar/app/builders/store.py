@@ -22,6 +22,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store, StoreSection
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
@@ -130,6 +131,12 @@ async def _open_backend(config: HasStore, *, blocking: Blocking, clock: Clock, i
 
             async with open_azure_store(azure_settings(section), blocking=blocking, ids=ids) as azure:
                 yield azure
+        case GcsStore() as section:
+            from tiersidecar.adapters.stores.gcs import open_gcs_store
+            from tiersidecar.app.builders.gcs import gcs_settings
+
+            async with open_gcs_store(gcs_settings(section), blocking=blocking, ids=ids) as gcs:
+                yield gcs
         case InstalledStore() as section:
             tools = StoreTools(key_prefix=section.key_prefix, blocking=blocking, clock=clock, ids=ids)
             async with load_kind(section.type).open_store(section.revealed_options, tools) as installed:

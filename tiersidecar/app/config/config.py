@@ -163,6 +163,7 @@ _BACKENDS = {
     "io.aiven.kafka.tieredstorage.storage.s3.S3Storage": "s3",
     "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage": "filesystem",
     "io.aiven.kafka.tieredstorage.storage.azure.AzureBlobStorage": "azure",
+    "io.aiven.kafka.tieredstorage.storage.gcs.GcsStorage": "gcs",
 }
 _KEY_PAIR = re.compile(r"encryption\.key\.pairs\.(.+)\.((?:public|private)\.key\.file)")
 

@@ -21,7 +21,7 @@ from tiersidecar.app.config.document import KeyPath, format_path
 from tiersidecar.app.config.keys import keys_in
 from tiersidecar.app.config.section import Section, undotted
 
-_KEY_FILES = frozenset({"ssl.key.location", "private.key.file", "azure.federated.token.file"})
+_KEY_FILES = frozenset({"ssl.key.location", "private.key.file", "azure.federated.token.file", "gcs.credentials.path"})
 _CERTIFICATE, _KEY = "ssl.certificate.location", "ssl.key.location"
 _TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 

@@ -22,6 +22,7 @@ from tiersidecar.app.config.section import Section, undotted
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import CustomMetadataField
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.config.values import Address
 from tiersidecar.domain.policy import RetentionMode
@@ -141,6 +142,10 @@ def _store_warnings(config: Config) -> Iterator[str]:
         yield "store.azure.certificate.check.enabled: false accepts any certificate"
     if isinstance(store, AzureStore) and (store.azure_endpoint_url or "").startswith("http:"):
         yield "store.azure.endpoint.url: http sends objects without encryption, and a SAS token as it is"
+    if isinstance(store, GcsStore) and not store.gcs_certificate_check_enabled:
+        yield "store.gcs.certificate.check.enabled: false accepts any certificate"
+    if isinstance(store, GcsStore) and (store.gcs_endpoint_url or "").startswith("http:"):
+        yield "store.gcs.endpoint.url: http sends objects without encryption, and access tokens as they are"
 
 
 def _secret_warnings(config: Config) -> Iterator[str]:

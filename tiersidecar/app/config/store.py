@@ -13,6 +13,7 @@ from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.section import refuse
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB, StoreBase, VerifyReadBack
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.values import FilePath, PositiveDurationMs, Quantity, Secret
 
@@ -29,7 +30,7 @@ class FilesystemStore(StoreBase):
     """A directory, usually a mount: the embedded default."""
 
     type: Literal["filesystem"]
-    """Kind of store: `filesystem`, `s3` or `azure`."""
+    """Kind of store: `filesystem`, `s3`, `azure` or `gcs`."""
 
     root: Annotated[FilePath, Field(examples=["/srv/tier"])]
     """Directory of the objects. It must exist: an unmounted volume is not to be replaced by a directory."""
@@ -47,7 +48,7 @@ class S3Store(StoreBase):
     """Amazon S3, or a server that speaks its protocol."""
 
     type: Literal["s3"]
-    """Kind of store: `filesystem`, `s3` or `azure`."""
+    """Kind of store: `filesystem`, `s3`, `azure` or `gcs`."""
 
     s3_bucket_name: Annotated[str, Field(min_length=1, examples=["kafka-tier"])]
     """Bucket of the objects; it must exist."""
@@ -126,7 +127,7 @@ class S3Store(StoreBase):
 
 INSTALLED = "installed"
 """The tag of kinds that other packages bring; those of the built-in ones are their names."""
-BUILT_IN = ("filesystem", "s3", "azure")
+BUILT_IN = ("filesystem", "s3", "azure", "gcs")
 
 
 def _kind_of(value: Any) -> str | None:
@@ -141,6 +142,7 @@ StoreSection = Annotated[
     Annotated[FilesystemStore, Tag("filesystem")]
     | Annotated[S3Store, Tag("s3")]
     | Annotated[AzureStore, Tag("azure")]
+    | Annotated[GcsStore, Tag("gcs")]
     | Annotated[InstalledStore, Tag(INSTALLED)],
     Discriminator(_kind_of),
 ]

@@ -10,6 +10,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import StoreBase
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.decide.native_settings import (
     RLMM_PREFIX,
     RSM_PREFIX,
@@ -103,5 +104,10 @@ def _backend(config: Config) -> Iterator[tuple[str, str]]:
         case AzureStore() as store:
             yield "backend.class", f"{_BACKENDS}.azure.AzureBlobStorage"
             yield "azure.container.name", store.azure_container_name
+        case GcsStore() as store:
+            yield "backend.class", f"{_BACKENDS}.gcs.GcsStorage"
+            yield "gcs.bucket.name", store.gcs_bucket_name
+            if store.gcs_endpoint_url is not None:
+                yield "gcs.endpoint.url", store.gcs_endpoint_url
         case _:
             return

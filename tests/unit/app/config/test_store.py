@@ -12,10 +12,10 @@ from tests.unit.app.config.config_files import faults_of
 @pytest.mark.parametrize(
     ("store", "faults"),
     [
-        pytest.param("root: /r", ["line 1: store: type is required: filesystem or s3 or azure"], id="no type"),
+        pytest.param("root: /r", ["line 1: store: type is required: filesystem or s3 or azure or gcs"], id="no type"),
         pytest.param(
             "type: hdfs",
-            ["line 1: store: type: expected filesystem or s3 or azure, got 'hdfs'"],
+            ["line 1: store: type: expected filesystem or s3 or azure or gcs, got 'hdfs'"],
             id="another type",
         ),
         pytest.param("type: filesystem", ["line 1: store.root: is required"], id="no root"),
@@ -124,6 +124,24 @@ from tests.unit.app.config.config_files import faults_of
             "type: azure, azure.account.name: account, azure.container.name: tier, verify.read.back: checksum",
             ["line 1: store.verify.read.back: checksum needs a store that keeps a full-object CRC32C: Azure does not"],
             id="a checksum that Azure does not keep",
+        ),
+        pytest.param(
+            "type: gcs, gcs.bucket.name: Tier",
+            ["line 1: store.gcs.bucket.name: 'Tier' does not have the form ^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$"],
+            id="a bucket of Google's that cannot be",
+        ),
+        pytest.param(
+            "type: gcs, gcs.bucket.name: tier, gcs.credentials.path: /k.json, gcs.credentials.default: false",
+            [
+                "line 1: store.gcs.credentials.default: cannot be given beside gcs.credentials.path: one of them is to log in "
+                "with"
+            ],
+            id="two ways to log in to Google",
+        ),
+        pytest.param(
+            "type: gcs, gcs.bucket.name: tier, gcs.resumable.upload.chunk.size: 300KiB",
+            ["line 1: store.gcs.resumable.upload.chunk.size: must be a multiple of 256 KiB"],
+            id="a chunk that the service would not take",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusS
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import KeyPair
+from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.references import generated_files
 
@@ -25,7 +26,7 @@ PACKAGE = Path(tiersidecar.__file__).parent
 SECTIONS: dict[KeyPath, tuple[type[Section], ...]] = {
     (): (Config,),
     ("broker",): (BrokerSection,),
-    ("store",): (FilesystemStore, S3Store, AzureStore, InstalledStore),
+    ("store",): (FilesystemStore, S3Store, AzureStore, GcsStore, InstalledStore),
     ("store", "encryption.key.pairs"): (KeyPair,),
     ("read",): (ReadSection,),
     ("gateway",): (GatewaySection,),
