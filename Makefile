@@ -92,6 +92,10 @@ handover: .venv/.synced ## A topic of three brokers is handed over to native tie
 s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3 server (make test takes some)
 	$(BIN)/pytest tests/integration/test_s3_faults.py $(ARGS)
 
+.PHONY: gcs-faults
+gcs-faults: .venv/.synced ## All seeds of faults between the daemon and a server with Google Cloud Storage's API (make test takes some)
+	$(BIN)/pytest tests/integration/test_gcs_faults.py $(ARGS)
+
 .PHONY: reconcile-live
 reconcile-live: .venv/.synced-all ## Four reconcile runs over three minutes of copies, expiry and leader changes: no finding
 	$(BIN)/pytest tests/spark/test_reconcile_live_cluster.py $(ARGS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.support.produce import ALL_STYLES, ProducedRecord, Style, produce_mix
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import fold, in_state, object_keys_in, read_events
 from tests.support.s3_server import s3_store_section
-from tests.support.s3_troubles import Trouble, TroubledS3, draw_troubles, running_troubled_s3
+from tests.support.s3_troubles import Trouble, Troubled, TroubledS3, draw_troubles, running_troubled_s3
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
@@ -60,9 +60,10 @@ def test_a_bad_way_to_s3(kafka: KafkaCluster, tmp_path: Path, rsa_key_files: dic
             suffer(s3, trouble, daemon)
         for partition in range(PARTITIONS):
             wait_until_trimmed(kafka, daemon, topic, partition)
-        assert_all_is_there(kafka, daemon, topic, s3)
+        assert_all_is_there(kafka, daemon, topic, s3, daemon.store_root.name, lambda: object_keys_in(daemon.store_root))
         assert daemon.stop() == 0
-        assert_all_reads_back(kafka, reader_beside(daemon, s3), topic, produced)
+        reader = reader_beside(daemon, {"s3.endpoint.url": s3.server.url})
+        assert_all_reads_back(kafka, reader, topic, produced)
 
 
 def beside(
@@ -109,7 +110,7 @@ def produce(
     )
 
 
-def suffer(s3: TroubledS3, trouble: Trouble, daemon: Daemon) -> None:
+def suffer(s3: Troubled[Any], trouble: Trouble, daemon: Daemon) -> None:
     """One trouble, while there is something to copy: until enough requests met it, or time is over."""
     until, deadline_s = s3.requests + trouble.requests, time.monotonic() + trouble.at_most_s
     with s3.troubled_by(trouble):
@@ -141,21 +142,23 @@ def wait_until_settled(cluster: KafkaCluster, daemon: Daemon) -> list[RemoteLogS
     return segments
 
 
-def assert_all_is_there(cluster: KafkaCluster, daemon: Daemon, topic: str, s3: TroubledS3) -> None:
+def assert_all_is_there(
+    cluster: KafkaCluster, daemon: Daemon, topic: str, s3: Troubled[Any], bucket: str, stored: Callable[[], set[str]]
+) -> None:
     """Each sealed segment finished once, without hole or overlap, and nothing else is stored, but for :func:`came_late`."""
     segments = wait_until_settled(cluster, daemon)
     events = read_events(cluster.client_settings, daemon.settings["remote.log.metadata.topic.name"])
     named = {key for segment in segments for key in recorded_keys(segment).in_upload_order}
-    objects = object_keys_in(daemon.store_root)
+    objects = stored()
     assert named <= objects
-    assert objects - named - came_late(events, daemon, s3) == set()
+    assert objects - named - came_late(events, bucket, s3) == set()
     for partition in range(PARTITIONS):
         stop = cluster.admin.earliest_offset(topic, partition)
         assert_finished_once([event for event in events if _partition_of(event) == partition])
         assert_without_hole([segment for segment in segments if _partition_of(segment) == partition], stop)
 
 
-def came_late(events: list[MetadataEvent], daemon: Daemon, s3: TroubledS3) -> set[str]:
+def came_late(events: list[MetadataEvent], bucket: str, s3: Troubled[Any]) -> set[str]:
     """Keys that the server wrote when their deletion had begun: a request that was under way when the daemon gave it up, and
     the way or the server was so slow that it came last.  No client can prevent that; the events name them."""
     deleted_ms = {
@@ -167,15 +170,14 @@ def came_late(events: list[MetadataEvent], daemon: Daemon, s3: TroubledS3) -> se
         key
         for segment in fold(events)
         for key in recorded_keys(segment).in_upload_order
-        if s3.proxy.written_ms.get(f"/{daemon.store_root.name}/{key}", 0)
-        >= deleted_ms.get(segment.remote_log_segment_id, FOR_EVER_MS)
+        if s3.proxy.written_ms.get(f"/{bucket}/{key}", 0) >= deleted_ms.get(segment.remote_log_segment_id, FOR_EVER_MS)
     }
 
 
-def reader_beside(daemon: Daemon, s3: TroubledS3) -> Daemon:
+def reader_beside(daemon: Daemon, straight: dict[str, Any]) -> Daemon:
     """Of the same store, with all patience, by the straight way."""
     store = {key: value for key, value in daemon.settings["store"].items() if key not in IMPATIENT_MS}
-    settings = {**daemon.settings, "store": {**store, "s3.endpoint.url": s3.server.url}}
+    settings = {**daemon.settings, "store": {**store, **straight}}
     return Daemon(daemon.directory / "reader", settings, roles="read")
 
 

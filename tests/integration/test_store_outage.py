@@ -19,7 +19,7 @@ from tests.integration.test_s3_faults import (
 )
 from tests.support.daemon import Daemon, wait_for
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.remote_events import read_events
+from tests.support.remote_events import object_keys_in, read_events
 from tests.support.s3_server import s3_store_section
 from tests.support.s3_troubles import FOR_EVER, Trouble, running_troubled_s3
 
@@ -60,9 +60,11 @@ def test_a_minute_without_the_store(kafka: KafkaCluster, tmp_path: Path) -> None
 
             wait_until_all_trimmed(kafka, daemon, topic)
             wait_for(lambda: daemon.status("/readyz")[0] == 200, "ready again", daemon)
-            assert_all_is_there(kafka, daemon, topic, s3)
+            assert_all_is_there(
+                kafka, daemon, topic, s3, daemon.store_root.name, lambda: object_keys_in(daemon.store_root)
+            )
             assert daemon.stop() == 0
-            assert_all_reads_back(kafka, reader_beside(daemon, s3), topic, produced)
+            assert_all_reads_back(kafka, reader_beside(daemon, {"s3.endpoint.url": s3.server.url}), topic, produced)
 
 
 def assert_keeps_still(daemon: Daemon) -> None:

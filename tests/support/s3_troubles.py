@@ -1,6 +1,6 @@
-"""What may go wrong between the daemon and S3, drawn from a seed: network (toxiproxy), answers (fault proxy), the server.
+"""What may go wrong between the daemon and its store, drawn from a seed: network (toxiproxy), answers (fault proxy), server.
 
-The way is daemon, toxiproxy, fault proxy, versitygw.
+The way is daemon, toxiproxy, fault proxy, and versitygw or another server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Generic, Protocol, TypeVar, cast
 
 from tests.support.s3_fault_proxy import Fault, FaultKind, S3FaultProxy, running_s3_fault_proxy
 from tests.support.s3_server import S3Server, running_s3_server
@@ -37,11 +37,19 @@ class Trouble:
     is_refused: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class TroubledS3:
+class _Server(Protocol):
+    @property
+    def process_id(self) -> int: ...
+
+
+ServerOf = TypeVar("ServerOf", bound=_Server)
+
+
+@dataclass(kw_only=True)
+class Troubled(Generic[ServerOf]):
     """``url`` for the daemon."""
 
-    server: S3Server
+    server: ServerOf
     proxy: S3FaultProxy
     network: Toxiproxy
 
@@ -70,6 +78,9 @@ class TroubledS3:
             self.proxy.faults.clear()
             os.kill(self.server.process_id, signal.SIGCONT)
             self.network.heal()
+
+
+TroubledS3 = Troubled[S3Server]
 
 
 @contextmanager
