@@ -16,8 +16,8 @@ from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import ObjectBody
 
-_HANDED_ON_BYTES = 256 * 1024
-"""Bytes passed to obstore at once, as ``grant`` allows."""
+_HANDED_ON_BYTES = 1024 * 1024
+"""Bytes passed to obstore at once, as ``grant`` allows: each pass is a task of ours."""
 _ABORT_TIMEOUT_S = 10.0
 _DROP_PAUSES_S = (0.0, 0.1, 0.4, 1.0)
 """A block that the service was still taking in creates the blob again, and no response shows when."""
@@ -50,7 +50,7 @@ class AzureUpload:
             StoreError: the service or the network fails; also when the body has another size than it said, or is larger than a
                 block and conditional.
         """
-        filler = PartFiller(body, blocking=self._blocking)
+        filler = PartFiller(body, blocking=self._blocking, sums=False)
         size_bytes = body.size_bytes
         if size_bytes is not None and size_bytes < self._settings.block_size_bytes:
             buffer = memoryview(bytearray(size_bytes + 1))  # one more than it says shows a body that lies

@@ -49,11 +49,12 @@ class PartBuffers:
 class PartFiller:
     """Takes a body's pieces in order, cut anew into parts.
 
-    ``size_bytes`` and ``crc32c`` are of all that was taken so far.  The body's errors pass as they are.
+    ``size_bytes`` and, unless ``sums`` is false, ``crc32c`` are of all that was taken so far.  The body's errors pass as they
+    are.
     """
 
-    def __init__(self, body: ObjectBody, *, blocking: Blocking) -> None:
-        self._body, self._blocking = body, blocking
+    def __init__(self, body: ObjectBody, *, blocking: Blocking, sums: bool = True) -> None:
+        self._body, self._blocking, self._sums = body, blocking, sums
         self._next_piece = 0
         self._rest = memoryview(b"")
         self.size_bytes = 0
@@ -64,7 +65,8 @@ class PartFiller:
         source = self._body.source_file
         filled = await (self._fill_from_pieces(buffer) if source is None else self._fill_from_file(buffer, source))
         self.size_bytes += filled
-        self.crc32c = await self._blocking.run(crc32c, buffer[:filled], self.crc32c)
+        if self._sums:
+            self.crc32c = await self._blocking.run(crc32c, buffer[:filled], self.crc32c)
         return filled
 
     async def _fill_from_pieces(self, buffer: memoryview) -> int:
