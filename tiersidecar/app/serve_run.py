@@ -15,14 +15,16 @@ import uvloop
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.metadata_topic.finished_segments import FinishedSegments
 from tiersidecar.adapters.opening_rests import OpeningRests
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.builders.untouched_store import open_store_untouched
 from tiersidecar.app.config.serve import ServeConfig, ServeKafkaSection, TlsKeys
 from tiersidecar.app.stop_signals import stop_on_signals
-from tiersidecar.domain.errors import ConfigError, StoreError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, ConfigError, StoreError
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.bucket import BUCKET_CATALOGUE
@@ -40,6 +42,7 @@ from tiersidecar.services.bucket.fetch_memory import FetchMemory
 from tiersidecar.services.bucket.follow import BucketFollower
 from tiersidecar.services.bucket.listener import BucketListenerSettings, bind_listener, serve_kafka
 from tiersidecar.services.bucket.metadata_api import Advertised, MetadataApi
+from tiersidecar.services.bucket.notices import BucketNotices
 from tiersidecar.services.bucket.offsets_api import OffsetsApi
 from tiersidecar.services.bucket.picture import BucketLineages, BucketPicture, NoLogStarts
 from tiersidecar.services.bucket.places import Places
@@ -121,6 +124,7 @@ class _Serving:
         follower = self._follower(store, picture, blocking)
         await self._serve_status(picture, follower)
         lineages, path = await self._read_path(store, picture, blocking)
+        notices = await self._begin_notices(follower)
         refresh_s = config.refresh_ms / 1000
         while not follower.state.is_ready:
             await self._first_look(follower, refresh_s)
@@ -128,8 +132,29 @@ class _Serving:
         gc.freeze()
         await self._serve_readers(listening, picture, path, lineages, blocking)
         follower.state.is_serving = True
-        await self._clock.sleep(refresh_s)
-        await follower.follow(refresh_s)
+        async with asyncio.TaskGroup() as group:
+            if notices is not None:
+                group.create_task(notices.follow(), name="events of the bucket's cluster")
+            await self._clock.sleep(refresh_s)
+            await follower.follow(refresh_s)
+
+    async def _begin_notices(self, follower: BucketFollower) -> BucketNotices | None:
+        """Before the first listing, so that nothing comes between; a cluster that is away is asked again later."""
+        section = self._config.events
+        if section is None:
+            return None
+        source = FinishedSegments(
+            bootstrap_servers(section),
+            broker_security(section),
+            topic=section.remote_log_metadata_topic_name,
+            client_id=f"{section.client_id}-serve",
+            request_timeout_s=section.request_timeout_ms / 1000,
+        )
+        try:
+            await source.begin()
+        except (BrokerUnreachableError, BrokerRefusedError) as error:
+            log.warning("bucket.events.failed", reason=str(error))
+        return BucketNotices(source=source, follower=follower, clock=self._clock, telemetry=self._telemetry)
 
     async def _first_look(self, follower: BucketFollower, refresh_s: float) -> None:
         try:

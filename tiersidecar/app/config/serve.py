@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from tiersidecar.app.config.broker import BrokerSection
 from tiersidecar.app.config.config import document_faults, validation_faults
 from tiersidecar.app.config.document import KeyPath, read_document
 from tiersidecar.app.config.section import Section, refuse
@@ -160,6 +161,13 @@ class ServeReadSection(Section):
     """Bytes that compressed record batches may take when they are opened: for lookups by time and for NDJSON."""
 
 
+class ServeEventsSection(BrokerSection):
+    """The cluster whose sidecars or brokers fill the bucket. By its events new segments are served at once."""
+
+    remote_log_metadata_topic_name: str = "__remote_log_metadata"
+    """Its metadata topic, of which Describe and Read are needed."""
+
+
 class ServeStatusSection(Section):
     """`/healthz`, `/readyz`, `/metrics` and `/status`, for everybody who reaches the address."""
 
@@ -177,6 +185,10 @@ class ServeConfig(Section):
     refresh_ms: PositiveDurationMs = 60_000
     """How long after each listing of the bucket the next one begins: so long, and the time of a listing, new segments take to
     be seen."""
+
+    events: ServeEventsSection | None = None
+    """The bucket's own cluster, where it can be reached: segments are served as soon as its events say that they are finished.
+    The listings then find what is gone."""
 
     cluster_id: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["audit-of-orders"])] = None
     """Cluster id that Kafka clients are told; default: one made of the store's place."""

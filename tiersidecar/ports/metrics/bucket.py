@@ -24,6 +24,16 @@ BUCKET_REFUSED = Metric(
     kind="gauge",
     help="Manifests that are left out, because they cannot be read or contradict their key or the objects beside them.",
 )
+BUCKET_EVENTS_FOLLOWED = Metric(
+    name="tiersidecar_bucket_events_followed",
+    kind="gauge",
+    help="1 while the source's events are followed (events.bootstrap.servers), 0 while they cannot be.",
+)
+BUCKET_SERVE_DELAY_SECONDS = Metric(
+    name="tiersidecar_bucket_serve_delay_seconds",
+    kind="gauge",
+    help="How long after its COPY_SEGMENT_FINISHED the last segment was served that the source's events told of.",
+)
 BUCKET_CONNECTIONS = Metric(
     name="tiersidecar_bucket_connections",
     kind="gauge",
@@ -58,6 +68,8 @@ BUCKET_CATALOGUE = (
     BUCKET_SEGMENTS,
     BUCKET_PARTITIONS,
     BUCKET_REFUSED,
+    BUCKET_EVENTS_FOLLOWED,
+    BUCKET_SERVE_DELAY_SECONDS,
     BUCKET_CONNECTIONS,
     BUCKET_CONNECTIONS_CLOSED,
     BUCKET_LOGINS,

@@ -97,6 +97,8 @@ class BucketFollower:
         self._store, self._key_prefix, self._place = store, key_prefix, place
         self._picture, self._blocking = picture, blocking
         self._clock, self._telemetry = clock, telemetry
+        self._changing = asyncio.Lock()
+        self._came_meanwhile: set[RemoteLogSegmentId] = set()
         self.state = FollowState()
 
     async def follow(self, refresh_s: float) -> None:
@@ -117,16 +119,17 @@ class BucketFollower:
             StoreError: it could not be listed, or a manifest could not be fetched; what was read until then is kept.
         """
         begun_s = self._clock.monotonic_s()
+        self._came_meanwhile.clear()
         fold, seen = ListingFold(self._key_prefix), defaultdict[TopicIdPartition, set[Uuid]](set)
         refused, added = dict[str, Refused](), 0
         async for batch in self._batches(fold):
             found, failure = await self._read(batch, seen, refused)
-            added += len(found)
-            await self._picture.change(added=found)
+            added += len(await self._add(found))
             if failure is not None:
                 raise failure
-        removed = self._gone(seen)
-        await self._picture.change(removed=removed)
+        async with self._changing:
+            removed = self._gone(seen)
+            await self._picture.change(removed=removed)
         look = Look(
             objects=fold.objects,
             added=added,
@@ -135,6 +138,34 @@ class BucketFollower:
         )
         self._note(look, refused)
         return look
+
+    async def look_at(self, partition: TopicIdPartition, start_offset: int | None) -> set[Uuid]:
+        """Look for segments that begin at one offset, or for all of the partition, put what is new into the picture, and return
+        which have all their objects.  It may come amid :meth:`look`, which takes nothing of it out.
+
+        Raises:
+            StoreError: they could not be listed, or a manifest could not be fetched; what was read until then is kept.
+        """
+        fold, listed = ListingFold(self._key_prefix), list[ListedManifest]()
+        of_offset = "" if start_offset is None else f"{start_offset:020d}-"
+        async for stored in self._store.list_objects(f"{self._key_prefix}{partition.qualified}/{of_offset}"):
+            if (one := fold.take(stored)) is not None:
+                listed.append(one)
+        found, failure = await self._read(listed, defaultdict(set), {})
+        new = await self._add(found)
+        self._came_meanwhile.update(one.remote_log_segment_id for one in new)
+        if new:
+            log.info("bucket.changed", added=len(new), removed=0, **self._measured())
+        if failure is not None:
+            raise failure
+        return {one.segment_id.uuid for one in listed if not one.missing}
+
+    async def _add(self, found: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+        """Put in what is not there yet: the same segment may have come by the other way meanwhile."""
+        async with self._changing:
+            new = [one for one in found if not self._picture.has(one.remote_log_segment_id)]
+            await self._picture.change(added=new)
+        return new
 
     async def _batches(self, fold: ListingFold) -> AsyncIterator[list[ListedManifest]]:
         """Manifests in the order of their keys: a batch ends where a partition does, once it is large."""
@@ -211,7 +242,7 @@ class BucketFollower:
             return error
 
     def _gone(self, seen: Mapping[TopicIdPartition, set[Uuid]]) -> list[RemoteLogSegmentId]:
-        gone = self._picture.gone(seen)
+        gone = [one for one in self._picture.gone(seen) if one not in self._came_meanwhile]
         if gone and not seen:
             raise StoreError(
                 verb="list",
@@ -226,9 +257,7 @@ class BucketFollower:
         new = [one for key, one in refused.items() if state.refused.get(key) != one]
         for one in new[:_NAMED]:
             log.warning("bucket.manifest.refused", key=one.listed.key, reason=one.reason)
-        segments, size_bytes = self._picture.totals()
-        partitions = len(self._picture.partitions())
-        figures = {"segments": segments, "partitions": partitions, "bytes": size_bytes, "refused": len(refused)}
+        figures = {**self._measured(), "refused": len(refused)}
         if not state.is_ready:
             log.info("bucket.ready", store=self._place, **figures, elapsed_s=round(look.elapsed_s, 3))
             for name, topic_id in self._picture.shadowed:
@@ -238,9 +267,15 @@ class BucketFollower:
         state.is_ready, state.listed_ms, state.trouble, state.refused = True, self._clock.now_ms(), "", refused
         self._telemetry.count(BUCKET_LOOKS)
         self._telemetry.gauge(BUCKET_LOOK_SECONDS, look.elapsed_s)
+        self._telemetry.gauge(BUCKET_REFUSED, len(refused))
+
+    def _measured(self) -> dict[str, int]:
+        """How much is served."""
+        segments, size_bytes = self._picture.totals()
+        partitions = len(self._picture.partitions())
         self._telemetry.gauge(BUCKET_SEGMENTS, segments)
         self._telemetry.gauge(BUCKET_PARTITIONS, partitions)
-        self._telemetry.gauge(BUCKET_REFUSED, len(refused))
+        return {"segments": segments, "partitions": partitions, "bytes": size_bytes}
 
 
 def _partition_of(listed: ListedManifest) -> TopicIdPartition:

@@ -204,3 +204,88 @@ async def test_a_name_stands_for_the_topic_id_that_was_copied_to_last(bucket: Bu
     await bucket.follower.look()
     assert bucket.picture.topic("transactions")[0].topic_id != living.topic_id
     assert bucket.picture.shadowed == ()
+
+
+# -- looks at one place, by events
+
+
+async def hidden(bucket: Bucket) -> dict[str, bytes]:
+    """Take the objects of the last segment of transactions out of the bucket."""
+    taken = {key: await bucket.run.store.fetch_object(key) for key in await bucket.keys() if key.startswith(LAST)}
+    await bucket.run.store.delete_objects(list(taken))
+    return taken
+
+
+async def shown_again(bucket: Bucket, objects: dict[str, bytes]) -> None:
+    for key, data in sorted(objects.items()):
+        await bucket.run.store.put_object(key, BytesBody(data))
+
+
+@pytest.mark.parametrize("start_offset", [133, None])
+async def test_one_place_is_looked_at(bucket: Bucket, start_offset: int | None) -> None:
+    objects = await hidden(bucket)
+    await bucket.follower.look()
+    before = len(bucket.segments("transactions-0"))
+    partition = bucket.run.partition("transactions-0")
+    there = await bucket.follower.look_at(partition, start_offset)
+    assert len(bucket.segments("transactions-0")) == before
+    await shown_again(bucket, objects)
+    assert await bucket.follower.look_at(partition, start_offset) - there == {
+        one.remote_log_segment_id.uuid for one in bucket.segments("transactions-0")[-1:]
+    }
+    assert len(bucket.segments("transactions-0")) == before + 1
+    await bucket.follower.look_at(partition, start_offset)
+    assert len(bucket.segments("transactions-0")) == before + 1, "and is there once"
+
+
+async def test_a_segment_of_which_a_part_is_still_on_its_way_is_not_there(bucket: Bucket) -> None:
+    """A bucket that is replicated gets its objects in any order."""
+    objects = await hidden(bucket)
+    await bucket.follower.look()
+    partition = bucket.run.partition("transactions-0")
+    await shown_again(bucket, {key: data for key, data in objects.items() if not key.endswith(".log")})
+    assert await bucket.follower.look_at(partition, 133) == set()
+    await shown_again(bucket, objects)
+    assert len(await bucket.follower.look_at(partition, 133)) == 1
+    assert bucket.segments("transactions-0")[-1].start_offset == 133
+
+
+async def test_what_both_ways_find_is_there_once(bucket: Bucket) -> None:
+    """An event comes while the listing reads the same manifest."""
+    objects = await hidden(bucket)
+    await bucket.follower.look()
+    before = len(bucket.segments("transactions-0"))
+    await shown_again(bucket, objects)
+    fetch, partition = bucket.run.store.fetch_object, bucket.run.partition("transactions-0")
+
+    async def fetching(key: str, *, max_bytes: int | None = None) -> bytes:
+        bucket.run.store.fetch_object = fetch  # type: ignore[method-assign]
+        await bucket.follower.look_at(partition, 133)
+        return await fetch(key, max_bytes=max_bytes)
+
+    bucket.run.store.fetch_object = fetching  # type: ignore[method-assign]
+    look = await bucket.follower.look()
+    assert (look.added, len(bucket.segments("transactions-0"))) == (0, before + 1)
+
+
+async def test_what_comes_amid_a_listing_stays(bucket: Bucket) -> None:
+    """The listing has passed its place by then, and would take it out for want of having seen it."""
+    objects = await hidden(bucket)
+    await bucket.follower.look()
+    listing = bucket.run.store.list_objects
+    partition = bucket.run.partition("transactions-0")
+
+    async def passing(prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        async for stored in listing(prefix, start_after=start_after):
+            yield stored
+        if not prefix:
+            await shown_again(bucket, objects)
+            await bucket.follower.look_at(partition, 133)
+
+    bucket.run.store.list_objects = passing  # type: ignore[method-assign]
+    await bucket.follower.look()
+    assert bucket.segments("transactions-0")[-1].start_offset == 133
+    bucket.run.store.list_objects = listing  # type: ignore[method-assign]
+    await hidden(bucket)
+    await bucket.follower.look()
+    assert bucket.segments("transactions-0")[-1].start_offset < 133, "gone is gone"
