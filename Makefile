@@ -85,8 +85,8 @@ recopy: .venv/.synced ## What the store has lost is copied again by the leader t
 	$(BIN)/pytest tests/integration/test_recopy_cluster.py $(ARGS)
 
 .PHONY: handover
-handover: .venv/.synced ## A topic of three brokers is handed over to native tiering, and each of them leads it once
-	$(BIN)/pytest tests/integration/test_handover_cluster.py $(ARGS)
+handover: .venv/.synced ## A topic of three brokers goes to native tiering, one goes back to their disks, and each leads once
+	$(BIN)/pytest tests/integration/test_handover_cluster.py tests/integration/test_back_to_local_cluster.py $(ARGS)
 
 .PHONY: s3-faults
 s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3 server (make test takes some)

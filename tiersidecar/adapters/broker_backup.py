@@ -23,6 +23,7 @@ from tiersidecar.formats.kafka.log_names import DirectoryKind, parse_log_directo
 
 _MANIFEST, _VERSION = "backup.json", 1
 _COPY = re.compile(rf"[0-9]{{6}}-({LEADER_EPOCH_CHECKPOINT}|{LOG_START_OFFSET_CHECKPOINT})")
+_MOVE_AWAY = "move that directory away, and try again"
 _RAN = "the broker has run since, or was killed: its files and its log may no longer be those that were saved in {}"
 
 
@@ -65,6 +66,21 @@ class Backup:
         self._log_dirs = tuple(log_dirs)
         self._manifest = self._read()
 
+    @property
+    def is_made(self) -> bool:
+        """Whether anything was saved."""
+        return bool(self._manifest.files)
+
+    def check(self, changes: Sequence[FileChange]) -> None:
+        """Whether :meth:`apply` may go on.
+
+        Raises:
+            HandoverError: as there.
+        """
+        if todo := [change for change in changes if change.before != change.after]:
+            self._require_unchanged(todo)
+            self._require_stopped(_MOVE_AWAY)
+
     def apply(self, changes: Sequence[FileChange]) -> int:
         """Save and write each, and return how many were written; one that says it already is left.
 
@@ -77,7 +93,7 @@ class Backup:
             return 0
         self._require_unchanged(todo)
         try:
-            self._require_stopped("move that directory away, and try again")
+            self._require_stopped(_MOVE_AWAY)
             self._save(todo)
             for change in todo:
                 write_whole(change.path, change.after)

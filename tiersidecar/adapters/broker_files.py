@@ -42,7 +42,7 @@ def locked_log_dirs(log_dirs: Sequence[Path]) -> Iterator[None]:
 def _locked(log_dir: Path) -> Iterator[None]:
     path = log_dir / LOCK_FILE
     try:
-        _require_broker_user(log_dir)
+        require_broker_user(log_dir)
         is_new = _make_lock_file(path)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b")
     except OSError as error:
@@ -60,10 +60,14 @@ def _locked(log_dir: Path) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
-def _require_broker_user(log_dir: Path) -> None:
+def require_broker_user(log_dir: Path) -> None:
     """Refuse every other user: what root writes to a directory of the broker's user may be turned elsewhere by that one.
 
     The broker makes its meta.properties itself; the directory may be a volume of root's.
+
+    Raises:
+        HandoverError: this is another user.
+        OSError: the directory cannot be looked at.
     """
     formatted = log_dir / META_PROPERTIES
     owner = (formatted if formatted.exists() else log_dir).stat().st_uid
@@ -119,7 +123,7 @@ def _replace(path: Path, data: bytes, like: os.stat_result | None, *, mode: int 
         with suppress(OSError):
             new.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _make_alike(descriptor: int, like: os.stat_result) -> None:
@@ -129,7 +133,12 @@ def _make_alike(descriptor: int, like: os.stat_result) -> None:
     os.fchmod(descriptor, stat.S_IMODE(like.st_mode))
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make durable which names a directory has.
+
+    Raises:
+        OSError: it could not be.
+    """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

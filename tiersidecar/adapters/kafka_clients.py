@@ -56,7 +56,7 @@ class KafkaTopicClients:
 
 @asynccontextmanager
 async def open_consumer(
-    bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str
+    bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str, isolation: str = "read_uncommitted"
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer without a group, that commits nothing and never resets an offset by itself (S-093).
 
@@ -69,7 +69,7 @@ async def open_consumer(
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="none",
-        isolation_level="read_uncommitted",
+        isolation_level=isolation,
         max_partition_fetch_bytes=_MAX_PARTITION_FETCH_BYTES,
         request_timeout_ms=_REQUEST_TIMEOUT_MS,
         retry_backoff_ms=_RETRY_BACKOFF_MS,

@@ -144,6 +144,27 @@ class DescribeLogSizes(Protocol):
         """Bytes on disk of each partition's leader, by partition; those whose leader did not answer are left out."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirUse:
+    """A log dir of one broker.  ``usable_bytes`` are what its volume has left, -1 below Kafka 3.3; ``partition_bytes`` the
+    sizes of the topic's replicas there."""
+
+    log_dir: str
+    usable_bytes: int
+    partition_bytes: Mapping[int, int]
+
+
+class DescribeLogDirs(Protocol):
+    async def describe_log_dirs(
+        self, broker_id: BrokerId, topic: str, partitions: Sequence[int]
+    ) -> tuple[LogDirUse, ...]:
+        """The log dirs of a broker that have replicas of the topic; none where it may not be asked.
+
+        Raises:
+            BrokerUnreachableError: it does not answer.
+        """
+
+
 class GroupType(StrEnum):
     """What matters of a group's type: ``CONSUMER`` commits offsets (classic, consumer, streams), ``SHARE`` does not."""
 

@@ -25,7 +25,7 @@ from tiersidecar.adapters.kafka.tls import ssl_context
 from tiersidecar.adapters.kafka.tokens import open_tokens
 from tiersidecar.adapters.kafka.topic_admin import KafkaTopicAdmin
 from tiersidecar.domain.errors import BrokerRefusedError, HistoryChangedError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import (
@@ -33,6 +33,7 @@ from tiersidecar.ports.broker import (
     EpochAsked,
     EpochEndAnswer,
     LocalBatches,
+    LogDirUse,
     OffsetAnswer,
     OffsetSpec,
     TrimAnswer,
@@ -363,6 +364,27 @@ class KafkaBroker(KafkaTopicAdmin):
         keys = [view.topic_id_partition for view in await self.describe_partitions([topic])]
         sizes = await self._routes.ask_leaders(keys, ask, lambda error: -1, max_age_s=_LEADERS_MAX_AGE_S)
         return {key.partition: size for key, size in sizes.items() if size >= 0}
+
+    async def describe_log_dirs(
+        self, broker_id: BrokerId, topic: str, partitions: Sequence[int]
+    ) -> tuple[LogDirUse, ...]:
+        """As the port says; needs Describe on the cluster."""
+        connection = await self._routes.broker(broker_id)
+        response = await connection.ask(
+            apis.DESCRIBE_LOG_DIRS, lambda version: apis.describe_log_dirs(version, topic, partitions)
+        )
+        found = []
+        for log_dir in response.results:
+            rows = {
+                int(row.partition_index): int(row.partition_size)
+                for one in log_dir.topics
+                for row in one.partitions
+                if not row.is_future_key
+            }
+            if rows:
+                usable = int(getattr(log_dir, "usable_bytes", -1))
+                found.append(LogDirUse(log_dir=str(log_dir.log_dir), usable_bytes=usable, partition_bytes=rows))
+        return tuple(found)
 
 
 def _by_topic(values: Mapping[TopicIdPartition, T]) -> dict[str, dict[int, T]]:

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.app.commands.back_to_local import back_to_local, restore
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
 from tiersidecar.app.commands.looking import DONE, FOUND
@@ -169,6 +170,12 @@ async def _write(
     assert path is not None, "there are steps to apply only with a file to write"
     plan = await make_plan(session, look, path, records, say)
     return {"plan": str(path), "planned_partitions": len(plan.partitions)}
+
+
+handover.command("back-to-local", short_help="Whether and how remote records go back to the brokers' disks.")(
+    back_to_local
+)
+handover.command("restore", short_help="Write what a broker lacks by such a plan; --undo takes it out again.")(restore)
 
 
 @handover.command("from-native", short_help="What has to be true before the sidecar takes over from native tiering.")
@@ -372,7 +379,10 @@ async def _verify(config: Config, plan: Plan, say: StepProgress, *, reads_record
     from tiersidecar.app.commands.session import open_session
     from tiersidecar.app.config.top_level import Mode
     from tiersidecar.app.handover.verify import verify_plan
+    from tiersidecar.app.handover.verify_return import verify_return
 
     looking = config.model_copy(update={"mode": Mode.OBSERVE})  # makes no topic
     async with open_session(looking, with_metadata=False) as session:
+        if plan.back_to_local:
+            return await verify_return(session, plan, say, reads_records=reads_records)
         return await verify_plan(session, plan, say, reads_records=reads_records)

@@ -28,6 +28,8 @@ def property_faults(path: Path, plan: Plan, config: Config, *, undo: bool) -> li
         HandoverError: it cannot be read.
     """
     found = read_broker_file(path)
+    if plan.back_to_local:  # no broker tiers anything then
+        return [f"{path}: {fault}" for fault in _of_log_dirs(found, config)]
     faults = [*_of_log_dirs(found, config), *_of_sight(found), *(() if undo else _of_plan(found, plan, config))]
     return [f"{path}: {fault}" for fault in faults]
 

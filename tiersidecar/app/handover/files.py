@@ -69,9 +69,9 @@ def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
     seen = set[tuple[str, int]]()
     checkpoints: list[FileChange] = []
     faults: list[str] = []
-    if not plan.to_native:
+    if not plan.changes_files:
         faults.append("the plan is one of from-native, which changes no files")
-    node_ids = {_node_id(plan, log_dir) for log_dir in log_dirs}
+    node_ids = {node_id_of(plan, log_dir) for log_dir in log_dirs}
     if len(node_ids) > 1:
         faults.append(f"the log dirs are of several brokers: {', '.join(map(str, sorted(node_ids)))}")
     for log_dir in log_dirs:
@@ -84,15 +84,15 @@ def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
         found = list(_planned_in(plan, log_dir, starts.offsets, faults, seen))
         partitions += found
         checkpoints.append(starts.changed_by(found))
-    faults += _misplaced(plan, min(node_ids), seen)
+    faults += misplaced_replicas(plan, min(node_ids), seen)
     return LogDirChanges(
         node_id=min(node_ids), partitions=tuple(partitions), checkpoints=tuple(checkpoints), faults=tuple(faults)
     )
 
 
-def _misplaced(plan: Plan, node_id: int, seen: Collection[tuple[str, int]]) -> Iterator[str]:
+def misplaced_replicas(plan: Plan, node_id: int, seen: Collection[tuple[str, int]]) -> Iterator[str]:
     """Yield planned replicas of this broker that were not ``seen``, and those seen that are not planned."""
-    for one in plan.partitions if plan.to_native else ():
+    for one in plan.partitions if plan.changes_files else ():
         is_here = (one.owner.topic, one.owner.partition) in seen
         if node_id in one.replicas and not is_here:
             yield (
@@ -135,7 +135,12 @@ def _read_starts(path: Path) -> _Starts:
         raise HandoverError(subject=str(path), reason=str(error)) from error
 
 
-def _node_id(plan: Plan, log_dir: Path) -> int:
+def node_id_of(plan: Plan, log_dir: Path) -> int:
+    """The broker that a log dir is of.
+
+    Raises:
+        HandoverError: it is no log dir, or another cluster's.
+    """
     path = log_dir / META_PROPERTIES
     try:
         meta = read_meta_properties(path.read_bytes(), where=str(path))

@@ -40,6 +40,7 @@ from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, OffsetSpec
+from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_records import segments_of
 from tiersidecar.ports.store import ListObjects, Store
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -146,7 +147,7 @@ async def look_at_topic(
     sizes = await session.broker.describe_log_sizes(topic)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(open_command_store(session))
-        histories = await _open_histories(session, stack, store, owners)
+        histories = await open_histories(session, stack, store, owners)
         found = []
         for view in views:
             owner = view.topic_id_partition
@@ -252,7 +253,7 @@ async def _epoch_at_most(broker: EndOfEpochs, view: LeaderView, epoch: int) -> t
     return answer.epoch, answer.end_offset
 
 
-class _Live:
+class LiveEpochs:
     """The leaders' epoch files, as they were asked for: there is no log dir of other brokers here, and no pin."""
 
     def __init__(self) -> None:
@@ -266,12 +267,13 @@ class _Live:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Histories:
+class Histories:
     """``lineages`` has the history as the daemon reads it: blobs, what leaders said in the state topic, and ``live``."""
 
     lineages: LineageKeeper
-    live: _Live
+    live: LiveEpochs
     blobs: IndexBlobReader
+    metadata: MetadataLog
 
     async def of(self, owner: TopicIdPartition, live: tuple[EpochEntry, ...]) -> Lineage:
         self.live.epochs[owner] = live
@@ -288,9 +290,14 @@ class _Histories:
             return True
 
 
-async def _open_histories(
+async def open_histories(
     session: Session, stack: AsyncExitStack, store: Store, owners: Sequence[TopicIdPartition]
-) -> _Histories:
+) -> Histories:
+    """The histories of these partitions, until ``stack`` ends.
+
+    Raises:
+        MetadataNotReadyError: the metadata topic could not be replayed in time.
+    """
     metadata = await session.follow(owners)
     blocking = await stack.enter_async_context(ThreadBlocking(max_threads=2))
     manifests = ManifestCache(
@@ -300,7 +307,7 @@ async def _open_histories(
         key_ring=open_key_ring(session.config),
     )
     stack.push_async_callback(manifests.aclose)
-    live = _Live()
+    live = LiveEpochs()
     blobs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
     keeper = LineageKeeper(
         metadata=metadata,
@@ -310,7 +317,7 @@ async def _open_histories(
         clock=session.clock,
     )
     stack.push_async_callback(keeper.aclose)
-    return _Histories(lineages=keeper, live=live, blobs=blobs)
+    return Histories(lineages=keeper, live=live, blobs=blobs, metadata=metadata)
 
 
 class _Looked:
@@ -329,7 +336,7 @@ class _Looked:
         self._session, self._view, self._segments = session, view, segments
         self._local_bytes, self._policy, self._is_copying = local_bytes, policy, is_copying
 
-    async def see(self, histories: _Histories, accepted: frozenset[Obstacle]) -> SeenPartition:
+    async def see(self, histories: Histories, accepted: frozenset[Obstacle]) -> SeenPartition:
         owner = self._view.topic_id_partition
         log_start = await self._session.offset(self._view, OffsetSpec.EARLIEST)
         high_watermark = await self._session.offset(self._view, OffsetSpec.LATEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,10 +14,12 @@ from typing import Any
 from tiersidecar.adapters.broker_files import write_durably
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.epochs import EpochEntry
-from tiersidecar.domain.errors import HandoverError
+from tiersidecar.domain.errors import CorruptDataError, HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid, topic_name_fault
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.readable import cut_text, duration_text, moment_text
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.metadata.serde import read_event, write_event
 
 VERSION = 1
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
@@ -51,6 +54,15 @@ class RecordsDigest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPiece:
+    """The offsets, [``start_offset``, ``stop_offset``), that a log gets back from one remote segment, as its events have it."""
+
+    start_offset: Offset
+    stop_offset: Offset
+    segment: RemoteLogSegmentMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPartition:
     """``log_start_offset`` and ``leader_epochs`` are what its replicas' files must say; ``high_watermark`` is as of the plan,
     ``copied_stop`` the offset behind the last copy.  ``replicas`` are the ids of the brokers that have one, all of which have
@@ -66,18 +78,32 @@ class PlannedPartition:
     records: RecordsDigest | None = None
     foretold_start: Offset | None = None
     """Where a native broker raises the log start to; None in the plan of a takeover."""
+    pieces: tuple[PlannedPiece, ...] = ()
+    """What goes back to the brokers' disks, ascending, from ``log_start_offset`` to ``copied_stop``; each broker takes what is
+    below its own first segment."""
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Offsets, [from, to), that no piece has, and that were given up."""
+    committed: RecordsDigest | None = None
+    """As ``records``, without those of aborted transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """``to_native`` says which way.  ``plugin`` are the settings, by the names of server.properties, with which a broker finds
-    our objects and events."""
+    """``to_native`` and ``back_to_local`` say which way; neither of them is from native.  ``plugin`` are the settings, by the
+    names of server.properties, with which a broker finds our objects and events.  ``brokers`` are addresses by node id."""
 
     made_ms: int
     cluster_id: str
     partitions: tuple[PlannedPartition, ...]
     to_native: bool = True
     plugin: Mapping[str, str] = field(default_factory=dict)
+    back_to_local: bool = False
+    brokers: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def changes_files(self) -> bool:
+        """Whether brokers' files are changed: then every replica is named."""
+        return self.to_native or self.back_to_local
 
     def of_topic_partition(self) -> dict[tuple[str, int], PlannedPartition]:
         """By topic and partition."""
@@ -109,6 +135,11 @@ def write_plan(plan: Plan, path: Path) -> None:
         "cluster_id": plan.cluster_id,
         "to_native": plan.to_native,
         "plugin": dict(plan.plugin),
+        **(
+            {"back_to_local": True, "brokers": {str(one): at for one, at in plan.brokers.items()}}
+            if plan.back_to_local
+            else {}
+        ),
         "partitions": [_document(one) for one in plan.partitions],
     }
     try:
@@ -129,23 +160,34 @@ def read_plan(path: Path) -> Plan:
         document = json.loads(path.read_bytes())
         if document["version"] != VERSION:
             raise HandoverError(subject=str(path), reason=f"its version is {document['version']}, must be {VERSION}")
-        to_native = _flag(document, "to_native")
+        back_to_local = "back_to_local" in document and _flag(document, "back_to_local")
+        to_native = _flag(document, "to_native") and not back_to_local
         return Plan(
             made_ms=_integer(document["made_ms"], _INT64_MAX),
             cluster_id=str(document["cluster_id"]),
             to_native=to_native,
             plugin={str(name): str(value) for name, value in document["plugin"].items()},
-            partitions=tuple(_partitions(document["partitions"], to_native=to_native)),
+            partitions=tuple(_partitions(document["partitions"], changes_files=to_native or back_to_local)),
+            back_to_local=back_to_local,
+            brokers={int(one): str(at) for one, at in document.get("brokers", {}).items()},
         )
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+        CorruptDataError,
+    ) as error:
         reason = f"it is no plan of a hand-over: {cut_text(repr(error))}"
         raise HandoverError(subject=str(path), reason=reason) from error
 
 
 def _document(partition: PlannedPartition) -> dict[str, Any]:
-    records = partition.records
     return {
         "topic": partition.owner.topic,
         "topic_id": format_uuid(partition.owner.topic_id),
@@ -155,18 +197,30 @@ def _document(partition: PlannedPartition) -> dict[str, Any]:
         "high_watermark": partition.high_watermark,
         "copied_stop": partition.copied_stop,
         "replicas": list(partition.replicas),
-        "records": None
-        if records is None
-        else [records.start_offset, records.stop_offset, records.count, records.sha256],
+        "records": _digest_row(partition.records),
         "segments": [
             [format_uuid(one.uuid), one.start_offset, one.end_offset, one.size_bytes, list(one.object_bytes), one.goes]
             for one in partition.segments
         ],
         "foretold_start": partition.foretold_start,
+        "gaps": [list(gap) for gap in partition.gaps],
+        "committed": _digest_row(partition.committed),
+        "pieces": [
+            [
+                one.start_offset,
+                one.stop_offset,
+                b64encode(write_event(one.segment, knows_txn_index_empty=True)).decode(),
+            ]
+            for one in partition.pieces
+        ],
     }
 
 
-def _partitions(rows: Iterable[Mapping[str, Any]], *, to_native: bool) -> Iterator[PlannedPartition]:
+def _digest_row(records: RecordsDigest | None) -> list[Any] | None:
+    return None if records is None else [records.start_offset, records.stop_offset, records.count, records.sha256]
+
+
+def _partitions(rows: Iterable[Mapping[str, Any]], *, changes_files: bool) -> Iterator[PlannedPartition]:
     """All of them, each once.
 
     Raises:
@@ -179,14 +233,14 @@ def _partitions(rows: Iterable[Mapping[str, Any]], *, to_native: bool) -> Iterat
         if at in seen:
             raise ValueError(f"{planned.owner} is named twice")
         seen.add(at)
-        if fault := _fault_of(planned, to_native=to_native):
+        if fault := _fault_of(planned, changes_files=changes_files):
             raise ValueError(f"{planned.owner}: {fault}")
         yield planned
 
 
-def _fault_of(planned: PlannedPartition, *, to_native: bool) -> str:
+def _fault_of(planned: PlannedPartition, *, changes_files: bool) -> str:
     """Why no log can be as planned; empty if one can."""
-    if to_native and not planned.replicas:
+    if changes_files and not planned.replicas:
         return "it names no replicas"
     if planned.log_start_offset > planned.high_watermark:
         return f"it starts at {planned.log_start_offset}, beyond its end {planned.high_watermark}"
@@ -195,6 +249,19 @@ def _fault_of(planned: PlannedPartition, *, to_native: bool) -> str:
         for before, after in pairwise(planned.leader_epochs)
     ):
         return "its leader epochs do not ascend"
+    return _fault_of_pieces(planned)
+
+
+def _fault_of_pieces(planned: PlannedPartition) -> str:
+    reached = planned.log_start_offset
+    for one in planned.pieces:
+        if one.segment.topic_id_partition != planned.owner:
+            return f"a piece of it is of {one.segment.topic_id_partition}"
+        if not reached <= one.start_offset < one.stop_offset <= planned.high_watermark:
+            return f"its pieces are not in order at offset {one.start_offset}"
+        if not one.segment.start_offset <= one.start_offset < one.stop_offset <= one.segment.next_offset:
+            return f"its piece [{one.start_offset}, {one.stop_offset}) is not of the segment that it names"
+        reached = one.stop_offset
     return ""
 
 
@@ -241,7 +308,17 @@ def _partition(row: Mapping[str, Any]) -> PlannedPartition:
         records=None if row["records"] is None else _digest(*row["records"]),
         segments=tuple(_segment(*one) for one in row["segments"]),
         foretold_start=None if row.get("foretold_start") is None else _offset(row["foretold_start"]),
+        committed=None if row.get("committed") is None else _digest(*row["committed"]),
+        pieces=tuple(_piece(*one) for one in row.get("pieces", ())),
+        gaps=tuple((_offset(start), _offset(stop)) for start, stop in row.get("gaps", ())),
     )
+
+
+def _piece(start: object, stop: object, event: str) -> PlannedPiece:
+    segment = read_event(b64decode(event, validate=True), where="a piece")
+    if not isinstance(segment, RemoteLogSegmentMetadata):
+        raise CorruptDataError(where="a piece", position=0, reason="it names no segment")
+    return PlannedPiece(start_offset=_offset(start), stop_offset=_offset(stop), segment=segment)
 
 
 def _digest(start: object, stop: object, count: object, sha256: object) -> RecordsDigest:

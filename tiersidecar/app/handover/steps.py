@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tiersidecar.app.handover.back_to_local import ReturnLook
 from tiersidecar.app.handover.run import HandoverLook, TopicLook
 from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC
 from tiersidecar.app.handover.takeover import TakeoverLook
@@ -93,3 +94,29 @@ def _from_native(look: TakeoverLook) -> Iterator[str]:
                 f"{partition.log_start_offset}, for segments begin below what users had"
             )
     yield "tiersidecar handover verify back.json"
+
+
+def steps_back_to_local(look: ReturnLook, path: Path | None) -> tuple[str, ...]:
+    """As :func:`steps_to_native`, back to the brokers' disks."""
+    if path is not None:
+        return (f"{path}: the plan for {len(look.partitions)} partitions",)
+    return tuple(_back_to_local(look))
+
+
+def _back_to_local(look: ReturnLook) -> Iterator[str]:
+    names = " ".join(look.topics)
+    for topic in look.topics:
+        yield f"tiersidecar disable {topic}; topic {topic}: {_UNTIL_THE_END}; tiersidecar pause {topic} --deletes"
+    yield f"tiersidecar handover back-to-local {names} --write-plan plan.json --records GATEWAY"
+    yield "on each broker, while it runs: tiersidecar handover restore plan.json --stage"
+    yield (
+        "stop all brokers that have replicas, by SIGTERM; on each: tiersidecar handover restore plan.json --carry-out "
+        "--broker-properties server.properties, with --staged for the staged.json of every other one"
+    )
+    yield "start the brokers, all once each of them is done"
+    yield "tiersidecar handover verify plan.json --records"
+    for topic in look.topics:
+        yield (
+            f"topic {topic}: the retention that it is to have; once nothing needs its objects, tiersidecar resume {topic} "
+            f"--deletes and tiersidecar disable {topic} --delete-remote"
+        )

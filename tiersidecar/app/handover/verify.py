@@ -29,6 +29,7 @@ from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.readable import size_text
 from tiersidecar.ports.broker import OffsetSpec
 
+COMMITTED = "read_committed"
 _POLL_MS = 1_000
 _MOST_POLLS_WITHOUT = 30
 
@@ -174,26 +175,43 @@ async def _compare_records(
 
 
 async def with_records(
-    config: Config, servers: str, planned: Sequence[PlannedPartition], say: Callable[[str], None]
+    config: Config,
+    servers: str,
+    planned: Sequence[PlannedPartition],
+    say: Callable[[str], None],
+    *,
+    committed: bool = False,
 ) -> list[PlannedPartition]:
-    """The planned partitions with a digest of all their records, read from ``servers``.
+    """The planned partitions with a digest of all their records, read from ``servers``, and, if asked for, of the ``committed``
+    ones.
 
     Raises:
         As :func:`digest_records`.
     """
-    return [
-        replace(
-            one, records=await digest_records(config, servers, one.owner, one.log_start_offset, one.high_watermark, say)
-        )
-        for one in planned
-    ]
+    found = []
+    for one in planned:
+        start, stop = one.log_start_offset, one.high_watermark
+        records = await digest_records(config, servers, one.owner, start, stop, say)
+        if committed:
+            stable = await digest_records(config, servers, one.owner, start, stop, say, isolation=COMMITTED)
+            one = replace(one, committed=stable)
+        found.append(replace(one, records=records))
+    return found
 
 
 async def digest_records(
-    config: Config, servers: str, owner: TopicIdPartition, start: int, stop: int, say: Callable[[str], None]
+    config: Config,
+    servers: str,
+    owner: TopicIdPartition,
+    start: int,
+    stop: int,
+    say: Callable[[str], None],
+    *,
+    isolation: str = "read_uncommitted",
 ) -> RecordsDigest:
     """Read all records of [``start``, ``stop``) from ``servers``, a broker or a gateway, and digest them: offset, timestamp,
-    key, value and headers of each, aborted ones included.
+    key, value and headers of each.  With ``isolation`` of :data:`COMMITTED` those of aborted transactions are left out, and it
+    ends where a transaction is open.
 
     Raises:
         BrokerUnreachableError, BrokerRefusedError: they cannot be read.
@@ -203,9 +221,12 @@ async def digest_records(
 
     security = aiokafka_kwargs(broker_security(config.broker))
     place, digest, count, without = TopicPartition(owner.topic, owner.partition), hashlib.sha256(), 0, 0
-    async with open_consumer(servers, security, client_id=f"{config.broker.client_id}-handover") as consumer:
+    client_id = f"{config.broker.client_id}-handover"
+    async with open_consumer(servers, security, client_id=client_id, isolation=isolation) as consumer:
         with translated("Fetch", str(owner), servers):
             consumer.assign([place])
+            if isolation == COMMITTED:
+                stop = min(stop, (await consumer.end_offsets([place]))[place])
             consumer.seek(place, start)
             while (at := await consumer.position(place)) < stop:
                 say(f"reading records of {owner}: offset {at:,} of {stop:,}")

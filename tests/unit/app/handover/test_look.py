@@ -22,7 +22,7 @@ from tests.unit.decide.test_handover import Partition
 from tests.unit.decide.test_native_tiering import copied
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.app.handover.look import _open_histories, leader_epochs_of
+from tiersidecar.app.handover.look import leader_epochs_of, open_histories
 from tiersidecar.decide.native_events import gone_from
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
@@ -122,7 +122,7 @@ async def history_of(state: MemoryStateLog, live: Sequence[tuple[int, int]]) -> 
     config = SimpleNamespace(store=SimpleNamespace(key_prefix="", encryption_key_pairs={}, encryption_key_pair_id=None))
     session: Any = SimpleNamespace(follow=follow, config=config, state=state, clock=ManualClock())
     async with AsyncExitStack() as stack:
-        histories = await _open_histories(session, stack, store, [ORDERS])
+        histories = await open_histories(session, stack, store, [ORDERS])
         return await histories.of(ORDERS, Lineage.of(live).entries)
 
 

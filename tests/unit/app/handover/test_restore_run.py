@@ -1,0 +1,216 @@
+"""``handover restore`` on the files of a broker that was trimmed, from a bucket that the real plugin filled (issue 21)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemon import daemon_settings
+from tests.support.golden import AIVEN_OBJECTS
+from tests.support.remote_runs import load_run, segments_of
+from tests.unit.adapters.log_dirs_fs.broker_files import GOLDEN, ScratchLogDir, copy_golden_partition
+from tiersidecar.adapters.restored_segment import STAGED
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedPiece, write_plan
+from tiersidecar.app.handover.restore_run import Deed, Restored, RestoreRequest, run_restore
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import CorruptDataError, HandoverError, StoreError
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+
+CLUSTER = "dGllcnNpZGVjYXItdGVzdA"
+LOCAL_START = 133
+CLEAN = GOLDEN / "clean" / "transactions-0"
+NOW_MS = 1_700_000_000_000
+
+
+@dataclass(kw_only=True)
+class World:
+    """A broker's log dir, a bucket, and a plan."""
+
+    config: Config
+    log_dir: Path
+    plan_file: Path
+    store_root: Path
+    segments: list[RemoteLogSegmentMetadata]
+
+    @property
+    def directory(self) -> Path:
+        return self.log_dir / "transactions-0"
+
+    def write_plan(self, **changes: object) -> None:
+        first = self.segments[0]
+        values = {
+            "owner": first.topic_id_partition,
+            "log_start_offset": Offset(0),
+            "leader_epochs": (EpochEntry(LeaderEpoch(0), Offset(0)),),
+            "high_watermark": Offset(294),
+            "copied_stop": self.segments[-1].next_offset,
+            "replicas": (1,),
+            "pieces": tuple(
+                PlannedPiece(start_offset=one.start_offset, stop_offset=one.next_offset, segment=one)
+                for one in self.segments
+            ),
+        } | changes
+        self.plan_file.unlink(missing_ok=True)
+        partitions = (PlannedPartition(**values),)  # type: ignore[arg-type]
+        plan = Plan(made_ms=NOW_MS, cluster_id=CLUSTER, partitions=partitions, to_native=False, back_to_local=True)
+        write_plan(plan, self.plan_file)
+
+    async def run(self, deed: Deed, **values: object) -> Restored:
+        properties = self.log_dir.parent / "server.properties"
+        properties.write_text(f"log.dirs={self.log_dir}\n")
+        request = RestoreRequest(
+            plan_file=self.plan_file,
+            deed=deed,
+            properties=properties,
+            takes_old=True,
+            **values,  # type: ignore[arg-type]
+        )
+        return await run_restore(self.config, request, lambda _: None)
+
+    def files(self) -> dict[str, bytes]:
+        paths = [*self.directory.iterdir(), self.log_dir / "log-start-offset-checkpoint"]
+        return {path.name: path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    run = await load_run("plain")
+    segments = segments_of(run, run.partition("transactions-0"))
+    scratch = ScratchLogDir(tmp_path / "data")
+    directory = copy_golden_partition("transactions-0", scratch.path)
+    for path in directory.iterdir():
+        if path.name[:20].isdigit() and int(path.name[:20]) < LOCAL_START:
+            path.unlink()
+    (directory / "leader-epoch-checkpoint").write_text(f"0\n1\n0 {LOCAL_START}\n")
+    (scratch.path / "log-start-offset-checkpoint").write_text(f"0\n1\ntransactions 0 {LOCAL_START}\n")
+    (scratch.path / ".kafka_cleanshutdown").touch()
+    settings = daemon_settings(tmp_path, bootstrap_servers="127.0.0.1:1", log_dirs=[scratch.path], topics=[])
+    shutil.rmtree(tmp_path / "store")
+    shutil.copytree(AIVEN_OBJECTS / "plain", tmp_path / "store")
+    config = Config.model_validate(settings, context={"environ": {}}, by_alias=True, by_name=False)
+    made = World(
+        config=config,
+        log_dir=scratch.path,
+        plan_file=tmp_path / "plan.json",
+        store_root=tmp_path / "store",
+        segments=[one for one in segments if one.start_offset < LOCAL_START],
+    )
+    made.write_plan()
+    return made
+
+
+async def test_the_log_is_whole_again(world: World) -> None:
+    looked = await world.run(Deed.LOOK)
+    assert (looked.faults, [len(one.pieces) for one in looked.replicas]) == ((), [len(world.segments)])
+    before = world.files()
+    staged = await world.run(Deed.STAGE)
+    assert {name: data for name, data in world.files().items() if not name.endswith(STAGED)} == before
+    done = await world.run(Deed.CARRY_OUT, reads_all=True)
+    assert (done.faults, done.files, done.checkpoints) == ((), staged.files, 2)
+    found = world.files()
+    for segment in world.segments:
+        for suffix in ("log", "txnindex"):
+            name = f"{segment.start_offset:020d}.{suffix}"
+            broker = (CLEAN / name).read_bytes()
+            assert found.get(name, b"") == broker
+    assert found["leader-epoch-checkpoint"] == b"0\n1\n0 0\n"
+    assert found["log-start-offset-checkpoint"] == b"0\n0\n"
+    assert f"{LOCAL_START:020d}.snapshot" in before
+    assert found[f"{LOCAL_START:020d}.snapshot"] == before[f"{LOCAL_START:020d}.snapshot"]
+    assert (await world.run(Deed.CARRY_OUT)).files == 0, "done is done"
+    undone = await world.run(Deed.UNDO)
+    assert (undone.files, undone.checkpoints) == (staged.files, 2)
+    assert {name: data for name, data in world.files().items() if not name.endswith(STAGED)} == before
+    assert (await world.run(Deed.CARRY_OUT)).files == staged.files, "and may be carried out anew"
+    await world.run(Deed.UNDO)
+    assert (await world.run(Deed.DISCARD)).files == staged.files
+    assert world.files() == before
+
+
+async def test_a_run_that_broke_off_goes_on(world: World) -> None:
+    lost = next(world.store_root.glob("transactions-*/0/00000000000000000086-*.log"))
+    kept = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(StoreError):
+        await world.run(Deed.STAGE)
+    (fault, *_) = (await world.run(Deed.CARRY_OUT)).faults
+    assert "the replicas of brokers 1 are not staged" in fault
+    lost.write_bytes(kept)
+    assert (await world.run(Deed.STAGE)).files
+    assert (await world.run(Deed.STAGE)).files == 0, "what is staged is left"
+    assert (await world.run(Deed.CARRY_OUT)).faults == ()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "word"),
+    [
+        (lambda world: (world.log_dir / ".kafka_cleanshutdown").unlink(), "was killed before"),
+        (lambda world: (world.directory / "00000000000000000120.log").touch(), "begins at 120 now"),
+        (lambda world: world.write_plan(replicas=(1, 2)), "by another plan"),
+    ],
+)
+async def test_what_keeps_it_from_being_carried_out(world: World, spoil: Callable[[World], object], word: str) -> None:
+    await world.run(Deed.STAGE)
+    spoil(world)
+    try:
+        faults = " ".join((await world.run(Deed.CARRY_OUT)).faults)
+    except HandoverError as error:
+        faults = str(error)
+    assert word in faults
+    assert bool(faults) == bool(word)
+
+
+async def test_nothing_takes_its_place_beside_a_backup_of_another_time(world: World) -> None:
+    await world.run(Deed.STAGE)
+    await world.run(Deed.CARRY_OUT)
+    start = world.log_dir / "log-start-offset-checkpoint"
+    (world.log_dir / ".kafka_cleanshutdown").write_text("the broker has run")
+    start.write_text(f"0\n1\ntransactions 0 {LOCAL_START}\n")
+    for name in [name for name in world.files() if name[:20].isdigit() and int(name[:20]) < LOCAL_START]:
+        (world.directory / name).unlink()  # it has deleted them by that
+    await world.run(Deed.STAGE)
+    before = world.files()
+    with pytest.raises(HandoverError, match="has run since"):
+        await world.run(Deed.CARRY_OUT)
+    assert world.files() == before
+
+
+async def test_a_broker_that_has_run_since_is_not_undone(world: World) -> None:
+    await world.run(Deed.STAGE)
+    await world.run(Deed.CARRY_OUT)
+    (world.log_dir / ".kafka_cleanshutdown").unlink()
+    (world.log_dir / ".kafka_cleanshutdown").write_text("another end")
+    before = world.files()
+    with pytest.raises(HandoverError, match="has run since"):
+        await world.run(Deed.UNDO)
+    assert world.files() == before
+
+
+async def test_a_damaged_object_stops_it(world: World) -> None:
+    log = next(world.store_root.glob("transactions-*/0/00000000000000000043-*.log"))
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(CorruptDataError):
+        await world.run(Deed.STAGE)
+
+
+async def test_only_what_is_missing_above_the_users_start_comes_back(world: World) -> None:
+    second = world.segments[1]
+    world.write_plan(
+        log_start_offset=second.start_offset,
+        pieces=tuple(
+            PlannedPiece(start_offset=one.start_offset, stop_offset=one.next_offset, segment=one)
+            for one in world.segments[1:]
+        ),
+    )
+    await world.run(Deed.STAGE)
+    assert (await world.run(Deed.CARRY_OUT)).faults == ()
+    assert min(name for name in world.files() if name.endswith(".log")) == f"{second.start_offset:020d}.log"
+    assert world.files()["log-start-offset-checkpoint"] == b"0\n1\ntransactions 0 43\n"

@@ -1,0 +1,163 @@
+"""Staged files take their places in the log dirs of a stopped broker, and are taken out again.  It blocks.
+
+The staged.json was carried around with the plan: it is believed only as far as the planned replicas' own directories go.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tiersidecar.adapters.broker_files import sync_directory
+from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.adapters.restored_segment import RestoredFile, digest_of
+from tiersidecar.app.handover.files import LogDirChanges
+from tiersidecar.app.handover.plan import Plan
+from tiersidecar.app.handover.staged import Staged, StagedPartition, in_order, staged_path
+from tiersidecar.domain.errors import HandoverError
+from tiersidecar.formats.kafka.log_names import LogFileKind, parse_log_file
+
+_ANSWER_S = 2.0
+_SNAPSHOT = f".{LogFileKind.SNAPSHOT}"
+"""One of the broker's own may be there still, and says more of the producers."""
+
+
+def own_partitions(staged: Staged, log_dirs: Sequence[Path]) -> tuple[StagedPartition, ...]:
+    """What was staged, each in its partition's directory of a configured log dir.
+
+    Raises:
+        HandoverError: the file names another one.
+    """
+    for one in staged.partitions:
+        path = Path(one.directory)
+        if path.parent not in log_dirs or path.name != f"{one.owner.topic}-{one.owner.partition}" or path.is_symlink():
+            reason = f"what was staged names {path}, which is not its directory in a configured log dir"
+            raise HandoverError(subject=str(one.owner), reason=reason)
+    return staged.partitions
+
+
+def place_faults(changes: LogDirChanges, staged: Staged, *, reads_all: bool) -> Iterator[str]:
+    """Yield why the staged files do not fit the log dirs as they are now.  ``reads_all`` compares their digests, too."""
+    if staged.node_id != changes.node_id:
+        yield f"what was staged is of broker {staged.node_id}, and this is broker {changes.node_id}"
+        return
+    for change in changes.partitions:
+        one = staged.of(change.partition.owner)
+        if one is None:
+            yield f"{change.partition.owner}: nothing was staged for it"
+        elif Path(one.directory) != Path(change.directory):
+            yield f"{change.partition.owner}: it was staged in {one.directory}, and lies in {change.directory}: stage it again"
+        else:
+            yield from _of_partition(one, Path(change.directory), reads_all=reads_all)
+
+
+def _of_partition(one: StagedPartition, directory: Path, *, reads_all: bool) -> Iterator[str]:
+    restored = {file.name for file in one.files}
+    logs = [
+        name for path in directory.iterdir() if (name := parse_log_file(path.name)) and name.kind is LogFileKind.LOG
+    ]
+    first = min((name.offset for name in logs if str(name) not in restored), default=None)
+    if first != one.local_start:
+        yield (
+            f"{directory}: the log began at {one.local_start} when it was staged, and begins at {first} now: stage it again "
+            "(retention must be off, and nothing trim it)"
+        )
+    for file in one.files:
+        found = _found(directory, file)
+        if found is None:
+            yield f"{directory}: {file.name} is not there any more: stage it again"
+            continue
+        if all(os.path.lexists(path) for path in _places(directory, file)) and not file.name.endswith(_SNAPSHOT):
+            yield f"{directory}: {file.name} is there already, and not the one that was staged: remove it, or stage it again"
+            continue
+        status = found.lstat()
+        if (status.st_size, status.st_mtime_ns) != (file.size_bytes, file.modified_ns) or (
+            reads_all and digest_of(found) != file.sha256
+        ):
+            yield f"{found}: it has changed since it was staged: stage it again"
+
+
+def _found(directory: Path, file: RestoredFile) -> Path | None:
+    """Where it is, beside its place or in it; no link counts."""
+    for path in _places(directory, file):
+        if path.is_file() and not path.is_symlink():
+            return path
+    return None
+
+
+def _places(directory: Path, file: RestoredFile) -> tuple[Path, Path]:
+    return staged_path(directory, file), directory / file.name
+
+
+def running_brokers(brokers: Mapping[int, str], nodes: Iterable[int]) -> Iterator[str]:
+    """Yield brokers that answer at the address that the plan has: one that starts too early takes back what is restored."""
+    for node_id in sorted(set(nodes)):
+        host, _, port = brokers.get(node_id, "").rpartition(":")
+        if not host or not port.isdecimal():
+            continue
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except OSError:
+            continue
+        yield f"broker {node_id} runs ({host}:{port} answers): stop all that have replicas, by SIGTERM"
+
+
+def nodes_of(plan: Plan) -> set[int]:
+    """The brokers that have replicas."""
+    return {node for one in plan.partitions for node in one.replicas}
+
+
+def take_places(partitions: Sequence[StagedPartition]) -> int:
+    """Rename what is staged, and return how many files were; what has its place is left.
+
+    Raises:
+        HandoverError: a file could not be renamed.
+    """
+    return _moved(partitions, back=False)
+
+
+def leave_places(partitions: Sequence[StagedPartition]) -> int:
+    """The other way round, so that the log begins where it did; files that are gone are passed over.
+
+    Raises:
+        HandoverError: a file could not be renamed.
+    """
+    return _moved(partitions, back=True)
+
+
+def _moved(partitions: Sequence[StagedPartition], *, back: bool) -> int:
+    count = 0
+    for one in partitions:
+        directory = Path(one.directory)
+        try:
+            for file in reversed(in_order(one.files)) if back else in_order(one.files):
+                place, beside = directory / file.name, staged_path(directory, file)
+                source, target = (place, beside) if back else (beside, place)
+                if source.is_file() and not source.is_symlink() and not os.path.lexists(target):
+                    source.rename(target)
+                    count += 1
+            sync_directory(directory)
+        except OSError as error:
+            raise HandoverError(subject=str(directory), reason=explain_os_error(error)) from error
+    return count
+
+
+def discard(partitions: Sequence[StagedPartition]) -> int:
+    """Remove what is staged and has not taken its place; return how many files were.
+
+    Raises:
+        HandoverError: a file could not be removed.
+    """
+    count = 0
+    for one in partitions:
+        for file in one.files:
+            path = staged_path(Path(one.directory), file)
+            try:
+                if path.is_file() and not path.is_symlink():
+                    path.unlink()
+                    count += 1
+            except OSError as error:
+                raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
+    return count

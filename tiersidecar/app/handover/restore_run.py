@@ -1,0 +1,326 @@
+"""One run of ``handover restore`` on one broker: look, stage, carry out, undo or discard."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tiersidecar.adapters.broker_backup import Backup
+from tiersidecar.adapters.broker_files import locked_log_dirs, require_broker_user
+from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.app.commands.tables import size, table
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.handover.broker_properties import property_faults
+from tiersidecar.app.handover.files import misplaced_replicas, node_id_of, planned_changes
+from tiersidecar.app.handover.places import (
+    discard,
+    leave_places,
+    nodes_of,
+    own_partitions,
+    place_faults,
+    running_brokers,
+    take_places,
+)
+from tiersidecar.app.handover.plan import fault_of_age, read_plan
+from tiersidecar.app.handover.restore import LackingReplica, lacking_replicas, room_faults, stage
+from tiersidecar.app.handover.staged import (
+    Staged,
+    StagedPartition,
+    digest_of_plan,
+    faults_of_all,
+    read_staged,
+    staged_path,
+    write_staged,
+)
+from tiersidecar.domain.errors import HandoverError
+from tiersidecar.domain.ids import TopicIdPartition
+
+STAGED_FILE = "staged.json"
+_FORMER, _UNDONE = "former", "former.undone-{}"
+"""Former contents of checkpoints; once they are given back, the broker may run, and it can be carried out anew."""
+Say = Callable[[str], None]
+
+
+class Deed(StrEnum):
+    """What a run does."""
+
+    LOOK = "look"
+    STAGE = "stage"
+    CARRY_OUT = "carry-out"
+    UNDO = "undo"
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreRequest:
+    """The operator's wish; ``staged`` are the files of other brokers.  ``reads_all`` compares all digests once more."""
+
+    plan_file: Path
+    deed: Deed
+    staged: tuple[Path, ...] = ()
+    backup: Path | None = None
+    properties: Path | None = None
+    takes_old: bool = False
+    reads_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What was found and done.  ``files`` were written, renamed or removed, None where none was; ``checkpoints`` likewise."""
+
+    node_id: int
+    deed: Deed
+    replicas: tuple[LackingReplica, ...] = ()
+    faults: tuple[str, ...] = field(default=())
+    files: int | None = None
+    checkpoints: int | None = None
+    staged_file: str = ""
+
+
+async def run_restore(config: Config, request: RestoreRequest, say: Say) -> Restored:
+    """Do it, if nothing is in the way.
+
+    Raises:
+        HandoverError: the plan, a log dir or what was staged cannot be used.
+        StoreError, CorruptDataError: a segment could not be read as it is to be.
+    """
+    run = _Run(config, request, say)
+    match request.deed:
+        case Deed.LOOK:
+            return run.look()
+        case Deed.STAGE:
+            return await run.stage()
+        case Deed.CARRY_OUT:
+            return run.carry_out()
+        case Deed.UNDO:
+            return run.undo()
+        case Deed.DISCARD:
+            return run.discard()
+
+
+class _Run:
+    def __init__(self, config: Config, request: RestoreRequest, say: Say) -> None:
+        self._config, self._request, self._say = config, request, say
+        self._plan = read_plan(request.plan_file)
+        if not self._plan.back_to_local:
+            raise HandoverError(subject=str(request.plan_file), reason="it is no plan of `handover back-to-local`")
+        self._plan_sha256 = digest_of_plan(request.plan_file)
+        self._log_dirs = [Path(one) for one in config.log_dirs]
+        nodes = {node_id_of(self._plan, log_dir) for log_dir in self._log_dirs}
+        if len(nodes) != 1:
+            raise HandoverError(subject="log.dirs", reason=f"they are of several brokers: {', '.join(map(str, nodes))}")
+        (self._node_id,) = nodes
+        name = f"{request.plan_file.name}.broker-{self._node_id}"
+        self._directory = request.backup or request.plan_file.with_name(name)
+        self._staged_file = self._directory / STAGED_FILE
+
+    def look(self) -> Restored:
+        replicas, faults = self._seen()
+        return self._found(replicas=tuple(replicas), faults=tuple(faults))
+
+    async def stage(self) -> Restored:
+        replicas, faults = self._seen()
+        if faults:
+            return self._found(replicas=tuple(replicas), faults=tuple(faults))
+        with _alone(self._directory, self._log_dirs):
+            known = self._known(replicas)
+            written = dict(known)
+
+            def done(one: StagedPartition) -> None:
+                written[one.owner] = one
+                write_staged(self._staged(tuple(written.values())), self._staged_file)
+
+            write_staged(self._staged(tuple(known.values())), self._staged_file)
+            todo = [one for one in replicas if one.planned.owner not in known]
+            await stage(self._config, todo, done, self._say)
+        files = sum(len(written[one.planned.owner].files) for one in todo)
+        return self._found(replicas=tuple(replicas), files=files, staged_file=str(self._staged_file))
+
+    def carry_out(self) -> Restored:
+        staged = self._read_staged()
+        with locked_log_dirs(self._log_dirs):
+            changes = planned_changes(self._plan, self._log_dirs)
+            others = [
+                read_staged(path) for path in self._request.staged if path.resolve() != self._staged_file.resolve()
+            ]
+            partitions = own_partitions(staged, self._log_dirs)
+            faults = [
+                *changes.faults,
+                *self._request_faults(),
+                *faults_of_all(self._plan, self._plan_sha256, [staged, *others]),
+                *place_faults(changes, staged, reads_all=self._request.reads_all),
+                *running_brokers(self._plan.brokers, nodes_of(self._plan)),
+            ]
+            if faults:
+                return self._found(faults=tuple(faults))
+            # Segments first: below the log start that still stands they are nothing to a broker, but for their room.
+            backup = self._backup()
+            backup.check(changes.files)
+            files = take_places(partitions)
+            checkpoints = backup.apply(changes.files)
+        return self._found(files=files, checkpoints=checkpoints)
+
+    def undo(self) -> Restored:
+        partitions = own_partitions(self._read_staged(), self._log_dirs)
+        with locked_log_dirs(self._log_dirs):
+            backup = self._backup()
+            checkpoints = backup.undo() if backup.is_made else 0
+            files = leave_places(partitions)
+            if backup.is_made:
+                self._set_aside()
+        return self._found(files=files, checkpoints=checkpoints)
+
+    def _set_aside(self) -> None:
+        try:
+            (self._directory / _FORMER).rename(self._directory / _UNDONE.format(SystemClock().now_ms()))
+        except OSError as error:
+            raise HandoverError(subject=str(self._directory), reason=explain_os_error(error)) from error
+
+    def discard(self) -> Restored:
+        partitions = own_partitions(self._read_staged(), self._log_dirs)
+        with _alone(self._directory, self._log_dirs):
+            return self._found(files=discard(partitions))
+
+    def _seen(self) -> tuple[list[LackingReplica], list[str]]:
+        faults = self._request_faults()
+        replicas = lacking_replicas(self._plan, self._log_dirs, faults)
+        seen = {(one.planned.owner.topic, one.planned.owner.partition) for one in replicas}
+        if not faults:
+            faults += misplaced_replicas(self._plan, self._node_id, seen)
+            known = self._known(replicas) if self._staged_file.exists() else {}
+            faults += room_faults([one for one in replicas if one.planned.owner not in known])
+        return replicas, faults
+
+    def _request_faults(self) -> list[str]:
+        request = self._request
+        faults = (
+            []
+            if request.properties is None
+            else property_faults(request.properties, self._plan, self._config, undo=False)
+        )
+        age = fault_of_age(self._plan, SystemClock().now_ms())
+        return [*faults, *([age] if age and not request.takes_old else [])]
+
+    def _known(self, replicas: Sequence[LackingReplica]) -> dict[TopicIdPartition, StagedPartition]:
+        """Replicas that an earlier run has staged, and that begin where they did."""
+        if not self._staged_file.exists():
+            return {}
+        staged = read_staged(self._staged_file)
+        if staged.plan_sha256 != self._plan_sha256 or staged.node_id != self._node_id:
+            return {}
+        found = {}
+        for replica in replicas:
+            one = staged.of(replica.planned.owner)
+            is_same = (
+                one is not None and one.local_start == replica.local_start and one.directory == str(replica.directory)
+            )
+            if (
+                one is not None
+                and is_same
+                and all(staged_path(replica.directory, file).is_file() for file in one.files)
+            ):
+                found[one.owner] = one
+        return found
+
+    def _staged(self, partitions: tuple[StagedPartition, ...]) -> Staged:
+        return Staged(
+            plan_sha256=self._plan_sha256,
+            cluster_id=self._plan.cluster_id,
+            node_id=self._node_id,
+            partitions=partitions,
+        )
+
+    def _read_staged(self) -> Staged:
+        staged = read_staged(self._staged_file)
+        if (staged.cluster_id, staged.node_id) != (self._plan.cluster_id, self._node_id):
+            raise HandoverError(subject=str(self._staged_file), reason="it is of another broker")
+        if staged.plan_sha256 != self._plan_sha256:
+            raise HandoverError(subject=str(self._staged_file), reason="it is by another plan: stage by this one")
+        return staged
+
+    def _backup(self) -> Backup:
+        return Backup(
+            self._directory / _FORMER, cluster_id=self._plan.cluster_id, node_id=self._node_id, log_dirs=self._log_dirs
+        )
+
+    def _found(self, **values: Any) -> Restored:
+        return Restored(node_id=self._node_id, deed=self._request.deed, **values)
+
+
+@contextmanager
+def _alone(directory: Path, log_dirs: Sequence[Path]) -> Iterator[None]:
+    """One run at a time, by the broker's user.
+
+    Raises:
+        HandoverError: another one runs, or this is another user.
+    """
+    try:
+        for log_dir in log_dirs:
+            require_broker_user(log_dir)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            file = stack.enter_context((directory / ".lock").open("wb"))
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise HandoverError(subject=str(directory), reason="another `handover restore` works there") from None
+            yield
+    except OSError as error:
+        raise HandoverError(subject=str(directory), reason=explain_os_error(error)) from error
+
+
+def restored_text(found: Restored) -> str:
+    """What each replica lacks, and what was done."""
+    lines = []
+    if found.replicas:
+        rows = [
+            (
+                str(one.planned.owner),
+                one.planned.log_start_offset,
+                one.local_start,
+                len(one.pieces),
+                size(one.size_bytes),
+                one.local.log_dir,
+            )
+            for one in found.replicas
+        ]
+        lines.append(table(("partition", "log start then", "begins now at", "segments", "lacks", "log dir"), rows))
+    done = {
+        Deed.LOOK: "nothing was changed; --stage writes what is missing",
+        Deed.STAGE: f"{found.files} files staged; {found.staged_file} goes to the other brokers",
+        Deed.CARRY_OUT: f"{found.files} files in their places, {found.checkpoints} checkpoints written",
+        Deed.UNDO: f"{found.files} files taken out, {found.checkpoints} checkpoints given back",
+        Deed.DISCARD: f"{found.files} files removed",
+    }
+    lines.append(f"broker {found.node_id}: {'nothing was changed' if found.faults else done[found.deed]}")
+    return "\n".join(lines)
+
+
+def restored_document(found: Restored) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "broker_id": found.node_id,
+        "deed": found.deed,
+        "partitions": [
+            {
+                "topic": one.planned.owner.topic,
+                "partition": one.planned.owner.partition,
+                "log_start_offset": one.planned.log_start_offset,
+                "local_start": one.local_start,
+                "segments": len(one.pieces),
+                "missing_bytes": one.size_bytes,
+                "log_dir": one.local.log_dir,
+            }
+            for one in found.replicas
+        ],
+        "files": found.files,
+        "checkpoints": found.checkpoints,
+        "staged": found.staged_file or None,
+        "faults": list(found.faults),
+    }
