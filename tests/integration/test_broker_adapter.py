@@ -18,7 +18,7 @@ from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.broker import Broker, EpochAsked, OffsetSpec
+from tiersidecar.ports.broker import Broker, EpochAsked, OffsetSpec, ReplicaStarts
 
 pytestmark = pytest.mark.broker
 
@@ -319,9 +319,12 @@ async def test_a_hung_broker_is_given_up_in_time(kafka_cluster: Callable[..., Ka
 
 
 async def test_requests_follow_the_leaders_of_three_brokers(kafka_cluster: Callable[..., KafkaCluster]) -> None:
-    """ListOffsets and DeleteRecords are a leader's to answer; a dead leader takes only its own partitions with it."""
+    """ListOffsets and DeleteRecords are a leader's to answer; a dead leader takes only its own partitions with it.  Where its
+    own log starts each replica tells."""
     cluster = kafka_cluster(brokers=3)
     topic = cluster.create_topic("spread", partitions=6, replication_factor=1)
+    kept = cluster.create_topic("kept", partitions=1, replication_factor=3)
+    await produce(cluster, kept, 5)
     limits = ConnectionLimits(connect_timeout_s=2, request_timeout_s=5)
     async with open_broker(cluster.bootstrap_servers, limits=limits) as broker:
         views = await broker.describe_partitions([topic])
@@ -332,8 +335,17 @@ async def test_requests_follow_the_leaders_of_three_brokers(kafka_cluster: Calla
         assert {(answer.low_watermark, answer.error) for answer in trimmed.values()} == {(0, None)}
         assert (await broker.describe_broker_configs(BrokerId(2)))["node.id"] == "2"
 
+        (of_all,) = await broker.describe_partitions([kept])
+        partition = of_all.topic_id_partition
+        await broker.delete_records({partition: Offset(3)})
+        assert (await broker.replica_log_starts([of_all]))[partition] == ReplicaStarts(
+            starts={BrokerId(one): Offset(3) for one in (1, 2, 3)}, silent={}
+        )
+
         await asyncio.to_thread(cluster[3].kill9)
         listed = await broker.list_offsets(epochs, OffsetSpec.LATEST)
+        asked = (await broker.replica_log_starts([of_all]))[partition]
+        assert (set(asked.starts), set(asked.silent)) == ({1, 2}, {3})
 
     lost = {view.topic_id_partition for view in views if view.leader_id == 3}
     errors = {partition: answer.error for partition, answer in listed.items()}

@@ -22,6 +22,7 @@ from tiersidecar.ports.broker import (
     GroupType,
     OffsetAnswer,
     OffsetSpec,
+    ReplicaStarts,
     TrimAnswer,
 )
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
@@ -95,6 +96,16 @@ class ScriptedBroker:
         self.epoch_ends: dict[TopicIdPartition, int] = {}
         self.groups = ScriptedGroups()
         self.deleted: list[tuple[TopicIdPartition, int]] = []
+        self.replica_starts: dict[int, int | str] = {}
+
+    async def kafka_version(self) -> tuple[int, int]:
+        return (4, 3)
+
+    async def replica_log_starts(self, views: Sequence[LeaderView]) -> dict[TopicIdPartition, ReplicaStarts]:
+        """Of every partition those of ``replica_starts``: by broker where its log starts, or why it does not say."""
+        starts = {BrokerId(one): Offset(start) for one, start in self.replica_starts.items() if isinstance(start, int)}
+        silent = {BrokerId(one): why for one, why in self.replica_starts.items() if isinstance(why, str)}
+        return {view.topic_id_partition: ReplicaStarts(starts=starts, silent=silent) for view in views}
 
     async def list_offsets(
         self,

@@ -101,6 +101,19 @@ class ListOffsets(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStarts:
+    """Where the log of each replica of a partition starts; ``silent`` says of the others why that is not known."""
+
+    starts: Mapping[BrokerId, Offset]
+    silent: Mapping[BrokerId, str]
+
+
+class ReplicaLogStarts(Protocol):
+    async def replica_log_starts(self, views: Sequence[LeaderView]) -> dict[TopicIdPartition, ReplicaStarts]:
+        """Ask every replica of the partitions, leaders and followers alike, where its own log starts."""
+
+
 class EndOfEpochs(Protocol):
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]

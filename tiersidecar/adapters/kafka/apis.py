@@ -40,6 +40,8 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 
 R = TypeVar("R", bound=ResponsePayload)
 
+CONSUMER, DEBUGGER = -1, -2
+"""``replica_id`` of what is no replica.  A debugger is answered by followers too (``ListOffsetsRequest``)."""
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 """``ConfigResource.Type``."""
 DYNAMIC_TOPIC_CONFIG = 1
@@ -171,8 +173,10 @@ def list_offsets(
     *,
     read_committed: bool,
     timeout_s: float,
+    replica_id: int = CONSUMER,
 ) -> RequestPayload:
-    """``epochs`` has the current leader epoch (-1: unfenced) by topic and partition."""
+    """``epochs`` has the current leader epoch (-1: unfenced) by topic and partition.  A follower answers :data:`DEBUGGER`
+    alone."""
     schema = _schema(LIST_OFFSETS, version)
     topics = tuple(
         schema.ListOffsetsTopic(
@@ -188,7 +192,7 @@ def list_offsets(
     )
     later_fields = {"timeout": timedelta(seconds=timeout_s)} if version >= 10 else {}
     request: RequestPayload = schema.ListOffsetsRequest(
-        replica_id=-1, isolation_level=int(read_committed), topics=topics, **later_fields
+        replica_id=replica_id, isolation_level=int(read_committed), topics=topics, **later_fields
     )
     return request
 

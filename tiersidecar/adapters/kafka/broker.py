@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v11 import ListOffsetsResponse
 from kio.static.protocol import RequestPayload
 
 from tiersidecar.adapters.kafka import apis
@@ -24,7 +25,7 @@ from tiersidecar.adapters.kafka.security import PLAINTEXT, SecuritySettings
 from tiersidecar.adapters.kafka.tls import ssl_context
 from tiersidecar.adapters.kafka.tokens import open_tokens
 from tiersidecar.adapters.kafka.topic_admin import KafkaTopicAdmin
-from tiersidecar.domain.errors import BrokerRefusedError, HistoryChangedError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, HistoryChangedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
@@ -36,6 +37,7 @@ from tiersidecar.ports.broker import (
     LogDirUse,
     OffsetAnswer,
     OffsetSpec,
+    ReplicaStarts,
     TrimAnswer,
 )
 
@@ -263,20 +265,49 @@ class KafkaBroker(KafkaTopicAdmin):
                     timeout_s=self._broker_timeout_s,
                 ),
             )
-            return {
-                (topic.name, row.partition_index): OffsetAnswer(
-                    offset=Offset(row.offset),
-                    timestamp_ms=row.timestamp,
-                    leader_epoch=LeaderEpoch(row.leader_epoch),
-                    error=_error_name(row.error_code),
-                )
-                for topic in response.topics
-                for row in topic.partitions
-            }
+            return _offset_rows(response)
 
         answers = await self._routes.ask_leaders(partitions, ask, _no_offset, max_age_s=_LEADERS_MAX_AGE_S)
         self._routes.forget(key.topic for key, answer in answers.items() if answer.error in _MOVED)
         return answers
+
+    async def replica_log_starts(self, views: Sequence[LeaderView]) -> dict[TopicIdPartition, ReplicaStarts]:
+        """As the port says; a broker that is away, or has no such replica, is among the silent ones."""
+        hosted: defaultdict[BrokerId, list[TopicIdPartition]] = defaultdict(list)
+        for view in views:
+            for replica in view.replicas:
+                hosted[replica].append(view.topic_id_partition)
+        starts: dict[TopicIdPartition, dict[BrokerId, Offset]] = {view.topic_id_partition: {} for view in views}
+        silent: dict[TopicIdPartition, dict[BrokerId, str]] = {view.topic_id_partition: {} for view in views}
+        for broker_id, keys in hosted.items():
+            try:
+                answers = await self._log_starts_on(broker_id, keys)
+            except (BrokerUnreachableError, BrokerRefusedError) as error:
+                answers = {key: _no_offset(str(error)) for key in keys}
+            for key, answer in answers.items():
+                if answer.error is None and answer.offset >= 0:
+                    starts[key][broker_id] = answer.offset
+                else:
+                    silent[key][broker_id] = answer.error or "it has no log of it"
+        return {key: ReplicaStarts(starts=starts[key], silent=silent[key]) for key in starts}
+
+    async def _log_starts_on(
+        self, broker_id: BrokerId, keys: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        connection = await self._routes.broker(broker_id)
+        response = await connection.ask(
+            apis.LIST_OFFSETS,
+            lambda version: apis.list_offsets(
+                version,
+                _by_topic(dict.fromkeys(keys, NO_EPOCH)),
+                int(OffsetSpec.EARLIEST),
+                read_committed=False,
+                timeout_s=self._broker_timeout_s,
+                replica_id=apis.DEBUGGER,
+            ),
+        )
+        rows, nothing = _offset_rows(response), _no_offset("UNKNOWN_SERVER_ERROR")
+        return {key: rows.get((key.topic, key.partition), nothing) for key in keys}
 
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]
@@ -396,6 +427,19 @@ def _by_topic(values: Mapping[TopicIdPartition, T]) -> dict[str, dict[int, T]]:
 
 def _error_name(error_code: ErrorCode) -> str | None:
     return None if error_code is ErrorCode.none else error_code.name.upper()
+
+
+def _offset_rows(response: ListOffsetsResponse) -> Rows[OffsetAnswer]:
+    return {
+        (topic.name, row.partition_index): OffsetAnswer(
+            offset=Offset(row.offset),
+            timestamp_ms=row.timestamp,
+            leader_epoch=LeaderEpoch(row.leader_epoch),
+            error=_error_name(row.error_code),
+        )
+        for topic in response.topics
+        for row in topic.partitions
+    }
 
 
 def _no_offset(error: str) -> OffsetAnswer:
