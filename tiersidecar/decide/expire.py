@@ -196,8 +196,10 @@ def decide_expiry(view: ExpiryView) -> ExpiryPlan:
             else _by_retention(view, found, reach, start)
         )
     start_offset = Offset(max(offset, view.remote_log_start_offset))
-    if not (view.hold or doubt or view.policy.delete_remote):
-        given_up = [*given_up, *needless_segments(view, found, given_up)]
+    if not (doubt or view.policy.delete_remote):
+        needless = needless_segments(view, found, given_up)
+        # A hold keeps offsets, and of what was erased another segment has them.
+        given_up = [*given_up, *(one for one in needless if not view.hold or one.kind is TrashKind.ERASURE)]
     flying = [removal for removal in given_up if removal.metadata.remote_log_segment_id in view.in_flight]
     trash = decide_trash(_trash_view(view, start_offset, given_up))
     return ExpiryPlan(

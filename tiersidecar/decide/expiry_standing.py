@@ -37,11 +37,12 @@ class Standing:
 
 
 def standings(segments: Sequence[RemoteLogSegmentMetadata], lineage: Lineage) -> list[Standing]:
-    """All finished segments, ascending by start offset, of equal starts the longest first."""
+    """All finished segments, ascending by start offset, of equal starts the longest first, of equal spans the latest: the one
+    that is read."""
     spans = _epoch_spans(lineage)
     finished = sorted(
         (segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED),
-        key=lambda segment: (segment.start_offset, -segment.end_offset),
+        key=lambda segment: (segment.start_offset, -segment.end_offset, -segment.event_timestamp_ms),
     )
     found: list[Standing] = []
     covered_stop = 0

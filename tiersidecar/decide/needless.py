@@ -1,6 +1,6 @@
-"""Which segments that repair has put into the trash are needless still: others hold all their records.
+"""Which segments that repair or an erasure has put into the trash are needless still: others hold all their offsets.
 
-That others did when repair decided proves nothing once the entry is due: what covered them may have expired, been retired, or
+That others did when it was decided proves nothing once the entry is due: what covered them may have expired, been retired, or
 be in the trash itself.  So it is decided anew, here for a plan, and by the caller again right before each deletion.
 """
 
@@ -13,12 +13,14 @@ from tiersidecar.decide.expiry_standing import Standing
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, TrashKind
+from tiersidecar.domain.trash import BY_NAME, TrashKind, erased_segments
 
 
 def needless_segments(view: ExpiryView, found: Sequence[Standing], given_up: Iterable[Removal]) -> list[Removal]:
-    """Segments that an entry of repair names and that are covered now; none of ``given_up``, which go for another reason."""
-    named = {
+    """Segments that an entry of repair or of an erasure names and that are covered now; none of ``given_up``, which go for
+    another reason."""
+    erased = erased_segments(view.trash)
+    named = erased | {
         uuid
         for entry in view.trash
         if entry.kind is TrashKind.REPAIR and entry.id.generation == view.start_generation
@@ -29,13 +31,20 @@ def needless_segments(view: ExpiryView, found: Sequence[Standing], given_up: Ite
         return []
     standing = standing_segments(view, found, going)
     return [
-        Removal(metadata=one.segment, reason="repair: other live segments hold all its records", kind=TrashKind.REPAIR)
+        _removal(one.segment, is_erased=one.segment.remote_log_segment_id.uuid in erased)
         for one in found
         if one.is_valid
         and one.segment.remote_log_segment_id.uuid in named
         and one.segment.remote_log_segment_id not in going
         and is_covered(one.segment, standing)
     ]
+
+
+def _removal(segment: RemoteLogSegmentMetadata, *, is_erased: bool) -> Removal:
+    if is_erased:
+        reason = "erasure: another live segment holds its offsets without the erased records"
+        return Removal(metadata=segment, reason=reason, kind=TrashKind.ERASURE)
+    return Removal(metadata=segment, reason="repair: other live segments hold all its records", kind=TrashKind.REPAIR)
 
 
 def standing_segments(

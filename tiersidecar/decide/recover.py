@@ -345,6 +345,7 @@ def _uncovered(
     fitting: Sequence[RemoteLogSegmentMetadata], trusted: Sequence[RemoteLogSegmentMetadata], plan: _Plan
 ) -> list[RemoteLogSegmentMetadata]:
     new = {segment.remote_log_segment_id.uuid for segment in fitting}
+    restored = {segment.remote_log_segment_id.uuid for segment in plan.segments}
     covered: dict[Uuid, RemoteLogSegmentMetadata] = {}
 
     def rank(one: RemoteLogSegmentMetadata) -> tuple[int, bool, int, bytes]:
@@ -354,12 +355,19 @@ def _uncovered(
     for pair in _overlapping([*fitting, *trusted]):
         small, large = sorted(pair, key=rank)
         uuid = small.remote_log_segment_id.uuid
+        if large.remote_log_segment_id.uuid in restored and _is_later_twin(small, large):
+            continue  # an erasure, or a repair, has replaced what the snapshot has
         if uuid in new and large.start_offset <= small.start_offset and small.end_offset <= large.end_offset:
             covered[uuid] = large
     for segment in fitting:
         if (other := covered.get(segment.remote_log_segment_id.uuid)) is not None:
             plan.leave(segment, Left.COVERED, f"by {_name(other)}")
     return [segment for segment in fitting if segment.remote_log_segment_id.uuid not in covered]
+
+
+def _is_later_twin(segment: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    is_twin = (segment.start_offset, segment.end_offset) == (other.start_offset, other.end_offset)
+    return is_twin and segment.event_timestamp_ms > other.event_timestamp_ms
 
 
 def _overlapping(
@@ -411,5 +419,7 @@ def _name(segment: RemoteLogSegmentMetadata) -> str:
     return f"{segment.remote_log_segment_id} [{segment.start_offset}, {segment.end_offset}]"
 
 
-def _order(segment: RemoteLogSegmentMetadata) -> tuple[int, int, bytes]:
-    return segment.start_offset, segment.end_offset, segment.remote_log_segment_id.uuid
+def _order(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
+    """Of equal spans the latest comes last: it is read, as before."""
+    uuid = segment.remote_log_segment_id.uuid
+    return segment.start_offset, segment.end_offset, segment.event_timestamp_ms, uuid

@@ -16,7 +16,7 @@ from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashId, TrashKind
+from tiersidecar.domain.trash import BY_NAME, NEEDLESS, TrashEntry, TrashId, TrashKind
 from tiersidecar.domain.user_deletes import FINAL, SaidDelete
 
 MOST_NAMED = 500
@@ -34,7 +34,7 @@ class TrashDelays:
     user_ms: int = 0
 
     def of(self, kind: TrashKind) -> int:
-        return self.user_ms if kind is TrashKind.USER else self.retention_ms
+        return self.user_ms if kind in {TrashKind.USER, TrashKind.ERASURE} else self.retention_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +197,30 @@ def needless(
     )
 
 
+def replaced(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    leader_epoch: LeaderEpoch,
+    *,
+    opened_ms: int,
+    delays: TrashDelays,
+    now_ms: int,
+    by: str,
+) -> TrashEntry:
+    """Return the entry of an erasure about segments whose offsets others hold without the erased records.
+
+    It is of no generation: setting the start back does not undo it.  ``opened_ms`` tells apart what one erasure puts into
+    several entries, none of which may name more than :data:`MOST_NAMED`.
+    """
+    return TrashEntry(
+        id=TrashId(generation=0, leader_epoch=leader_epoch, kind=TrashKind.ERASURE, opened_ms=opened_ms),
+        decided_ms=now_ms,
+        due_ms=now_ms + delays.of(TrashKind.ERASURE),
+        segments=frozenset(segment.remote_log_segment_id.uuid for segment in segments),
+        reason="an erasure replaced it",
+        by=by,
+    )
+
+
 def deleted_topic(*, delays: TrashDelays, now_ms: int, by: str) -> TrashEntry:
     """The entry of each partition of a topic that is gone: about all there is."""
     return TrashEntry(
@@ -256,7 +280,9 @@ def _is_final(entry_id: TrashId, entries: Sequence[TrashEntry], user_deletes: Se
 
 def _is_void(view: TrashView, entry: TrashEntry) -> bool:
     """Undone; or of a topic that is there, or tiered, after all; or retention's, and its start did not follow: once it does,
-    the delay counts from then."""
+    the delay counts from then.  An erasure never is."""
+    if entry.kind is TrashKind.ERASURE:
+        return False
     if entry.id.generation != view.generation or entry.kind is TrashKind.TOPIC:
         return entry.id.generation <= view.generation
     if entry.kind is TrashKind.DISABLE:
@@ -267,15 +293,15 @@ def _is_void(view: TrashView, entry: TrashEntry) -> bool:
 
 
 def _is_due(view: TrashView, entry: TrashEntry) -> bool:
-    if entry.id.generation != view.generation:
+    if entry.kind is not TrashKind.ERASURE and entry.id.generation != view.generation:
         return False
     return view.time.is_due(entry)
 
 
 def _is_about(entry: TrashEntry, removal: Removal, lineage: Lineage) -> bool:
-    """What is outside the lineage is not meant by a decision on the offsets of this history, and what repair decided is about
-    nothing that goes for another reason: that has its own time."""
-    if (removal.kind is TrashKind.REPAIR) is not (entry.kind is TrashKind.REPAIR):
+    """What is outside the lineage is not meant by a decision on the offsets of this history, and what repair or an erasure
+    decided is about nothing that goes for another reason: that has its own time."""
+    if removal.kind is not entry.kind and {removal.kind, entry.kind} & NEEDLESS:
         return False
     if removal.metadata.remote_log_segment_id.uuid in entry.segments:
         return True

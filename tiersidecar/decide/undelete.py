@@ -15,7 +15,7 @@ from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind
+from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind, erased_segments
 from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
 
 MOST_RANGES = 50
@@ -53,7 +53,7 @@ class Undeletion:
     """``offset`` is the start from then on.  ``segments`` come back; ``holes`` are offsets, [from, to), that do not, for
     neither the remote tier nor the broker has them any more.  ``refusal`` says why nothing is done; ``kept`` are the entries
     that stand in the next generation, and ``user_deletes`` the users' deletes; ``undone`` are those that do not, or not all
-    of them."""
+    of them.  ``replaced`` is how many segments an erasure replaced, which never come back."""
 
     offset: Offset
     segments: tuple[RemoteLogSegmentMetadata, ...] = ()
@@ -63,6 +63,7 @@ class Undeletion:
     undone: tuple[SaidDelete, ...] = ()
     refusal: str = ""
     is_needed: bool = True
+    replaced: int = 0
 
 
 def decide_undelete(view: UndeleteView) -> Undeletion:
@@ -84,6 +85,12 @@ def decide_undelete(view: UndeleteView) -> Undeletion:
         entry.kind is TrashKind.DISABLE and entry.id.generation == view.generation for entry in view.entries
     )
     is_part = offset > held
+    replaced = len(erased_segments(view.entries))
+    is_needed = everything or offset < view.start_offset
+    if replaced and not is_needed:
+        return _refused(
+            view, f"an erasure replaced {replaced} segments, which do not come back; nothing else is to be undone"
+        )
     return Undeletion(
         offset=Offset(offset),
         segments=back,
@@ -91,7 +98,8 @@ def decide_undelete(view: UndeleteView) -> Undeletion:
         kept=tuple(_kept(view, offset)) if is_part else (),
         user_deletes=merged_deletes([*final, *(_clipped(pending, offset) if is_part else ())]),
         undone=merged_deletes(pending),
-        is_needed=everything or offset < view.start_offset,
+        is_needed=is_needed,
+        replaced=replaced,
     )
 
 
@@ -133,8 +141,10 @@ def pinned_ranges(segments: Iterable[LocalSegment]) -> tuple[Range, ...]:
 
 
 def _there(view: UndeleteView) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments of this history that begin below the start, ascending."""
-    found = standings(view.segments, view.lineage)
+    """Finished segments of this history that begin below the start, ascending; none that an erasure has replaced."""
+    erased = erased_segments(view.entries)
+    live = [one for one in view.segments if one.remote_log_segment_id.uuid not in erased]
+    found = standings(live, view.lineage)
     return [one.segment for one in found if one.serves and one.segment.start_offset < view.start_offset]
 
 

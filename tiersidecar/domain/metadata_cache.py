@@ -168,9 +168,13 @@ class RemoteLogMetadataCache:
         return True
 
     def _restore_superseded(self, segments: EpochSegments) -> None:
-        # By uuid, so that of equal spans every replica picks the same.
-        for number in sorted(segments.superseded, key=self._rows.uuid):
+        # Of equal spans the latest is restored last and is read: it was finished because of something that the others have.
+        for number in sorted(segments.superseded, key=self._age):
             segments.restore(number, *self._span_in(number, segments))
+
+    def _age(self, number: int) -> tuple[int, bytes]:
+        """By when its last event was made, and by uuid, so that every replica picks the same."""
+        return self._rows.row(number)[8], self._rows.uuid(number)
 
     def _span_in(self, number: int, segments: EpochSegments) -> tuple[int, int]:
         """What a row holds in that epoch: both ends inclusive."""

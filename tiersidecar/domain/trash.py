@@ -21,10 +21,15 @@ class TrashKind(StrEnum):
     TOPIC = "topic"
     OUTSIDE_LINEAGE = "outside-lineage"
     REPAIR = "repair"
+    ERASURE = "erasure"
+    """Another segment holds the same offsets without the records that were to be erased: no undelete brings this one back."""
 
 
-BY_NAME = frozenset({TrashKind.OUTSIDE_LINEAGE, TrashKind.REPAIR})
+BY_NAME = frozenset({TrashKind.OUTSIDE_LINEAGE, TrashKind.REPAIR, TrashKind.ERASURE})
 """Kinds that name segments.  Those of kind ``TOPIC`` speak of all there is; all others of what ends below an offset."""
+
+NEEDLESS = frozenset({TrashKind.REPAIR, TrashKind.ERASURE})
+"""Kinds whose segments go only while others hold all their offsets, which is decided anew right before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -104,8 +109,9 @@ class TrashEntry:
         return self.purged_ms >= self.decided_ms
 
     def is_undone(self, generation: int) -> bool:
-        """Whether the start was set back since, to ``generation``.  What became of a deleted topic's start is no matter."""
-        return self.kind is not TrashKind.TOPIC and self.id.generation < generation
+        """Whether the start was set back since, to ``generation``.  What became of a deleted topic's start is no matter, and
+        an erasure is undone by nothing."""
+        return self.kind not in {TrashKind.TOPIC, TrashKind.ERASURE} and self.id.generation < generation
 
     def merged_with(self, other: TrashEntry) -> TrashEntry:
         """Both decisions, due when the later one is.  In whatever order, and however often: the result is the same.
@@ -151,3 +157,8 @@ def merged_entries(entries: Iterable[TrashEntry], *, generation: int | None = No
         if generation is None or entry.id.generation == generation:
             merged[entry.id] = merged[entry.id].merged_with(entry) if entry.id in merged else entry
     return tuple(merged[entry_id] for entry_id in sorted(merged))
+
+
+def erased_segments(entries: Iterable[TrashEntry]) -> frozenset[Uuid]:
+    """Return the segments that erasures have replaced: they stand for no other one, and never come back."""
+    return frozenset(uuid for entry in entries if entry.kind is TrashKind.ERASURE for uuid in entry.segments)

@@ -29,7 +29,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.trash import TrashKind
+from tiersidecar.domain.trash import NEEDLESS, TrashKind
 from tiersidecar.formats.aiven.custom_metadata import stored_bytes
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metadata_log import CatchUpMetadata, MetadataView
@@ -443,7 +443,7 @@ class ExpireTask:
                 return
             if await self._is_to_be_left(topic_id_partition, removal) or self._has_been_finished(removal):
                 continue
-            if removal.kind is TrashKind.REPAIR and not await self._is_needless_still(partition, removal):
+            if removal.kind in NEEDLESS and not await self._is_needless_still(partition, removal):
                 continue
             if self._state.partition_state(topic_id_partition).start_generation != plan.start_generation:
                 return  # undone while we were at it
@@ -480,7 +480,7 @@ class ExpireTask:
 
     async def _is_needless_still(self, partition: TieredPartition, removal: Removal) -> bool:
         """Decided anew, on metadata and state that are read to their ends and on what the store has: what covered it when
-        repair decided, or a moment ago, may be on its way out."""
+        it was decided, or a moment ago, may be on its way out."""
         topic_id_partition, segment = partition.view.topic_id_partition, removal.metadata
         await self._metadata.catch_up(topic_id_partition)
         await self._state.catch_up()
@@ -493,14 +493,15 @@ class ExpireTask:
             if one.start_offset <= segment.end_offset and one.end_offset >= segment.start_offset
         ]
         whole = [one for one in near if await self._presence.is_whole(one)]
-        if not view.hold and segment.remote_log_segment_id in known and is_covered(segment, whole):
+        is_held = bool(view.hold) and removal.kind is TrashKind.REPAIR
+        if not is_held and segment.remote_log_segment_id in known and is_covered(segment, whole):
             return True
         log.warning(
             "segment.delete.left",
             topic=topic_id_partition.topic,
             partition=topic_id_partition.partition,
             segment_id=str(segment.remote_log_segment_id),
-            reason="repair took it for needless, and nothing else holds all its records now",
+            reason=f"{removal.kind} took it for needless, and nothing else holds all its records now",
         )
         return False
 

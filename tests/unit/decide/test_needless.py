@@ -1,4 +1,4 @@
-"""Which segments of repair's trash entries go once they are due: only what others hold still (issue 16)."""
+"""Which segments of repair's and erasures' trash entries go once they are due: only what others hold still (issue 16)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, view
 from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.needless import is_covered
-from tiersidecar.decide.trash import TrashDelays, needless
+from tiersidecar.decide.trash import TrashDelays, needless, replaced
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import TopicPolicy
@@ -97,3 +97,59 @@ def test_a_segment_does_not_cover_itself() -> None:
     assert is_covered(TWIN, [TWIN, KEPT])
     assert not is_covered(TWIN, [segment(0, 98)])
     assert not is_covered(TWIN, [segment(1, 99)])
+
+
+def erased(*names: RemoteLogSegmentMetadata, hours_ago: float = 2) -> TrashEntry:
+    """An entry of an erasure, which is due after an hour (``user.delete.delay``)."""
+    decided_ms = int(NOW_MS - hours_ago * HOUR_MS)
+    return replaced(names, LeaderEpoch(0), opened_ms=decided_ms, delays=DAY, now_ms=decided_ms, by="erase")
+
+
+@pytest.mark.parametrize(
+    ("remote", "trash", "fields", "goes"),
+    [
+        pytest.param((KEPT, TWIN, LATER), [erased(TWIN)], {}, True, id="what replaced it stands"),
+        pytest.param((KEPT, TWIN, LATER), [erased(TWIN, hours_ago=0.5)], {}, False, id="it is not due yet"),
+        pytest.param((TWIN, LATER), [erased(TWIN)], {}, False, id="what replaced it is gone"),
+        pytest.param(
+            (KEPT, TWIN, LATER), [erased(TWIN)], {"hold": "an operator"}, True, id="a hold keeps offsets alone"
+        ),
+        pytest.param((KEPT, TWIN, LATER), [erased(TWIN)], {"start_generation": 7}, True, id="an undelete undoes none"),
+        pytest.param((KEPT, TWIN, LATER), [erased(TWIN), entry(TWIN)], {}, True, id="repair has named it, too"),
+        pytest.param(
+            (KEPT, TWIN, LATER),
+            [erased(TWIN)],
+            {"damaged": {KEPT.remote_log_segment_id.uuid}},
+            False,
+            id="what replaced it is damaged",
+        ),
+        pytest.param(
+            (KEPT, TWIN, LATER), [erased(TWIN)], {"clock_doubt": "it jumped"}, False, id="the clock is in doubt"
+        ),
+    ],
+)
+def test_what_an_erasure_replaced_goes_while_its_offsets_are_held(
+    remote: tuple[RemoteLogSegmentMetadata, ...], trash: list[TrashEntry], fields: dict[str, Any], goes: bool
+) -> None:
+    found = going(remote, *trash, start=0, **fields)
+    assert (TWIN.remote_log_segment_id.uuid in found) is goes
+    assert KEPT.remote_log_segment_id.uuid not in found
+
+
+@pytest.mark.parametrize(
+    ("remote", "generation", "stays"),
+    [
+        pytest.param((KEPT, TWIN, LATER), 0, True, id="its segment is there"),
+        pytest.param((TWIN, LATER), 0, True, id="nothing else holds its offsets: an undelete must still refuse it"),
+        pytest.param((KEPT, TWIN, LATER), 3, True, id="the start was set back"),
+        pytest.param((KEPT, LATER), 0, False, id="its segment is gone"),
+    ],
+)
+def test_the_entry_of_an_erasure_stays_until_its_segments_are_gone(
+    remote: tuple[RemoteLogSegmentMetadata, ...], generation: int, stays: bool
+) -> None:
+    trash = (erased(TWIN),)
+    given = view(
+        remote, trash=trash, delays=DAY, log_start_offset=0, high_watermark=300, start=0, start_generation=generation
+    )
+    assert (decide_expiry(given).trash.take_out == ()) is stays

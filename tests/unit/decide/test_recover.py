@@ -133,6 +133,10 @@ PUBLISHED = {
         World(snapshot=snapshot(), stored=(1,), manifests=(LIVE,)),
         [LIVE],
     ),
+    "what replaced a segment of the snapshot after it comes by its manifest, and last": (
+        World(snapshot=snapshot(LIVE), stored=(1, 4), manifests=(segment(4, 0, 9, at_ms=101),)),
+        [LIVE, segment(4, 0, 9, at_ms=101)],
+    ),
     "without a snapshot all come by their manifests": (
         World(stored=(1, 2), manifests=(replace(LIVE, custom_metadata=None), NEXT)),
         [replace(LIVE, custom_metadata=None), NEXT],
@@ -189,6 +193,10 @@ LEFT = {
     "the earlier of two equal copies": (
         World(stored=(1, 4), manifests=(segment(1, 0, 9, at_ms=11), segment(4, 0, 9, at_ms=10))),
         {4: Left.COVERED},
+    ),
+    "an earlier copy of what the snapshot has": (
+        World(snapshot=snapshot(LIVE), stored=(1, 4), manifests=(segment(4, 0, 9, at_ms=0),)),
+        {4: Left.OLDER},
     ),
     "a copy of what the topic has": (
         World(known=(LIVE,), stored=(1, 4), manifests=(segment(4, 0, 9, at_ms=99),)),
@@ -384,6 +392,12 @@ def test_the_log_start_is_that_of_the_epoch_that_wrote_the_end() -> None:
         starts = defaultdict(lambda: -1, {epoch: 10})
         found = decide_recovery(replace(view, start_for=starts.__getitem__))
         assert (found.segments, [one.reason for one in found.left]) == (segments, left)
+
+
+def test_of_equal_spans_the_latest_is_finished_last() -> None:
+    """A native broker reads that one: the other may have what an erasure took out."""
+    old, new = segment(9, 0, 9, at_ms=10), segment(1, 0, 9, at_ms=11)
+    assert list(waves_of([new, old], 256)) == [(old,), (new,)]
 
 
 def test_only_manifests_that_say_what_nothing_else_says_are_read() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.expiry import segment, segments
 from tests.support.segments import local_segments
 from tests.unit.decide.test_trash import OUTSIDE, entry
-from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.decide.undelete import (
     NEARLY_DUE_MS,
     UndeleteView,
@@ -21,6 +21,7 @@ from tiersidecar.decide.undelete import (
     unavailable,
 )
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashEntry, TrashKind
@@ -260,3 +261,27 @@ def test_whether_a_deletion_may_have_been_sent(
     entries: list[TrashEntry], latest_ms: int, delays: TrashDelays, may_be: bool
 ) -> None:
     assert may_be_on_its_way(entries, latest_ms=latest_ms, delays=delays) is may_be
+
+
+FIRST = segment(0, 99)
+ITS_NEW_ONE = replace(FIRST, remote_log_segment_id=replace(FIRST.remote_log_segment_id, uuid=Uuid(b"without-a-record")))
+ERASED = replaced([FIRST], LeaderEpoch(0), opened_ms=5, delays=TrashDelays(user_ms=9), now_ms=5, by="erase")
+
+
+def test_what_an_erasure_replaced_is_refused_where_nothing_else_is_to_be_undone() -> None:
+    found = undone(ERASED, start=0, segments=(FIRST, ITS_NEW_ONE, *segments(4, first=100)))
+    assert found.refusal == "an erasure replaced 1 segments, which do not come back; nothing else is to be undone"
+    assert not found.is_needed
+
+
+def test_what_an_erasure_replaced_does_not_come_back_with_the_rest() -> None:
+    found = undone(ERASED, segments=(FIRST, ITS_NEW_ONE, *segments(4, first=100)))
+    assert (found.offset, found.replaced, found.refusal) == (0, 1, "")
+    assert [one.remote_log_segment_id for one in found.segments][:1] == [ITS_NEW_ONE.remote_log_segment_id]
+    assert FIRST not in found.segments
+
+
+def test_where_what_replaced_it_is_gone_its_offsets_are_a_hole() -> None:
+    found = undone(ERASED, segments=(FIRST, *segments(4, first=100)), local=400)
+    assert (found.offset, back(found)) == (100, [100, 200])
+    assert undone(ERASED, segments=(FIRST, *segments(4, first=100)), to_offset=50).refusal

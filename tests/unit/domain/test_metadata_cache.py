@@ -360,3 +360,18 @@ def test_an_image_whose_columns_disagree_is_refused() -> None:
     torn = replace(image.epochs[0], starts=image.epochs[0].starts[:0])
     with pytest.raises(ValueError, match="0 starts, 1 ends"):
         RemoteLogMetadataCache.from_image(ORDERS, replace(image, epochs=(torn,)))
+
+
+@pytest.mark.parametrize("larger_comes", ["before", "after"])
+def test_of_equal_spans_the_latest_is_read_also_once_what_covered_both_is_gone(larger_comes: str) -> None:
+    """An erasure replaced one by the other: the records must not come back with the deletion of a third."""
+    replaced: list[MetadataEvent] = [added(9, 0, 9), replace(updated(9, FINISHED), event_timestamp_ms=100)]
+    by: list[MetadataEvent] = [added(2, 0, 9), replace(updated(2, FINISHED), event_timestamp_ms=101)]
+    larger: list[MetadataEvent] = [added(5, 0, 19), updated(5, FINISHED)]
+    pair: list[MetadataEvent] = [*replaced, *by]
+    cache = cache_of(*larger, *pair) if larger_comes == "before" else cache_of(*pair, *larger)
+    assert found(cache, 0, 4) == 5
+    cache.apply(updated(5, DELETING))
+    assert found(cache, 0, 4) == 2
+    image = cache.image()
+    assert found(RemoteLogMetadataCache.from_image(ORDERS, image), 0, 4) == 2

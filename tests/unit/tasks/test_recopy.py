@@ -15,9 +15,11 @@ from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does, pin_all
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.cleanup import decide_cleanup
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import SegmentNotReadyError
 from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -164,6 +166,28 @@ async def test_what_is_on_no_disk_is_declined_with_its_offsets(damaged: Damaged)
     assert f"offsets {damaged.victim.start_offset} to {damaged.victim.end_offset}" in request.declined[BROKER]
     assert damaged.victim in damaged.finished(), "what is left of it stays"
     assert not damaged.shell.recopy.has_work(damaged.partition), "it is not looked at again"
+
+
+async def test_what_an_erasure_replaced_stands_for_nothing(damaged: Damaged) -> None:
+    """Else the new segment, damaged, would be retired because of the old one, and erased records would be read again."""
+    await damaged.copy_all_and_lose("log")
+    shell, partition = damaged.shell, damaged.partition
+    local = shell.table.local_partition(damaged.topic_id_partition)
+    assert local is not None
+    (same,) = [one for one in local.segments if one.base_offset == damaged.victim.start_offset]
+    lineage = await shell.lineages.lineage(damaged.topic_id_partition)
+    old = await shell.uploader.upload_again(partition, same, lineage)
+    entry = replaced([old], LeaderEpoch(0), opened_ms=1, delays=TrashDelays(user_ms=9), now_ms=1, by="erase")
+    await shell.state.put_into_trash(damaged.topic_id_partition, [entry])
+    for path in (shell.log_dir / NAME).glob(f"{damaged.victim.start_offset:020d}.*"):
+        path.unlink()
+    first = min((shell.log_dir / NAME).glob("*.log"))
+    if int(first.stem) < damaged.victim.start_offset:
+        first.unlink()
+    await damaged.serve()
+    (request,) = shell.state.recopies(damaged.topic_id_partition)
+    assert "are on none of this broker's disks" in request.declined[BROKER]
+    assert damaged.victim in damaged.finished()
 
 
 async def test_a_copy_that_is_damaged_here_too_is_declined_and_the_remote_one_stays(damaged: Damaged) -> None:

@@ -20,6 +20,7 @@ from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.policy import RetentionMode, TieringMode
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.trash import TrashKind
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
@@ -120,6 +121,11 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
             f"{len(plan.segments)} remote segments ({size_bytes} bytes) come back, and a hold keeps retention off them"
         )
     notes = [_hole(session, view, begin, stop) for view, plan in needed.items() for begin, stop in plan.holes]
+    notes += [
+        f"partition {view.topic_id_partition.partition}: {plan.replaced} segments that an erasure replaced do not come back"
+        for view, plan in needed.items()
+        if plan.replaced
+    ]
     if any(_may_be_on_its_way(session, view) for view in needed):
         wait_s = _most_on_its_way_s(session)
         notes.append(
@@ -271,7 +277,8 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> boo
     now = session.state.partition_state(topic_id_partition)
     if (now.start_generation, now.remote_log_start_offset) != (known.start_generation + 1, plan.offset):
         raise TrashError(subject=str(topic_id_partition), reason=_MEANWHILE)
-    await session.state.take_out_of_trash(topic_id_partition, entries)
+    undone = [entry for entry in entries if entry.kind is not TrashKind.ERASURE]
+    await session.state.take_out_of_trash(topic_id_partition, undone)
     if meanwhile := [delete.offset for delete in now.user_deletes if delete not in plan.user_deletes]:
         reason = f"a user has deleted what is below offset {max(meanwhile)} meanwhile; that is not undone, look again"
         raise TrashError(subject=str(topic_id_partition), reason=reason)

@@ -13,6 +13,7 @@ from tests.support.expiry_world import run
 from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.undelete_world import UndeleteWorld, command_config
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy
+from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.errors import BrokerRefusedError, TrashError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.trash import TrashEntry, TrashKind
@@ -237,3 +238,26 @@ def test_an_undelete_that_another_came_before_is_refused(there: UndeleteWorld) -
     with pytest.raises(TrashError, match="meanwhile; look again"):
         run(intent.apply())  # type: ignore[arg-type]
     assert there.start == 30
+
+
+def test_what_an_erasure_replaced_stays_in_the_trash_through_an_undelete(there: UndeleteWorld) -> None:
+    there.restart(segments_kept=3)
+    run(there.sidecar.round())
+    first = min(there.world.readable(), key=lambda one: one.start_offset)
+    erased = replaced(
+        [first],
+        LeaderEpoch(0),
+        opened_ms=1,
+        delays=TrashDelays(user_ms=HOUR_MS),
+        now_ms=there.clock.now_ms(),
+        by="erase",
+    )
+    run(there.world.state.put_into_trash(TOPIC_ID_PARTITION, [erased]))
+    intent = there.look()
+    assert any("1 segments that an erasure replaced do not come back" in note for note in intent.notes)
+    there.undelete()
+    assert there.start == 10, "nothing else has its offsets"
+    assert erased in there.world.state.trash(TOPIC_ID_PARTITION)
+    run(there.sidecar.round())
+    assert erased in there.world.state.trash(TOPIC_ID_PARTITION), "nor does a round of the leader's sidecar void it"
+    assert "an erasure replaced 1 segments" in there.look().refusal
