@@ -22,14 +22,13 @@ from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.deletion_doubts import is_native, reason_not_ours, reason_not_to_delete
 from tiersidecar.app.held_lease import HeldLease, claimed_lease
 from tiersidecar.app.reconcile_facts import TopicBounds
-from tiersidecar.app.reconcile_parts import read_owner
 from tiersidecar.app.repair_look import Mark, PartitionFacts, PartitionLook, drop_marks, put_marks, read_marks
 from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, doubt_of_topic
-from tiersidecar.decide.pauses import told
 from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, FindingKind
 from tiersidecar.decide.reconcile_repair import (
     Repair,
@@ -43,7 +42,6 @@ from tiersidecar.domain.errors import ConfigError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
-from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.state_records import segments_of
@@ -139,9 +137,7 @@ class Repairer:
     def reason_not_to_delete(self) -> str | None:
         """Why nothing may be deleted: the metadata topic and the state topic do not bear it, or an operator has paused it, of
         any topic; else None."""
-        assert self._session.metadata is not None, "repair opens its session with metadata"
-        paused = (told(pause) for pause in self._session.state.pauses() if pause.thing.kind is PauseKind.DELETES)
-        return self._session.metadata.halted_reason or self._session.state.halted_reason or next(paused, None)
+        return reason_not_to_delete(self._session)
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
         """What is to be done now: every finding has been looked at again.
@@ -253,29 +249,11 @@ class Repairer:
             trash=self._session.state.trash(owner),
             leader_epoch=next((view.leader_epoch for view in views if view.topic_id_partition == owner), None),
             doubted=self._damaged[owner] | {format_uuid(uuid) for uuid in requested},
-            is_native=await self._is_native(owner.topic),
-            not_ours=await self._not_ours(store, owner, lives_here=lives_here),
+            is_native=await is_native(self._session, owner.topic),
+            not_ours=await reason_not_ours(self._session, store, owner, lives_here=lives_here),
         )
         presence = SegmentPresence(store, self._key_prefix)
         return PartitionLook(facts, presence=presence, marks=marks, desk=self._desk)
-
-    async def _is_native(self, topic: str) -> bool:
-        configs = await self._session.broker.describe_topic_configs([topic])
-        return configs.get(topic, {}).get("remote.storage.enable") == "true"
-
-    async def _not_ours(self, store: Store, owner: TopicIdPartition, *, lives_here: bool) -> str:
-        """Why the topic id's data are not this cluster's, as the store says, or else because it has no such topic."""
-        cluster_id = (await self._session.broker.describe_cluster()).cluster_id
-        said = await read_owner(store, self._key_prefix, format_uuid(owner.topic_id))
-        if said is None and self._session.state.partition_state(owner).owner_seen_ms >= 0:
-            return "the store had an owner object of it, and has none now: it is not the store that it was"
-        if said is None:
-            return "" if lives_here else "the cluster has no topic of this id, and the store does not say whose it is"
-        return (
-            ""
-            if said == cluster_id
-            else f"the store says that its topic's data are cluster {said}'s, this is {cluster_id}"
-        )
 
     async def _planned(self, partition: PartitionLook, finding: Finding) -> PlannedStep:
         look = await partition.look(finding)

@@ -457,6 +457,10 @@ class TrashError(_OfSubject, TiersidecarError, message="trash of {subject}: {rea
     """What was asked of the trash of ``subject`` cannot be done, or was not done in full."""
 
 
+class ErasureError(_OfSubject, TiersidecarError, message="erasure of {subject}: {reason}"):
+    """Records of ``subject``, a topic, cannot be erased."""
+
+
 class HandoverError(_OfSubject, TiersidecarError, message="hand-over of {subject}: {reason}"):
     """A hand-over between the sidecar and native tiering cannot go on.  ``subject`` is a topic, a file or a directory."""
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Protocol
 
 from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import SegmentChangedError, StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentScan
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
-from tiersidecar.formats.aiven.index_blob import IndexKind
+from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.formats.aiven.layout import SegmentLayout, new_segment_encryption, plan_objects
 from tiersidecar.formats.aiven.transforms import IV_SIZE, TransformPlan
@@ -21,7 +22,24 @@ from tiersidecar.ports.clock import Blocking, Ids
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import SegmentFile
 from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, PutObject, SourceFile
-from tiersidecar.tasks.segment_reading import SegmentReading
+
+
+class LogReading(Protocol):
+    """Is shown the whole .log on its way to the store, and has what goes up beside it."""
+
+    @property
+    def scan(self) -> SegmentScan | None:
+        """What :meth:`finish` found; None before."""
+
+    def look(self, part: memoryview) -> None:
+        """See the next bytes of the file; raises where they are wrong."""
+
+    def finish(self) -> None:
+        """All bytes were shown; raises where they are not what was published."""
+
+    def artefacts(self) -> IndexArtefacts:
+        """Return what belongs beside the .log; after :meth:`finish`."""
+
 
 _BUFFERS = 2
 """One that the store has, one that is being filled meanwhile."""
@@ -40,7 +58,7 @@ class LogBody:
         self,
         *,
         file: SegmentFile,
-        reading: SegmentReading,
+        reading: LogReading,
         transform: TransformPlan,
         blocking: Blocking,
         ids: Ids,
@@ -181,7 +199,7 @@ class SegmentObjects:
         self._blocking, self._ids, self._failpoints = blocking, ids, failpoints
 
     async def put(
-        self, started: RemoteLogSegmentMetadata, file: SegmentFile, reading: SegmentReading, *, is_compressed: bool
+        self, started: RemoteLogSegmentMetadata, file: SegmentFile, reading: LogReading, *, is_compressed: bool
     ) -> bytes | None:
         """All three are durable when this returns; gives the custom metadata that names them.
 
@@ -232,7 +250,7 @@ class SegmentObjects:
             return ()
         return tuple(self._ids.random_bytes(IV_SIZE) for _ in IndexKind)
 
-    async def _put_log(self, layout: SegmentLayout, body: LogBody, reading: SegmentReading) -> int:
+    async def _put_log(self, layout: SegmentLayout, body: LogBody, reading: LogReading) -> int:
         stored = await self._store.put_object(layout.keys.log, body)
         if reading.scan is None:
             raise StoreError(verb="put", key=layout.keys.log, reason="it did not take the chunks in their order")

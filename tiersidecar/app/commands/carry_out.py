@@ -27,7 +27,8 @@ from tiersidecar.domain.readable import printable
 if TYPE_CHECKING:  # adapters are slow to import, and --help needs none
     from tiersidecar.app.commands.session import Session
 
-DONE = 0
+DONE, MUST_ACT = 0, 3
+"""Exit codes.  3: it was done, and an operator must act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Intent:
 
     ``refusal`` says why nothing is changed.  ``details`` are facts for ``--json`` alone, and ``notes`` summarize them.  Without
     steps and refusal nothing needs to change.  ``apply`` carries out the steps and returns the result; it may be called again
-    after a failure.
+    after a failure.  Its ``complete`` of False says that something is left to be done: exit code 3.
     """
 
     facts: Mapping[str, Any]
@@ -141,6 +142,8 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
             manner.console.print("[green]done[/green]")
     if intent.refusal:
         return FAILED
+    if outcome.get("complete") is False:
+        return MUST_ACT
     return DONE if done or manner.dry_run or not intent.steps else FAILED
 
 

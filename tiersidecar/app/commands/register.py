@@ -45,6 +45,7 @@ COMMANDS: Mapping[str, _Place] = MappingProxyType(
         "delete-records": _Place(
             "delete_records", "delete_records", "Delete records below an offset, remote and local."
         ),
+        "erase": _Place("erase", "erase", "Erase the records of given keys from the remote log."),
         "accept-log-loss": _Place(
             "accept_log_loss", "accept_log_loss", "Confirm that all replicas of a partition were lost."
         ),

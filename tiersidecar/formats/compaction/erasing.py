@@ -11,9 +11,37 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.compaction.raw_records import iter_raw_records
+from tiersidecar.formats.compaction.raw_records import iter_raw_records, open_records
 from tiersidecar.formats.compaction.rewriting import Emptied, RewrittenBatch, empty_batch, rewrite_batch
 from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, RecordBatchHeader
+
+_MOST_SOUGHT = 64
+"""Keys that are looked for as bytes, one by one: of more, reading every record costs less."""
+
+
+class KeyEraser:
+    """Rewrites the batches of one .log (``where``) without the records of ``keys``, for a
+    :class:`~tiersidecar.formats.compaction.segments.SegmentRewriter`.
+
+    Records are read only where a key's bytes are among them at all: most batches are passed on after a search.
+    """
+
+    def __init__(self, keys: AbstractSet[bytes], *, where: str) -> None:
+        self._keys, self._where = keys, where
+        self._sought = sorted(keys, key=len, reverse=True) if len(keys) <= _MOST_SOUGHT else []
+        self.is_first_compressed: bool | None = None
+        """Whether the first batch that was kept is compressed; None before there was one."""
+
+    def __call__(self, batch: memoryview, header: RecordBatchHeader, position: int) -> RewrittenBatch:
+        """Return what stays of the batch; raises as :func:`erase_keys`."""
+        if self.is_first_compressed is None:
+            self.is_first_compressed = bool(header.attributes & COMPRESSION_MASK)
+        if header.magic >= 2 and self._sought and not header.is_control:
+            records = open_records(batch, header, where=self._where, position=position)
+            if not any(key in records for key in self._sought):
+                count = max(header.record_count, 0)
+                return RewrittenBatch(data=batch, read=count, kept=count)
+        return erase_keys(batch, header, self._keys, where=self._where, position=position)
 
 
 def erase_keys(

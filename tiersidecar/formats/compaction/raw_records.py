@@ -46,12 +46,27 @@ def iter_raw_records(batch: memoryview, header: RecordBatchHeader, *, where: str
         if header.magic < 2:
             yield from _legacy_records(batch, header)
         else:
-            body = decompress(batch[BATCH_HEADER_SIZE:], header.compression, max_bytes=MAX_OPENED_BYTES)
-            yield from _records(bytes(body), header)
+            yield from _records(_opened(batch, header), header)
     except (DecompressionError, _MalformedError) as error:
         raise CorruptDataError(where=where, position=position, reason=str(error)) from error
     except IndexError as error:
         raise CorruptDataError(where=where, position=position, reason="the last record ends too early") from error
+
+
+def open_records(batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bytes:
+    """Return the records of one whole batch of format 2 as they are behind its header, decompressed.
+
+    Raises:
+        CorruptDataError: the codec's frame; or they open to more than ``MAX_OPENED_BYTES``.
+    """
+    try:
+        return _opened(batch, header)
+    except DecompressionError as error:
+        raise CorruptDataError(where=where, position=position, reason=str(error)) from error
+
+
+def _opened(batch: memoryview, header: RecordBatchHeader) -> bytes:
+    return bytes(decompress(batch[BATCH_HEADER_SIZE:], header.compression, max_bytes=MAX_OPENED_BYTES))
 
 
 def _records(data: bytes, header: RecordBatchHeader) -> Iterator[RawRecord]:

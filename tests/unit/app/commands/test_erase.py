@@ -1,0 +1,118 @@
+"""``tiersidecar erase``: which files of keys it takes, which topics it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.unit.app.test_erase_run import KEY, World, world
+from tiersidecar.app.commands.erase import KeyFormat, Wanted, look_at_erasure, read_keys
+from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import TieringMode
+from tiersidecar.ports.state_log import TopicState
+
+__all__ = ["world"]
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "keys"),
+    [
+        pytest.param(b"one\ntwo\n", KeyFormat.TEXT, {b"one", b"two"}, id="a line each"),
+        pytest.param(b"one\r\ntwo", KeyFormat.TEXT, {b"one", b"two"}, id="as Windows writes it, without an end"),
+        pytest.param(b" one \n", KeyFormat.TEXT, {b" one "}, id="blanks are part of it"),
+        pytest.param("sch\u00f6n\n".encode(), KeyFormat.TEXT, {"sch\u00f6n".encode()}, id="UTF-8"),
+        pytest.param(b"00ff0A\n", KeyFormat.HEX, {b"\0\xff\n"}, id="hex"),
+        pytest.param(base64.b64encode(b"\0\xff") + b"\n", KeyFormat.BASE64, {b"\0\xff"}, id="base64"),
+        pytest.param(b"one\none\n", KeyFormat.TEXT, {b"one"}, id="one said twice"),
+    ],
+)
+def test_keys_of_a_file(tmp_path: Path, content: bytes, form: KeyFormat, keys: set[bytes]) -> None:
+    (path := tmp_path / "keys").write_bytes(content)
+    assert read_keys(path, form) == keys
+
+
+@pytest.mark.parametrize(
+    ("content", "form", "reason"),
+    [
+        pytest.param(b"", KeyFormat.TEXT, "line 1 is empty", id="nothing"),
+        pytest.param(b"one\n\ntwo\n", KeyFormat.TEXT, "line 2 is empty", id="an empty line: hardly the empty key"),
+        pytest.param(b"\xff\xfe\n", KeyFormat.TEXT, "line 1 is no key in the format text", id="no UTF-8"),
+        pytest.param(b"00\nsecret\n", KeyFormat.HEX, "line 2 is no key in the format hex", id="no hex"),
+        pytest.param(b"secret!\n", KeyFormat.BASE64, "line 1 is no key in the format base64", id="no base64"),
+    ],
+)
+def test_what_is_no_key_is_refused_by_its_line_and_never_shown(
+    tmp_path: Path, content: bytes, form: KeyFormat, reason: str
+) -> None:
+    (path := tmp_path / "keys").write_bytes(content)
+    with pytest.raises(typer.BadParameter) as caught:
+        read_keys(path, form)
+    assert reason in caught.value.message
+    assert "secret" not in caught.value.message
+
+
+def wanted(there: World) -> Wanted:
+    return Wanted(topic=there.builder.partition.topic, keys=frozenset({KEY}), scratch=there.scratch)
+
+
+def tiered(there: World, mode: TieringMode | str = "strict") -> None:
+    partition = there.builder.partition
+    state = there.session.state
+    state.topics[partition.topic_id] = TopicState(  # type: ignore[attr-defined]
+        topic=partition.topic,
+        mode=str(mode),
+        retention_ms=-1,
+        retention_bytes=-1,
+        local_retention_ms=-2,
+        local_retention_bytes=-2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("not tiered", "is not tiered"),
+        ("compacted", "cleanup.policy has compact"),
+        ("native", "the broker tiers the topic itself"),
+        ("deleting", "all that is remote of the topic is being deleted"),
+        ("deletes paused", "deletes and trims are paused"),
+        ("copies paused", "copying is paused"),
+    ],
+)
+async def test_topics_of_which_nothing_is_erased(world: World, case: str, reason: str) -> None:
+    await world.add(0)
+    topic = world.builder.partition.topic
+    if case != "not tiered":
+        tiered(world, TieringMode.DELETING if case == "deleting" else "strict")
+    if case == "compacted":
+        world.broker.settings[topic] = {"cleanup.policy": "compact,delete"}
+    if case == "native":
+        world.broker.settings[topic] = {"cleanup.policy": "delete", "remote.storage.enable": "true"}
+    if case.endswith("paused"):
+        kind = PauseKind.DELETES if case.startswith("deletes") else PauseKind.COPIES
+        thing = PausedThing(kind=kind, topic_id=world.builder.partition.topic_id)
+        await world.session.state.publish_pause(Pause(thing=thing, topic=topic, since_ms=0, by="an operator"))
+    assert reason in (await look_at_erasure(world.session, wanted(world))).refusal
+
+
+async def test_it_shows_what_it_will_do_and_what_it_leaves_and_proves_what_it_did(world: World) -> None:
+    tiered(world)
+    for start in (0, 10):
+        await world.add(start)
+    world.broker.replica_starts = {1: 10, 2: 10}
+    intent = await look_at_erasure(world.session, wanted(world))
+    assert (intent.facts["keys"], intent.facts["segments"], intent.facts["records"]) == (1, 2, 7)
+    (step,) = intent.steps
+    assert "offsets 0 to 9: 4 records; rewritten without them under a new id" in step
+    assert any("still local: offsets 10 to 19" in note for note in intent.notes)
+    assert intent.apply is not None
+    outcome = await intent.apply()
+    assert outcome is not None
+    assert (outcome["complete"], outcome["erased_records"]) == (False, 4)
+    (proof,), (left,), (trash,) = outcome["erased"], outcome["remaining"], outcome["trash"]
+    assert proof["sha256_before"] != proof["sha256_after"]
+    assert (left["start_offset"], trash["segment_ids"]) == (10, [proof["segment_id"]])
+    assert KEY.decode() not in repr((intent, outcome))

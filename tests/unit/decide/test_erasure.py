@@ -1,0 +1,113 @@
+"""Which segments an erasure rewrites, which it retires, and which it must leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.expiry import segment
+from tiersidecar.decide.erasure import Erasing, ErasureView, decide_erasure, unreadable_segments
+from tiersidecar.decide.trash import TrashDelays, replaced
+from tiersidecar.domain.ids import BrokerId, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashEntry
+
+OLD = segment(0, 99)
+NEXT = segment(100, 199)
+LAST = segment(200, 299)
+NEW = replace(
+    OLD,
+    remote_log_segment_id=replace(OLD.remote_log_segment_id, uuid=Uuid(b"the-new-segment-")),
+    event_timestamp_ms=OLD.event_timestamp_ms + 1,
+)
+PART = segment(0, 49)
+FOREIGN = segment(100, 199, epochs=((1, 100),))
+OF_THIS_EPOCH = segment(150, 299, epochs=((2, 150),))
+ERASED = replaced([OLD], LeaderEpoch(0), opened_ms=1, delays=TrashDelays(user_ms=1000), now_ms=1, by="erase")
+R, T, I, L = Erasing.REWRITE, Erasing.RETIRE, Erasing.IN_TRASH, Erasing.LEAVE  # noqa: E741 - a table's columns
+ALL_TRIMMED = {1: 500, 2: 500}
+
+
+def uuid(one: RemoteLogSegmentMetadata) -> Uuid:
+    return one.remote_log_segment_id.uuid
+
+
+def view(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    starts: Mapping[int, int],
+    silent: Mapping[int, str] | None = None,
+    trash: Sequence[TrashEntry] = (),
+) -> ErasureView:
+    return ErasureView(
+        segments=segments,
+        trash=trash,
+        log_starts={BrokerId(one): Offset(start) for one, start in starts.items()},
+        silent={BrokerId(one): why for one, why in (silent or {}).items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "dirty", "clean", "expected"),
+    [
+        pytest.param(view([OLD, NEXT], ALL_TRIMMED), [OLD], [NEXT], [R], id="below every replica's start: rewritten"),
+        pytest.param(view([OLD, NEXT], {1: 500, 2: 99}), [OLD], [], [L], id="a follower still has its last offset"),
+        pytest.param(view([OLD, NEXT], {1: 100, 2: 100}), [OLD, NEXT], [], [R, L], id="the start is right behind it"),
+        pytest.param(view([OLD], {1: 500}, {2: "away"}), [OLD], [], [L], id="one replica does not say"),
+        pytest.param(view([OLD], {}), [OLD], [], [L], id="no replica says"),
+        pytest.param(view([OLD, NEW], ALL_TRIMMED), [OLD], [NEW], [T], id="killed before it was in the trash: retired"),
+        pytest.param(view([OLD, NEW], ALL_TRIMMED), [OLD], [], [R], id="what nobody has read stands for nothing"),
+        pytest.param(view([OLD, PART], ALL_TRIMMED), [OLD], [PART], [R], id="half of it elsewhere is not all"),
+        pytest.param(
+            view([OLD, PART], ALL_TRIMMED),
+            [OLD, PART],
+            [],
+            [R, T],
+            id="a smaller copy is covered by the larger's new one",
+        ),
+        pytest.param(view([PART, OLD], ALL_TRIMMED), [PART], [OLD], [T], id="a smaller copy that nobody reads"),
+        pytest.param(view([OLD, NEW], ALL_TRIMMED, trash=[ERASED]), [OLD], [NEW], [I], id="in the trash by an erasure"),
+        pytest.param(
+            view([OLD, NEW], ALL_TRIMMED, trash=[ERASED]),
+            [OLD, NEW],
+            [],
+            [R, I],
+            id="its new one has another key: again",
+        ),
+        pytest.param(
+            view([OLD, FOREIGN, OF_THIS_EPOCH], ALL_TRIMMED), [FOREIGN], [OLD], [L], id="of another history: left"
+        ),
+        pytest.param(view([OLD, NEXT], ALL_TRIMMED), [], [OLD, NEXT], [], id="none has such records"),
+    ],
+)
+def test_what_becomes_of_segments_with_such_records(
+    seen: ErasureView,
+    dirty: Sequence[RemoteLogSegmentMetadata],
+    clean: Sequence[RemoteLogSegmentMetadata],
+    expected: Sequence[Erasing],
+) -> None:
+    steps = decide_erasure(seen, {uuid(one) for one in dirty}, {uuid(one) for one in clean})
+    assert [step.erasing for step in steps] == expected
+    assert {uuid(step.segment) for step in steps} == {uuid(one) for one in dirty}
+    assert all(step.reason for step in steps)
+
+
+def test_what_is_still_local_is_named_with_its_offsets_and_brokers() -> None:
+    (step,) = decide_erasure(view([NEXT], {1: 150, 2: 120, 3: 200}), {uuid(NEXT)}, set())
+    assert step.reason == "still local: offsets 120 to 199 are in the logs of brokers 1, 2 until they are trimmed"
+
+
+def test_the_one_that_is_read_is_rewritten_first() -> None:
+    """Of equal spans the latest; a native broker reads what is finished last, so the other one must not be finished again."""
+    steps = decide_erasure(view([OLD, NEW, LAST], ALL_TRIMMED), {uuid(OLD), uuid(NEW), uuid(LAST)}, set())
+    assert [(step.segment, step.erasing) for step in steps] == [(NEW, R), (OLD, T), (LAST, R)]
+
+
+def test_what_may_hold_such_records_and_is_not_read() -> None:
+    copied, going = replace(OLD, state=State.COPY_SEGMENT_STARTED), replace(NEXT, state=State.DELETE_SEGMENT_STARTED)
+    local = replace(LAST, state=State.COPY_SEGMENT_STARTED)
+    found = unreadable_segments(view([copied, going, local], {1: 250, 2: 200}))
+    assert [one for one, _ in found] == [copied, going]

@@ -1,0 +1,312 @@
+"""``tiersidecar erase``: rewrite a topic's remote log without the records of given keys, and prove it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
+from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.decide.erasure import Erasing, ErasureStep
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+    from tiersidecar.app.erase_run import ErasedSegment, Eraser, PartitionErasure
+
+_SHOWN = 50
+
+ELSEWHERE = (
+    "the logs of the brokers: what a segment file has below its log's start goes with the file, and until then a next leader "
+    "may copy it again with the rest of the file",
+    "pins: links to segment files, until what they hold is remote and unpinned",
+    "caches of gateways and read services: chunks of the old segments, until other chunks take their place",
+    "clusters that have mounted the bucket, and copies of the bucket",
+    "earlier versions of objects, where the bucket keeps versions or holds deletes",
+)
+"""Where copies may remain that no command of the sidecar reaches."""
+
+
+class KeyFormat(StrEnum):
+    """How a line of the file gives a key."""
+
+    TEXT = "text"
+    HEX = "hex"
+    BASE64 = "base64"
+
+
+KeysFile = Annotated[
+    Path,
+    typer.Option(
+        "--keys", metavar="FILE", exists=True, dir_okay=False, readable=True, help="The keys, one on each line."
+    ),
+]
+Scratch = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="Directory for one rewritten segment at a time; else the system's for such files.",
+    ),
+]
+
+
+def erase(
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic's name.")],
+    keys_file: KeysFile,
+    config_file: ConfigFile,
+    key_format: Annotated[KeyFormat, typer.Option(help="How a line gives a key.")] = KeyFormat.TEXT,
+    scratch: Scratch = None,
+    carry: Annotated[
+        bool, typer.Option("--carry-out", help="Do it; without this option only show what would be done.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Erase all records with given keys from the remote log of a topic.
+
+    Every remote segment is read. Those that have such records are rewritten without them under new ids: all other records keep
+    offset, time, headers and producer. The old segments go into the trash for user.delete.delay, or until `trash purge`. They
+    are not read any more, and no undelete brings them back. What brokers still hold locally is not rewritten: the report names
+    it, and the command can be run again once it is trimmed. Exit code 3: done, but segments remain that may have such records.
+    """
+    keys = read_keys(keys_file, key_format)
+    progress = StepProgress()
+    manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
+    with TemporaryDirectory(prefix="tiersidecar-erase-", dir=scratch) as directory:
+        wanted = Wanted(topic=topic, keys=keys, scratch=Path(directory), progress=progress)
+        carry_out(lambda session: look_at_erasure(session, wanted), manner)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The operator's request."""
+
+    topic: str
+    keys: frozenset[bytes]
+    scratch: Path
+    progress: Callable[[str], None] = field(default=lambda text: None)
+
+
+def read_keys(path: Path, form: KeyFormat) -> frozenset[bytes]:
+    """Return the keys of a file.
+
+    Raises:
+        typer.BadParameter: a line is empty or none of this format, or there is none.
+    """
+    try:
+        keys = frozenset(_key(line, number, form) for number, line in enumerate(_lines(path), start=1))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--keys") from None
+    if not keys:
+        raise typer.BadParameter(f"{path} names no key", param_hint="--keys")
+    return keys
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    for line in path.read_bytes().removesuffix(b"\n").split(b"\n"):
+        yield line.removesuffix(b"\r")
+
+
+def _key(line: bytes, number: int, form: KeyFormat) -> bytes:
+    if not line:
+        raise typer.BadParameter(f"line {number} is empty", param_hint="--keys")
+    try:
+        match form:
+            case KeyFormat.TEXT:
+                line.decode()
+                return line
+            case KeyFormat.HEX:
+                return bytes.fromhex(line.decode("ascii"))
+            case KeyFormat.BASE64:
+                return base64.b64decode(line, validate=True)
+    except (ValueError, binascii.Error) as error:
+        # The line itself is nothing for a log or a terminal.
+        reason = f"line {number} is no key in the format {form}: {type(error).__name__}"
+        raise typer.BadParameter(reason, param_hint="--keys") from None
+
+
+async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
+    """Return which segments have such records, and what becomes of each."""
+    from tiersidecar.app.erase_run import Eraser
+
+    facts = {"topic": wanted.topic, "keys": len(wanted.keys)}
+    if refused := await _refusal(session, wanted.topic):
+        return Intent(facts=facts, refusal=refused)
+    eraser = Eraser(session, wanted.keys, wanted.scratch, progress=wanted.progress, failpoints=_failpoints())
+    found = await eraser.look(wanted.topic)
+    doing = [step for one in found for step in one.of(Erasing.REWRITE, Erasing.RETIRE)]
+    steps = [_sentence(one, step) for one in found for step in one.of(Erasing.REWRITE, Erasing.RETIRE)]
+    return Intent(
+        facts=facts
+        | {
+            "segments": sum(len(one.records) for one in found),
+            "records": sum(sum(one.records.values()) for one in found),
+            "rewrite": sum(step.erasing is Erasing.REWRITE for step in doing),
+            "retire": sum(step.erasing is Erasing.RETIRE for step in doing),
+        },
+        steps=tuple(_most(steps)),
+        notes=tuple(_most(_notes(session, found))),
+        details={"partitions": [_partition(session, one) for one in found], "copies_may_remain": list(ELSEWHERE)},
+        apply=lambda: _do(session, eraser, found, wanted.topic),
+    )
+
+
+def _failpoints() -> Any:
+    from tiersidecar.adapters.failpoints import EnvironmentFailpoints
+
+    return EnvironmentFailpoints.from_environment()
+
+
+async def _refusal(session: Session, topic: str) -> str:
+    """Return why nothing of the topic may be erased; "" if it may."""
+    from tiersidecar.app.deletion_doubts import is_native, reason_not_to_delete
+    from tiersidecar.domain.pauses import PauseKind
+
+    view = (await session.partitions(topic))[0]
+    topic_id = view.topic_id_partition.topic_id
+    policy = session.policy(topic, topic_id)
+    configs = (await session.broker.describe_topic_configs([topic])).get(topic, {})
+    if policy is None:
+        return f"topic {topic} is not tiered"
+    if policy.delete_remote:
+        return "all that is remote of the topic is being deleted"
+    if "compact" in (configs.get("cleanup.policy") or ""):
+        return "cleanup.policy has compact, and compacted topics are not tiered"
+    if await is_native(session, topic):
+        return "the broker tiers the topic itself: its segments are its own"
+    if not session.config.deletes_enabled:
+        return "deletes.enabled is false in the configuration: an erasure deletes"
+    return (reason_not_to_delete(session) or "") or session.state.why_paused(topic_id, PauseKind.COPIES)
+
+
+def _sentence(partition: PartitionErasure, step: ErasureStep) -> str:
+    segment, count = step.segment, partition.records[step.segment.remote_log_segment_id.uuid]
+    what = (
+        "rewritten without them under a new id"
+        if step.erasing is Erasing.REWRITE
+        else "other segments hold its offsets without them"
+    )
+    return (
+        f"partition {partition.owner.partition}: segment {_name(segment)}, offsets {segment.start_offset} to "
+        f"{segment.end_offset}: {count} records; {what}, then it goes into the trash"
+    )
+
+
+def _notes(session: Session, found: Sequence[PartitionErasure]) -> Iterator[str]:
+    for one in found:
+        name = f"partition {one.owner.partition}"
+        for segment, reason in _remaining(one):
+            yield f"{name}: left alone, segment {_name(segment)}: {reason}"
+        in_trash = one.of(Erasing.IN_TRASH)
+        if in_trash:
+            yield f"{name}: {len(in_trash)} segments with such records are in the trash by an earlier erasure"
+        if one.seen.local_start >= 0:
+            yield (
+                f"{name}: from offset {one.seen.local_start} on the brokers hold the log themselves; nothing of it is erased "
+                "until it is remote and trimmed: then run this command again"
+            )
+
+
+def _remaining(partition: PartitionErasure) -> list[tuple[RemoteLogSegmentMetadata, str]]:
+    """Segments that have, or may have, such records and are left alone."""
+    return [*((step.segment, step.reason) for step in partition.of(Erasing.LEAVE)), *partition.unread]
+
+
+def _partition(session: Session, partition: PartitionErasure) -> dict[str, Any]:
+    return {
+        "partition": partition.owner.partition,
+        "local_start_offset": partition.seen.local_start,
+        "log_start_offsets": {str(broker): start for broker, start in sorted(partition.seen.log_starts.items())},
+        "segments_read": len(partition.records),
+        "segments": [
+            {**_offsets(step.segment), "records": partition.records[step.segment.remote_log_segment_id.uuid]}
+            | {"step": step.erasing.value, "reason": step.reason}
+            for step in partition.steps
+        ],
+        "unread": [{**_offsets(segment), "reason": reason} for segment, reason in partition.unread],
+    }
+
+
+def _offsets(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    return {
+        "segment_id": _name(segment),
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "bytes": segment.segment_size_in_bytes,
+    }
+
+
+async def _do(session: Session, eraser: Eraser, found: Sequence[PartitionErasure], topic: str) -> Mapping[str, Any]:
+    """Apply, and return the proof."""
+    result = await eraser.apply(found)
+    remaining = [
+        {"partition": one.owner.partition, **_offsets(segment), "reason": reason}
+        for one in found
+        for segment, reason in _remaining(one)
+    ] + [
+        {"partition": step.segment.topic_id_partition.partition, **_offsets(step.segment), "reason": reason}
+        for step, reason in result.left
+    ]
+    return {
+        "complete": not remaining,
+        "erased_records": sum(one.records for one in result.erased),
+        "erased": [_proof(one) for one in result.erased],
+        "remaining": remaining,
+        "trash": list(_trash(session, found)),
+        "then": f"tiersidecar trash purge {topic}  # does not wait until they are due",
+    }
+
+
+def _proof(one: ErasedSegment) -> dict[str, Any]:
+    old, rewritten = one.step.segment, one.rewritten
+    proof: dict[str, Any] = {
+        "partition": old.topic_id_partition.partition,
+        **_offsets(old),
+        "step": one.step.erasing.value,
+        "records": one.records,
+    }
+    if one.new is not None and rewritten is not None:
+        proof |= {
+            "new_segment_id": _name(one.new),
+            "new_bytes": one.new.segment_size_in_bytes,
+            "records_kept": rewritten.tally.records_kept,
+            "batches": rewritten.tally.batches_kept,
+            "batches_untouched": rewritten.tally.untouched_batches,
+            "sha256_before": rewritten.digest_before,
+            "sha256_after": rewritten.digest_after,
+            "read_back": True,
+        }
+    return proof
+
+
+def _trash(session: Session, found: Iterable[PartitionErasure]) -> Iterator[dict[str, Any]]:
+    from tiersidecar.app.erase_run import erasures_in_trash
+
+    for one in found:
+        for entry in erasures_in_trash(session, one.owner):
+            due = datetime.fromtimestamp(entry.due_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
+            yield {
+                "partition": one.owner.partition,
+                "segment_ids": sorted(format_uuid(uuid) for uuid in entry.segments),
+                "due": due,
+            }
+
+
+def _name(segment: RemoteLogSegmentMetadata) -> str:
+    return format_uuid(segment.remote_log_segment_id.uuid)
+
+
+def _most(lines: Iterable[str]) -> list[str]:
+    told = list(lines)
+    return told if len(told) <= _SHOWN else [*told[:_SHOWN], f"and {len(told) - _SHOWN} more"]

@@ -1,0 +1,37 @@
+"""Why a command may not delete or replace remote data: what the sidecars' topics, the broker and the store say."""
+
+from __future__ import annotations
+
+from tiersidecar.app.commands.session import Session
+from tiersidecar.app.reconcile_parts import read_owner
+from tiersidecar.decide.pauses import told
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.ports.store import Store
+
+
+def reason_not_to_delete(session: Session) -> str | None:
+    """Return why nothing may be deleted: the metadata topic and the state topic do not bear it, or an operator has paused it,
+    of any topic; else None."""
+    assert session.metadata is not None, "the session was opened with metadata"
+    paused = (told(pause) for pause in session.state.pauses() if pause.thing.kind is PauseKind.DELETES)
+    return session.metadata.halted_reason or session.state.halted_reason or next(paused, None)
+
+
+async def is_native(session: Session, topic: str) -> bool:
+    """Return whether the broker itself tiers the topic."""
+    configs = await session.broker.describe_topic_configs([topic])
+    return configs.get(topic, {}).get("remote.storage.enable") == "true"
+
+
+async def reason_not_ours(session: Session, store: Store, owner: TopicIdPartition, *, lives_here: bool) -> str:
+    """Return why the topic id's data are not this cluster's, as the store says, or else because it has no such topic."""
+    cluster_id = (await session.broker.describe_cluster()).cluster_id
+    said = await read_owner(store, session.config.store.key_prefix, format_uuid(owner.topic_id))
+    if said is None and session.state.partition_state(owner).owner_seen_ms >= 0:
+        return "the store had an owner object of it, and has none now: it is not the store that it was"
+    if said is None:
+        return "" if lives_here else "the cluster has no topic of this id, and the store does not say whose it is"
+    if said == cluster_id:
+        return ""
+    return f"the store says that its topic's data are cluster {said}'s, this is {cluster_id}"

@@ -1,0 +1,398 @@
+"""Erase records by key from the remote log of a topic: read every segment, rewrite those that have one, prove it, publish.
+
+For each segment, in this order: the new one is written to this disk; COPY_SEGMENT_STARTED; its objects; they are read back;
+COPY_SEGMENT_FINISHED, from which on readers have the new one; and only then the old one goes into the trash, whence the
+leader's sidecar deletes it when that is due, if the new one is whole then.  A process that ends anywhere leaves the old
+segment as it is, or both, of which the new one is read; the command done again goes on from what is published.
+
+One erasure or repair acts at a time: both hold the lease ``repair``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.builders.retain import trash_delays
+from tiersidecar.app.builders.store import layout_settings, open_key_ring, open_store
+from tiersidecar.app.commands.session import Session, operator
+from tiersidecar.app.deletion_doubts import reason_not_ours, reason_not_to_delete
+from tiersidecar.app.erase_segment import Rewritten, SegmentEraser
+from tiersidecar.app.held_lease import HeldLease, claimed_lease
+from tiersidecar.app.repair_run import LEASE
+from tiersidecar.decide.erasure import (
+    Erasing,
+    ErasureStep,
+    ErasureView,
+    decide_erasure,
+    segments_to_read,
+    unreadable_segments,
+)
+from tiersidecar.decide.trash import MOST_NAMED, replaced
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    ErasureError,
+    IllegalTransitionError,
+    MetadataNotReadyError,
+    ObjectNotFoundError,
+    UnknownSegmentError,
+)
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.lease import decision_ms
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
+from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashEntry, TrashKind
+from tiersidecar.ports.broker import ReplicaStarts
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
+from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
+from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.segment_objects import SegmentObjects
+
+_log = structlog.get_logger(__name__)
+
+_THREADS = 2
+_FINISH_WITHIN_MS = 20_000
+"""COPY_SEGMENT_FINISHED is sent while the lease holds, or not at all: it is renewed right before."""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionErasure:
+    """What was found in one partition.  ``records`` counts, for each segment that was read, the records to be erased;
+    ``unread`` are segments that may hold some and could not be read, with the reason."""
+
+    view: LeaderView
+    seen: ErasureView
+    records: Mapping[Uuid, int]
+    unread: Sequence[tuple[RemoteLogSegmentMetadata, str]]
+    steps: Sequence[ErasureStep]
+
+    @property
+    def owner(self) -> TopicIdPartition:
+        return self.view.topic_id_partition
+
+    def of(self, *erasing: Erasing) -> list[ErasureStep]:
+        """Return the steps of these kinds."""
+        return [step for step in self.steps if step.erasing in erasing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedSegment:
+    """The proof for one segment.  ``new`` and ``rewritten`` are None where others held its offsets already."""
+
+    step: ErasureStep
+    records: int
+    new: RemoteLogSegmentMetadata | None = None
+    rewritten: Rewritten | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureResult:
+    """``left`` were to be done and are not, with the reason: the partition had changed."""
+
+    erased: Sequence[ErasedSegment]
+    left: Sequence[tuple[ErasureStep, str]]
+
+
+class Eraser:
+    """Looks, and acts.  Every step may be abandoned and done again."""
+
+    def __init__(
+        self,
+        session: Session,
+        keys: Set[bytes],
+        scratch: Path,
+        *,
+        progress: Progress = lambda text: None,
+        failpoints: Failpoints = NO_FAILPOINTS,
+    ) -> None:
+        self._session, self._keys, self._scratch = session, keys, scratch
+        self._progress, self._failpoints, self._ids = progress, failpoints, SystemIds()
+
+    async def look(self, topic: str) -> list[PartitionErasure]:
+        """Read every finished segment of the topic, and decide.
+
+        Raises:
+            BrokerRefusedError: there is no such topic.
+            MetadataNotReadyError: the metadata topic could not be replayed.
+            StoreError: the store is away.
+            ErasureError: the topic's data are not this cluster's.
+        """
+        async with self._open_tools() as tools:
+            views = await self._session.partitions(topic)
+            for view in views:
+                owner = view.topic_id_partition
+                if reason := await reason_not_ours(self._session, tools.store, owner, lives_here=True):
+                    raise ErasureError(subject=topic, reason=reason)
+            return [await self._look_at(view, tools) for view in views]
+
+    async def apply(self, found: Sequence[PartitionErasure]) -> ErasureResult:
+        """Do what :meth:`look` decided, as far as it is still right; each segment is looked at again right before.
+
+        Raises:
+            LeaseHeldError: another erasure or a repair acts.
+            TiersidecarError: the first that stands in the way; what was done stays done.
+        """
+        erased: list[ErasedSegment] = []
+        left: list[tuple[ErasureStep, str]] = []
+        async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
+            for partition in found:
+                worker = _PartitionEraser(self._session, self._ids, partition, tools, lease, self._failpoints)
+                for step in partition.of(Erasing.REWRITE, Erasing.RETIRE):
+                    self._progress(f"{step.erasing}: {step.segment.remote_log_segment_id}")
+                    done = await worker.carry_out(step)
+                    if isinstance(done, str):
+                        left.append((step, done))
+                    else:
+                        erased.append(done)
+        return ErasureResult(erased=erased, left=left)
+
+    async def _look_at(self, view: LeaderView, tools: _Tools) -> PartitionErasure:
+        seen = await seen_now(self._session, view)
+        records: dict[Uuid, int] = {}
+        unread = unreadable_segments(seen)
+        for segment in segments_to_read(seen):
+            self._progress(f"reading: {segment.remote_log_segment_id}")
+            try:
+                records[segment.remote_log_segment_id.uuid] = await tools.eraser.count(segment)
+            except (CorruptDataError, ObjectNotFoundError) as error:
+                unread.append((segment, f"it cannot be read: {error}"))
+        dirty = {uuid for uuid, count in records.items() if count}
+        steps = decide_erasure(seen, dirty, records.keys() - dirty)
+        return PartitionErasure(view=view, seen=seen, records=records, unread=unread, steps=steps)
+
+    @asynccontextmanager
+    async def _open_tools(self) -> AsyncIterator[_Tools]:
+        config, clock, telemetry = self._session.config, self._session.clock, NoTelemetry()
+        pace, key_ring = UploadPace(None, clock), open_key_ring(config)
+        async with (
+            open_store(config, pace=pace, clock=clock, ids=self._ids, telemetry=telemetry) as store,
+            ThreadBlocking(max_threads=_THREADS, name="erase") as blocking,
+        ):
+            manifests = ManifestCache(
+                store=store,
+                blocking=blocking,
+                key_prefix=config.store.key_prefix,
+                key_ring=key_ring,
+                max_bytes=0,
+                most_chunk_bytes=config.store.chunk_size,
+                most_index_bytes=config.read.index_max_bytes,
+            )
+            stream = SegmentStream(
+                store=store,
+                blocking=blocking,
+                key_prefix=config.store.key_prefix,
+                key_ring=key_ring,
+                most_chunk_bytes=config.store.chunk_size,
+                most_index_bytes=config.read.index_max_bytes,
+            )
+            objects = SegmentObjects(
+                settings=layout_settings(config, key_ring, await self._session.broker.kafka_version()),
+                store=store,
+                blocking=blocking,
+                ids=self._ids,
+                failpoints=self._failpoints,
+            )
+            eraser = SegmentEraser(
+                keys=self._keys,
+                scratch=self._scratch,
+                stream=stream,
+                blobs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),
+                objects=objects,
+                pace=pace,
+                blocking=blocking,
+                most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
+            )
+            yield _Tools(store=store, eraser=eraser, presence=SegmentPresence(store, config.store.key_prefix))
+            await manifests.aclose()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tools:
+    store: Store
+    eraser: SegmentEraser
+    presence: SegmentPresence
+
+
+async def seen_now(session: Session, view: LeaderView) -> ErasureView:
+    """Return the partition as it is now: both topics are read to their ends, and every replica is asked.
+
+    Raises:
+        BrokerRefusedError: the topic is gone, or another has its name.
+    """
+    owner = view.topic_id_partition
+    await session.state.catch_up()
+    segments = (await session.remote_segments([owner]))[owner]
+    now = await session.partition(owner.topic, owner.partition)
+    if now.topic_id_partition != owner:
+        raise ErasureError(subject=owner.topic, reason="it was deleted and created again")
+    starts: ReplicaStarts = (await session.broker.replica_log_starts([now]))[owner]
+    return ErasureView(
+        segments=segments,
+        trash=session.state.trash(owner),
+        log_starts=starts.starts,
+        silent=starts.silent,
+    )
+
+
+class _PartitionEraser:
+    """The segments of one partition, one after the other."""
+
+    def __init__(
+        self,
+        session: Session,
+        ids: SystemIds,
+        partition: PartitionErasure,
+        tools: _Tools,
+        lease: HeldLease,
+        failpoints: Failpoints,
+    ) -> None:
+        self._session, self._ids, self._partition, self._tools = session, ids, partition, tools
+        self._lease, self._failpoints = lease, failpoints
+        self._dirty = {uuid for uuid, count in partition.records.items() if count}
+        self._clean = partition.records.keys() - self._dirty
+        self._opened_ms, self._named = -1, 0
+
+    async def carry_out(self, step: ErasureStep) -> ErasedSegment | str:
+        """Do one step; return why not, where the partition has changed since it was decided.
+
+        Raises:
+            LeaseHeldError: another erasure or a repair may act by now.
+            MetadataNotReadyError: the topics have lost data, or deletes are paused.
+            StoreError, CorruptDataError: nothing was finished.
+        """
+        if reason := await self._reason_to_leave(step):
+            return reason
+        uuid = step.segment.remote_log_segment_id.uuid
+        if step.erasing is Erasing.RETIRE:
+            await self._put_into_trash(step.segment)
+            return ErasedSegment(step=step, records=self._partition.records[uuid])
+        async with self._tools.eraser.rewritten(step.segment) as rewritten:
+            if rewritten.erased_records == 0:
+                return "it has none of these records any more"
+            await self._failpoints.reach("erase.rewritten")
+            new = await self._publish(step, rewritten)
+            if isinstance(new, str):
+                return new
+            self._clean = self._clean | {new.remote_log_segment_id.uuid}
+            await self._put_into_trash(step.segment)
+        await self._failpoints.reach("erase.trashed")
+        return ErasedSegment(step=step, records=rewritten.erased_records, new=new, rewritten=rewritten)
+
+    async def _publish(self, step: ErasureStep, rewritten: Rewritten) -> RemoteLogSegmentMetadata | str:
+        """The new segment: finished and durable, or why not."""
+        old, metadata = step.segment, self._session.metadata
+        assert metadata is not None, "an erasure opens its session with metadata"
+        if reason := await self._reason_to_leave(step):
+            return reason
+        # Of segments that hold the same offsets the latest is read, also by what knows their manifests alone.
+        later_ms = max(self._session.clock.now_ms(), old.event_timestamp_ms + 1)
+        started = replace(
+            old,
+            remote_log_segment_id=RemoteLogSegmentId(
+                topic_id_partition=self._partition.owner, uuid=self._ids.random_uuid()
+            ),
+            event_timestamp_ms=later_ms,
+            segment_size_in_bytes=rewritten.tally.bytes_kept,
+            state=State.COPY_SEGMENT_STARTED,
+            custom_metadata=None,
+        )
+        self._lease.require()
+        await metadata.publish(started)
+        await self._failpoints.reach("erase.started")
+        custom_metadata = await self._tools.eraser.upload(started, rewritten)
+        await self._failpoints.reach("erase.uploaded")
+        update = RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=started.remote_log_segment_id,
+            broker_id=old.broker_id,
+            event_timestamp_ms=max(self._session.clock.now_ms(), later_ms),
+            state=State.COPY_SEGMENT_FINISHED,
+            custom_metadata=custom_metadata,
+        )
+        finished = started.with_update(update)
+        await self._tools.eraser.read_back(finished, rewritten)
+        await self._failpoints.reach("erase.proven")
+        if reason := await self._reason_to_leave(step):
+            return reason
+        self._lease.require()
+        try:
+            await metadata.publish(update, within_ms=_FINISH_WITHIN_MS)
+        except (IllegalTransitionError, UnknownSegmentError) as error:
+            return f"its new segment was taken for dead meanwhile: {error}"
+        await self._failpoints.reach("erase.finished")
+        _log.info(
+            "erase.rewritten",
+            topic=self._partition.owner.topic,
+            partition=self._partition.owner.partition,
+            segment_id=str(old.remote_log_segment_id),
+            new_segment_id=str(started.remote_log_segment_id),
+            records=rewritten.erased_records,
+        )
+        return finished
+
+    async def _reason_to_leave(self, step: ErasureStep) -> str:
+        """Why the step is not right any more; it is decided anew on what holds now."""
+        await self._lease.renew()
+        seen = await seen_now(self._session, self._partition.view)
+        if reason := reason_not_to_delete(self._session):
+            raise MetadataNotReadyError(subject=f"{self._partition.owner} ({reason})")
+        uuid = step.segment.remote_log_segment_id.uuid
+        known = {one.remote_log_segment_id.uuid: one for one in seen.segments}
+        now = known.get(uuid)
+        if now is None or now.state is not State.COPY_SEGMENT_FINISHED:
+            return "it was deleted meanwhile"
+        steps = decide_erasure(seen, self._dirty, await self._proven(seen, now))
+        again = next(one for one in steps if one.segment.remote_log_segment_id.uuid == uuid)
+        if again.erasing is step.erasing:
+            return ""
+        if again.erasing is Erasing.REWRITE:
+            return "nothing else holds its offsets any more"
+        return again.reason
+
+    async def _proven(self, seen: ErasureView, segment: RemoteLogSegmentMetadata) -> set[Uuid]:
+        """Segments near ``segment`` that were read and hold none of these records, and of which all objects are there now."""
+        near = [
+            one
+            for one in seen.segments
+            if one.start_offset <= segment.end_offset and one.end_offset >= segment.start_offset
+        ]
+        return {
+            one.remote_log_segment_id.uuid
+            for one in near
+            if one.remote_log_segment_id.uuid in self._clean and await self._tools.presence.is_whole(one)
+        }
+
+    async def _put_into_trash(self, segment: RemoteLogSegmentMetadata) -> None:
+        """The leader's sidecar deletes it when that is due, if others still hold its offsets then."""
+        await self._lease.renew()
+        now_ms = decision_ms(self._session.clock.now_ms(), self._session.state.known_leases())
+        if self._opened_ms < 0 or self._named == MOST_NAMED:
+            self._opened_ms, self._named = max(now_ms, self._opened_ms + 1), 0
+        self._named += 1
+        self._lease.require()
+        entry = replaced(
+            [segment],
+            LeaderEpoch(max(self._partition.view.leader_epoch, NO_EPOCH)),
+            opened_ms=self._opened_ms,
+            delays=trash_delays(self._session.config),
+            now_ms=now_ms,
+            by=operator("erase"),
+        )
+        await self._session.state.put_into_trash(self._partition.owner, [entry])
+
+
+def erasures_in_trash(session: Session, owner: TopicIdPartition) -> list[TrashEntry]:
+    """Return the entries of erasures of one partition, this one's and earlier ones'."""
+    return [one for one in session.state.trash(owner) if one.kind is TrashKind.ERASURE]

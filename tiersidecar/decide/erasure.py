@@ -1,0 +1,146 @@
+"""Which remote segments of a partition are rewritten without the records of given keys, and which may not be.
+
+A segment is rewritten only where no replica still has any of its offsets.  Before a local segment is trimmed its batches are
+compared with the remote ones; a rewritten one would differ, and halt the partition (docs/design/0017-remote-compaction.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiersidecar.decide.expiry_standing import standings
+from tiersidecar.decide.needless import is_covered
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import BrokerId, Uuid
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import BY_NAME, TrashEntry, erased_segments
+
+
+class Erasing(StrEnum):
+    """What becomes of a segment that has records to be erased."""
+
+    REWRITE = "rewrite"
+    """A new segment takes its place, and it goes into the trash."""
+    RETIRE = "retire"
+    """Other segments hold its offsets without these records already: it goes into the trash."""
+    IN_TRASH = "in-trash"
+    """An earlier erasure has put it there."""
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureView:
+    """One partition.  ``segments`` are the remote ones of any state, ``log_starts`` where each replica's own log starts,
+    ``silent`` why that is not known of the others."""
+
+    segments: Sequence[RemoteLogSegmentMetadata]
+    trash: Sequence[TrashEntry]
+    log_starts: Mapping[BrokerId, Offset]
+    silent: Mapping[BrokerId, str]
+
+    @property
+    def local_start(self) -> Offset:
+        """Below it no replica has anything; -1 where that is not known."""
+        return NO_OFFSET if self.silent else min(self.log_starts.values(), default=NO_OFFSET)
+
+    @property
+    def lineage(self) -> Lineage:
+        """As all segments tell that were ever finished."""
+        told = (one for one in self.segments if one.state is not State.COPY_SEGMENT_STARTED)
+        return Lineage.of(sorted({entry for one in told for entry in one.segment_leader_epochs}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureStep:
+    """``reason`` is why, or why nothing is done."""
+
+    segment: RemoteLogSegmentMetadata
+    erasing: Erasing
+    reason: str
+
+
+def segments_to_read(view: ErasureView) -> list[RemoteLogSegmentMetadata]:
+    """Return the segments that may hold records to be erased and can be read: the finished ones."""
+    return [one for one in view.segments if one.state is State.COPY_SEGMENT_FINISHED]
+
+
+def unreadable_segments(view: ErasureView) -> list[tuple[RemoteLogSegmentMetadata, str]]:
+    """Return the segments whose objects may hold such records and that nobody reads, with the reason.  Copies of what is still
+    local are none: every one of these may hold some."""
+    reasons = {
+        State.COPY_SEGMENT_STARTED: "its copy is not finished",
+        State.DELETE_SEGMENT_STARTED: "its deletion has begun and is not finished",
+    }
+    return [
+        (one, reasons[one.state])
+        for one in view.segments
+        if one.state is State.DELETE_SEGMENT_STARTED
+        or (one.state is State.COPY_SEGMENT_STARTED and one.end_offset < view.local_start)
+    ]
+
+
+def decide_erasure(view: ErasureView, dirty: Set[Uuid], clean: Set[Uuid]) -> list[ErasureStep]:
+    """Return a step for each segment of ``dirty``, those that hold records to be erased, in the order in which they are done.
+    Those of ``clean`` were read and hold none: they alone may stand for others.
+
+    Of segments that hold the same offsets the one that is read is rewritten first; so the others are covered by it then, and
+    no smaller one is finished after a larger one, which a native broker would read in its place.
+    """
+    lineage, erased = view.lineage, erased_segments(view.trash)
+    named = {uuid for entry in view.trash if entry.kind in BY_NAME for uuid in entry.segments}
+    found = standings(view.segments, lineage)
+    holding = [
+        one.segment for one in found if one.is_valid and _uuid(one.segment) in clean and _uuid(one.segment) not in named
+    ]
+    steps: list[ErasureStep] = []
+    for standing in found:
+        segment = standing.segment
+        if _uuid(segment) not in dirty:
+            continue
+        step = _step(view, segment, holding, is_erased=_uuid(segment) in erased, is_valid=standing.is_valid)
+        steps.append(step)
+        if step.erasing is Erasing.REWRITE:  # what takes its place will hold the same offsets
+            holding = sorted([*holding, segment], key=lambda one: one.start_offset)
+    return steps
+
+
+def _step(
+    view: ErasureView,
+    segment: RemoteLogSegmentMetadata,
+    holding: Iterable[RemoteLogSegmentMetadata],
+    *,
+    is_erased: bool,
+    is_valid: bool,
+) -> ErasureStep:
+    if is_erased:
+        return ErasureStep(segment=segment, erasing=Erasing.IN_TRASH, reason="an earlier erasure replaced it")
+    if not is_valid:
+        reason = "it is of another history, in whole or in part: it goes when its retention is over"
+        return ErasureStep(segment=segment, erasing=Erasing.LEAVE, reason=reason)
+    if reason := _still_local(view, segment):
+        return ErasureStep(segment=segment, erasing=Erasing.LEAVE, reason=reason)
+    if is_covered(segment, holding):
+        reason = "other segments hold its offsets without these records"
+        return ErasureStep(segment=segment, erasing=Erasing.RETIRE, reason=reason)
+    return ErasureStep(segment=segment, erasing=Erasing.REWRITE, reason="it holds records of these keys")
+
+
+def _still_local(view: ErasureView, segment: RemoteLogSegmentMetadata) -> str:
+    if view.silent:
+        told = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(view.silent.items()))
+        return f"not every replica says where its log starts ({told})"
+    if not view.log_starts:
+        return "no replica says where its log starts"
+    if segment.end_offset < view.local_start:
+        return ""
+    first = max(segment.start_offset, view.local_start)
+    holders = ", ".join(str(broker) for broker, start in sorted(view.log_starts.items()) if start <= segment.end_offset)
+    return f"still local: offsets {first} to {segment.end_offset} are in the logs of brokers {holders} until they are trimmed"
+
+
+def _uuid(segment: RemoteLogSegmentMetadata) -> Uuid:
+    return segment.remote_log_segment_id.uuid
