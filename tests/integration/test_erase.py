@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,20 @@ async def plant(cluster: KafkaCluster, topic: str) -> list[ProducedRecord]:
 
     async def send(producer: AIOKafkaProducer, name: bytes, *, aborted: bool = False) -> None:
         pairs = [(KEY, VALUE + name), (b"kept", b"kept " + name), (KEY, None), (None, b"no key " + name)]
-        sent = [await producer.send(topic, value, key=key, partition=0) for key, value in pairs]
-        for (key, value), one in zip(pairs, sent, strict=True):
+        begin_ms = int(time.time() * 1000)
+        times = [begin_ms + 7 * number for number in range(len(pairs))]
+        sent = [
+            await producer.send(topic, value, key=key, partition=0, timestamp_ms=time_ms)
+            for (key, value), time_ms in zip(pairs, times, strict=True)
+        ]
+        for (key, value), time_ms, one in zip(pairs, times, sent, strict=True):
             at = await one
             planted.append(
                 ProducedRecord(
                     topic=topic,
                     partition=0,
                     offset=at.offset,
-                    timestamp_ms=at.timestamp,
+                    timestamp_ms=time_ms,
                     key=key,
                     value=value,
                     headers=(),
