@@ -65,7 +65,7 @@ from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.login import is_no_request
-from tiersidecar.services.gateway.out_of_range import Judged
+from tiersidecar.services.gateway.out_of_range import Classified
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 from tiersidecar.services.gateway.tiered_partitions import TieredView
 
@@ -84,7 +84,7 @@ RIGHT_TOKENS = {
 
 
 class FillsAll:
-    """In place of the judge, the reader and the deleted records: whatever the broker's answer lets through is read."""
+    """In place of the classifier, the reader and the deleted records: whatever the broker's answer lets through is read."""
 
     def __init__(self) -> None:
         self.state, self.audited = MemoryStateLog(), RecordedAudit()
@@ -92,14 +92,14 @@ class FillsAll:
         for view in self._views(PARTITIONS):
             self.sidecar.tiers(view)
 
-    def judge_at_once(self, asked: Any, told: Any = None) -> Any:
-        return {key: Judged(verdict=OutOfRange.FILL, partition=PARTITIONS[key[0]]) for key in asked}
+    def classify_at_once(self, asked: Any, told: Any = None) -> Any:
+        return {key: Classified(verdict=OutOfRange.FILL, partition=PARTITIONS[key[0]]) for key in asked}
 
-    def is_still_of(self, judged: Any, told: Any = None) -> bool:
+    def is_still_of(self, classified: Any, told: Any = None) -> bool:
         return True
 
     def fill_at_once(self, wanted: Any) -> Any:
-        return {key: FilledPartition(records=[remote_records(key[0])]) for key in wanted.judged}
+        return {key: FilledPartition(records=[remote_records(key[0])]) for key in wanted.classified}
 
     def suspects(self, rows: Any, asked: Any) -> list[Any]:
         return []

@@ -32,15 +32,15 @@ def frames_are_judged_before_the_handshake_is_answered() -> Patches:
 
 
 def tokens_without_an_answer_are_dropped() -> Patches:
-    original = Conversation._judge_token_answer
+    original = Conversation._classify_token_answer
 
-    def judge(self: Conversation, frame: memoryview, size: int) -> Any:
+    def classify(self: Conversation, frame: memoryview, size: int) -> Any:
         if len(self._pending) > 1:
             self._pending.popleft()
             return None
         return original(self, frame, size)
 
-    return [patch.object(Conversation, "_judge_token_answer", judge)]
+    return [patch.object(Conversation, "_classify_token_answer", classify)]
 
 
 def tokens_go_without_headers_though_that_is_off() -> Patches:

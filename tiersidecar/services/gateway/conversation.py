@@ -204,7 +204,7 @@ class Conversation:
             return Needs(_SIZE_BYTES)
         (size,) = _ID.unpack_from(frame)
         if self._state.login.is_raw or (self._raw_tokens and not self._has_asked):
-            token = self._judge_token(frame, size)
+            token = self._classify_token(frame, size)
             if token is not None:
                 return token
         if not LEAST_REQUEST_BYTES <= size <= self._limits.socket_request_max_bytes:
@@ -212,9 +212,9 @@ class Conversation:
             raise MalformedMessageError(f"a request of {size} bytes, the limit is {limit}")
         if len(frame) < HEAD_BYTES:
             return Needs(HEAD_BYTES)
-        return self._judge_request(frame)
+        return self._classify_request(frame)
 
-    def _judge_request(self, frame: memoryview) -> Verdict:
+    def _classify_request(self, frame: memoryview) -> Verdict:
         size, api_key, api_version, correlation_id = read_head(frame, 0)
         total = _SIZE_BYTES + size
         if not 0 <= api_key < NO_API_KEY_FROM:
@@ -333,8 +333,8 @@ class Conversation:
         of them had one."""
         return self._state.login.is_raw
 
-    def _judge_token(self, frame: memoryview, size: int) -> Verdict | None:
-        """None: it is to be judged as a request.
+    def _classify_token(self, frame: memoryview, size: int) -> Verdict | None:
+        """None: it is to be classified as a request.
 
         The first frame after the handshake is a token whatever it begins with.  A later one that begins as a request is taken
         for one: no token of a mechanism that we know does.  One may end without a last token of the broker's (GSSAPI).
@@ -369,7 +369,7 @@ class Conversation:
         (size,) = _ID.unpack_from(frame)
         first = self._pending[0]
         if first.fate is Fate.TOKEN:
-            verdict = self._judge_token_answer(frame, size)
+            verdict = self._classify_token_answer(frame, size)
             if verdict is not None:
                 return verdict
             first = self._pending[0]
@@ -384,9 +384,9 @@ class Conversation:
             if first.id_bytes:
                 frame[_ANSWER_ID_AT:_RESPONSE_HEAD_BYTES] = first.id_bytes
             return Passes(_SIZE_BYTES + size, self._answer_passed)
-        return self._judge_read_answer(first, frame, _SIZE_BYTES + size)
+        return self._classify_read_answer(first, frame, _SIZE_BYTES + size)
 
-    def _judge_token_answer(self, frame: memoryview, size: int) -> Verdict | None:
+    def _classify_token_answer(self, frame: memoryview, size: int) -> Verdict | None:
         """None: the token had no answer, which the one to the request behind it proves."""
         if not 0 <= size <= _MOST_TOKEN_BYTES:
             raise UnaskedAnswerError(f"a SASL token of {size} bytes")
@@ -398,7 +398,7 @@ class Conversation:
                 return None
         return Passes(_SIZE_BYTES + size, self._answer_passed)
 
-    def _judge_read_answer(self, first: Pending, frame: memoryview, total: int) -> Verdict:
+    def _classify_read_answer(self, first: Pending, frame: memoryview, total: int) -> Verdict:
         if total > _LARGE_BYTES and first.exchange and first.rewrite and not self._granted_bytes:
             passing = first.rewrite.passing(first.exchange, total)
             if passing is not None:

@@ -252,7 +252,7 @@ class DeleteRecordsRewrite(Rewrite):
         if target > local.high_watermark:
             # Accepted by a leader that has been deposed since: said in the new one's epoch, it would delete what comes next.
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="OFFSET_OUT_OF_RANGE")
-        # Whose work the broker's own log start is, the leader's sidecar judges.
+        # Whose work the broker's own log start is, the leader's sidecar decides.
         delete = UserDelete(offset=target, leader_epoch=view.leader_epoch, trims=False)
         await self._state.catch_up()  # what was said may have been undone since
         known = self._state.partition_state(partition)

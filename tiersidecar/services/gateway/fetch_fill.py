@@ -52,7 +52,7 @@ from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
 from tiersidecar.services.gateway.exchange import Exchange
-from tiersidecar.services.gateway.out_of_range import Judged
+from tiersidecar.services.gateway.out_of_range import Classified
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 
 _PROBE_TIMEOUT_S = 5.0
@@ -146,14 +146,14 @@ _NOTHING = FetchedBatches(slices=(), next_offset=Offset(0), aborted_transactions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillRequest:
-    """``judged`` are the partitions to be filled, all of which are in ``asked``; ``local_bytes`` is what the broker returned
-    of others; ``wait_s`` how long the client waits for the first of them."""
+    """``classified`` are the partitions to be filled, all of which are in ``asked``; ``local_bytes`` is what the broker
+    returned of others; ``wait_s`` how long the client waits for the first of them."""
 
     exchange: Exchange
     request: FetchRequest
     local_bytes: int
     asked: Mapping[PartitionKey, FetchPartition]
-    judged: Mapping[PartitionKey, Judged]
+    classified: Mapping[PartitionKey, Classified]
     wait_s: float
 
 
@@ -190,8 +190,8 @@ class FetchFill:
         return answers
 
     async def fill(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition]:
-        """An answer for each of ``wanted.judged``: batches, none because they did not come in time, or an error that clients
-        try again after."""
+        """An answer for each of ``wanted.classified``: batches, none because they did not come in time, or an error that
+        clients try again after."""
         if (throttle_s := self._cold.throttle_s(_reader_of(wanted))) > 0:
             return self._over_budget(wanted, throttle_s)
         taken_bytes, grants = _take_room(wanted)
@@ -206,18 +206,18 @@ class FetchFill:
 
     def _over_budget(self, wanted: FillRequest, throttle_s: float) -> dict[PartitionKey, FilledPartition]:
         """Nothing of each, and how long the client is to stay away."""
-        self._telemetry.count(READS_SHED, len(wanted.judged), reason="reader_quota")
+        self._telemetry.count(READS_SHED, len(wanted.classified), reason="reader_quota")
         self._telemetry.count(FETCH_THROTTLE_SECONDS, throttle_s)
-        for _ in wanted.judged:
+        for _ in wanted.classified:
             self._count("shed")
         throttle_ms = ceil(throttle_s * 1000)
-        return {key: replace(self._filled(wanted, key, _NOTHING), throttle_ms=throttle_ms) for key in wanted.judged}
+        return {key: replace(self._filled(wanted, key, _NOTHING), throttle_ms=throttle_ms) for key in wanted.classified}
 
     def _charge(self, wanted: FillRequest, answers: Mapping[PartitionKey, FilledPartition]) -> None:
         """What the client is given, once it is known: reads serve several clients, and run ahead of them."""
         reader = _reader_of(wanted)
         for key, answer in answers.items():
-            partition = wanted.judged[key].partition
+            partition = wanted.classified[key].partition
             if partition is None or answer.error_code:
                 continue
             self._cold.begun(reader, partition.topic)
@@ -249,7 +249,7 @@ class FetchFill:
     async def _read_all(
         self, wanted: FillRequest, grants: Mapping[PartitionKey, int]
     ) -> dict[PartitionKey, FilledPartition]:
-        """What came in time of each of ``wanted.judged``; of those that are not in ``grants``, nothing."""
+        """What came in time of each of ``wanted.classified``; of those that are not in ``grants``, nothing."""
         reads: dict[PartitionKey, asyncio.Task[FetchedBatches]] = {}
         try:
             for key, grant in grants.items():
@@ -257,7 +257,7 @@ class FetchFill:
                 if grant > 0 or not wanted.local_bytes:
                     reads[key] = asyncio.create_task(self._read(wanted, key, grant), name=f"fill {key[1]}")
             await self._wait(reads, wanted.wait_s)
-            return {key: self._answer(wanted, key, reads.get(key)) for key in wanted.judged}
+            return {key: self._answer(wanted, key, reads.get(key)) for key in wanted.classified}
         finally:
             for read in reads.values():
                 read.cancel()
@@ -287,15 +287,15 @@ class FetchFill:
         return done, pending - done
 
     async def _read(self, wanted: FillRequest, key: PartitionKey, grant: int) -> FetchedBatches:
-        judged, want = wanted.judged[key], _want(wanted, key, grant)
-        assert judged.bounds is not None
+        classified, want = wanted.classified[key], _want(wanted, key, grant)
+        assert classified.bounds is not None
         if want.read_committed and want.offset >= await self._reader.last_stable_offset(want.partition):
-            history = judged.bounds.history
+            history = classified.bounds.history
             beyond = await self._border.aborted_beyond(wanted.exchange, key, want.partition, history)
             if isinstance(beyond, Undecided):
                 return _NOTHING
             if isinstance(beyond, NotLocal):
-                bounds = judged.bounds
+                bounds = classified.bounds
                 raise OffsetOutOfRangeError(
                     subject=str(want.partition), offset=bounds.end, start=bounds.start, stop=bounds.end
                 )
@@ -309,7 +309,7 @@ class FetchFill:
             self._count("pending" if read is not None else "no_room")
             return self._filled(wanted, key, _NOTHING)
         error = read.exception()
-        partition = wanted.judged[key].partition
+        partition = wanted.classified[key].partition
         assert partition is not None
         match error:
             case None:
@@ -327,7 +327,7 @@ class FetchFill:
                 self._note(partition, error)
                 return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
             case HistoryChangedError() | MetadataNotReadyError() | OffsetOutOfRangeError():
-                # It was there when it was judged: the next request is judged anew.
+                # It was there when it was classified: the next request is classified anew.
                 self._count("not_ready")
                 return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
             case TiersidecarError():
@@ -337,16 +337,16 @@ class FetchFill:
         raise error
 
     def _fetched(self, wanted: FillRequest, key: PartitionKey, fetched: FetchedBatches) -> FilledPartition:
-        partition = wanted.judged[key].partition
+        partition = wanted.classified[key].partition
         if partition is not None:
             self._troubled.pop(partition, None)
         self._count("filled" if fetched.slices else "empty")
         return self._filled(wanted, key, fetched)
 
     def _filled(self, wanted: FillRequest, key: PartitionKey, fetched: FetchedBatches) -> FilledPartition:
-        judged = wanted.judged[key]
-        assert judged.bounds is not None
-        assert judged.offsets is not None
+        classified = wanted.classified[key]
+        assert classified.bounds is not None
+        assert classified.offsets is not None
         filled_end = fetched.next_offset if fetched.slices else 0
         aborted = None
         if wanted.request.is_read_committed:
@@ -355,9 +355,9 @@ class FetchFill:
                 for transaction in fetched.aborted_transactions or ()
             )
         return FilledPartition(
-            high_watermark=max(judged.offsets.high_watermark, filled_end),
-            last_stable_offset=max(judged.offsets.last_stable_offset, filled_end),
-            log_start_offset=judged.bounds.start,
+            high_watermark=max(classified.offsets.high_watermark, filled_end),
+            last_stable_offset=max(classified.offsets.last_stable_offset, filled_end),
+            log_start_offset=classified.bounds.start,
             aborted=aborted,
             records=[one.buffer for one in fetched.slices],
         )
@@ -379,8 +379,8 @@ def _reader_of(wanted: FillRequest) -> ColdReader:
 
 
 def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
-    """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.judged``."""
-    keys = list(wanted.judged)
+    """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.classified``."""
+    keys = list(wanted.classified)
     limits = [min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
     grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
     taken_bytes = wanted.exchange.upstream.take_memory(max(sum(grants), 1))
@@ -388,7 +388,7 @@ def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
 
 
 def _want(wanted: FillRequest, key: PartitionKey, grant: int) -> FillWant:
-    partition = wanted.judged[key].partition
+    partition = wanted.classified[key].partition
     assert partition is not None  # what is to be filled has one
     return FillWant(
         partition=partition,

@@ -1,8 +1,8 @@
 """A Fetch while the broker has it: what was asked, and what will be filled if the broker says once more what it said last.
 
 A consumer of remote data gets the same answer from its broker again and again, byte for byte: out of range.  So that answer is
-read once, and the next Fetch is judged while the broker looks at it.  Nothing is sent before the broker has answered, and only
-where its answer is that one.
+read once, and the next Fetch is classified while the broker looks at it.  Nothing is sent before the broker has answered, and
+only where its answer is that one.
 
 A large request, of thousands of partitions, is read off the event loop, and only once the broker has answered it: before, it
 may be anybody's.
@@ -112,7 +112,7 @@ _MOST_KEPT_BYTES = 4096
 _LARGE_BYTES = 16 * 1024
 """Of a request: some 500 partitions, or 5,000 topics without any, which take a few milliseconds."""
 _HOLDS_S = 0.1
-"""How long a judgement may wait for the broker: what is older is made anew."""
+"""How long a classification may wait for the broker: what is older is made anew."""
 
 
 class FetchesInHand:
@@ -150,7 +150,7 @@ class FetchesInHand:
         exchange.connection.fetch_in_hand = InHand(exchange.request, request)
 
     def expect(self, exchange: Exchange) -> None:
-        """Judge the partitions that were out of range the last time, by what is remembered.
+        """Classify the partitions that were out of range the last time, by what is remembered.
 
         Raises:
             MalformedMessageError: it is no Fetch request.
@@ -169,9 +169,11 @@ class FetchesInHand:
                 return
             asked[row.key] = partition
         asked = {row.key: asked[row.key] for row in answered.rows}
-        judged = self._classifier.judge_at_once(asked, exchange.connection.asker)
-        if judged is not None:
-            expected = Expected(answered=answered, asked=asked, judged=judged, since_s=self._clock.monotonic_s())
+        classified = self._classifier.classify_at_once(asked, exchange.connection.asker)
+        if classified is not None:
+            expected = Expected(
+                answered=answered, asked=asked, classified=classified, since_s=self._clock.monotonic_s()
+            )
             exchange.connection.fetch_in_hand = InHand(exchange.request, request, expected)
 
     def take(self, exchange: Exchange) -> InHand:

@@ -47,7 +47,7 @@ from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Excha
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, FetchSessions, check_all_asked, is_large, remember
 from tiersidecar.services.gateway.fetch_state import Answered, Expected
-from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeClassifier
+from tiersidecar.services.gateway.out_of_range import Classified, OutOfRangeClassifier
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 
 _COLLECTED_AFTER = 16
@@ -220,8 +220,8 @@ class FetchRewrite(Rewrite):
             return _replaced(answered, {**dict.fromkeys(known, _ASKED_AGAIN), **withheld})
         remember(exchange.connection, answered)
         out_of_range = _OutOfRange(exchange, request, fetched, known, withheld)
-        judged = self._classifier.judge_at_once(known, exchange.connection.asker)
-        answers = None if judged is None else self._fill_at_once(out_of_range, judged)
+        classified = self._classifier.classify_at_once(known, exchange.connection.asker)
+        answers = None if classified is None else self._fill_at_once(out_of_range, classified)
         if answers is not None:
             return _replaced(answered, {**answers, **withheld})
         return self._rewrite_later(out_of_range, answered)
@@ -239,18 +239,18 @@ class FetchRewrite(Rewrite):
         withheld = dict[PartitionKey, FilledPartition]()
         for row in suspects:
             records = response[row.records_start : row.records_start + row.records_bytes]
-            answer = self._deleted.judge(row.key, asked[row.key].fetch_offset, records, connection.asker)
+            answer = self._deleted.classify(row.key, asked[row.key].fetch_offset, records, connection.asker)
             if answer is not None:
                 withheld[row.key] = answer
         return withheld
 
     def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
-        """None if not all of it has been read, or a topic has been made anew since it was judged."""
+        """None if not all of it has been read, or a topic has been made anew since it was classified."""
         answered = expected.answered
-        if not self._classifier.is_still_of(expected.judged, exchange.connection.asker):
+        if not self._classifier.is_still_of(expected.classified, exchange.connection.asker):
             return None
         out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked, {})
-        answers = self._fill_at_once(out_of_range, expected.judged)
+        answers = self._fill_at_once(out_of_range, expected.classified)
         if answers is None:
             return None
         self._sessions.follow(exchange.connection, request, answered.fetched)
@@ -271,12 +271,12 @@ class FetchRewrite(Rewrite):
         return PassingFetch(exchange, request, size_bytes, sessions=self._sessions, deleted=self._deleted)
 
     def _fill_at_once(
-        self, out_of_range: _OutOfRange, judged: Mapping[PartitionKey, Judged]
+        self, out_of_range: _OutOfRange, classified: Mapping[PartitionKey, Classified]
     ) -> dict[PartitionKey, FilledPartition] | None:
         """What replaces the broker's answers, where all of it has been read ahead; None where it has not."""
-        answers = self._fill.fill_at_once(out_of_range.to_fill(judged, wait_s=0.0))
+        answers = self._fill.fill_at_once(out_of_range.to_fill(classified, wait_s=0.0))
         if answers is not None:
-            self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(judged), outcome=OutOfRange.FILL.name.lower())
+            self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(classified), outcome=OutOfRange.FILL.name.lower())
         return answers
 
     async def _answers(self, out_of_range: _OutOfRange) -> dict[PartitionKey, FilledPartition]:
@@ -284,8 +284,8 @@ class FetchRewrite(Rewrite):
         request, fetched = out_of_range.request, out_of_range.fetched
         began_s = self._clock.monotonic_s()
         asker = out_of_range.exchange.connection.asker
-        judged = await self._classifier.judge(out_of_range.asked, asker)
-        for one in judged.values():
+        classified = await self._classifier.classify(out_of_range.asked, asker)
+        for one in classified.values():
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
         patience = decide_patience(
             max_wait_ms=request.max_wait_ms,
@@ -294,13 +294,13 @@ class FetchRewrite(Rewrite):
             remote_max_wait_ms=self._remote_max_wait_ms,
         )
         wait_s = _left_s(patience.for_first, began_s, self._clock)
-        answers = await self._fill.fill(out_of_range.to_fill(judged, wait_s=wait_s))
-        for key, one in judged.items():
+        answers = await self._fill.fill(out_of_range.to_fill(classified, wait_s=wait_s))
+        for key, one in classified.items():
             if one.verdict in _TRIED_AGAIN:
                 answers[key] = _ASKED_AGAIN
-        if not out_of_range.withheld and _is_held(fetched.partitions, judged, answers):
+        if not out_of_range.withheld and _is_held(fetched.partitions, classified, answers):
             await self._hold(answers, patience, began_s)
-        if not self._classifier.is_still_of(judged, asker):
+        if not self._classifier.is_still_of(classified, asker):
             return dict.fromkeys(out_of_range.asked, _ASKED_AGAIN)
         return {**answers, **out_of_range.withheld}
 
@@ -325,14 +325,14 @@ class _OutOfRange:
     asked: Mapping[PartitionKey, FetchPartition]
     withheld: Mapping[PartitionKey, FilledPartition]
 
-    def to_fill(self, judged: Mapping[PartitionKey, Judged], *, wait_s: float) -> FillRequest:
-        """Those of ``judged`` that the remote tier has."""
+    def to_fill(self, classified: Mapping[PartitionKey, Classified], *, wait_s: float) -> FillRequest:
+        """Those of ``classified`` that the remote tier has."""
         return FillRequest(
             exchange=self.exchange,
             request=self.request,
             local_bytes=self.fetched.records_bytes,
             asked=self.asked,
-            judged={key: one for key, one in judged.items() if one.verdict is OutOfRange.FILL},
+            classified={key: one for key, one in classified.items() if one.verdict is OutOfRange.FILL},
             wait_s=wait_s,
         )
 
@@ -354,11 +354,11 @@ def _left_s(of_s: float, began_s: float, clock: Clock) -> float:
 
 def _is_held(
     partitions: Sequence[FetchedPartition],
-    judged: Mapping[PartitionKey, Judged],
+    classified: Mapping[PartitionKey, Classified],
     answers: Mapping[PartitionKey, FilledPartition],
 ) -> bool:
     """Whether the client would get nothing that it can go on with."""
     if any(answer.records_bytes for answer in answers.values()):
         return False
     has_news = any(partition.error_code not in (NO_ERROR, OFFSET_OUT_OF_RANGE) for partition in partitions)
-    return not has_news and all(one.verdict is not OutOfRange.STANDS for one in judged.values())
+    return not has_news and all(one.verdict is not OutOfRange.STANDS for one in classified.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tiersidecar.formats.wire.cursor import Replacement
 from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
 from tiersidecar.formats.wire.fetch_responses import FetchedPartition, FetchResponse
-from tiersidecar.services.gateway.out_of_range import Judged
+from tiersidecar.services.gateway.out_of_range import Classified
 
 
 class FetchSession:
@@ -40,11 +40,11 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What is to be filled if the broker's answer is ``answered``: ``judged`` at ``since_s``, for what was ``asked``."""
+    """What is to be filled if the broker's answer is ``answered``: ``classified`` at ``since_s``, for what was ``asked``."""
 
     answered: Answered
     asked: Mapping[PartitionKey, FetchPartition]
-    judged: Mapping[PartitionKey, Judged]
+    classified: Mapping[PartitionKey, Classified]
     since_s: float
 
 

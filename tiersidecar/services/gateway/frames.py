@@ -16,7 +16,7 @@ from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
 
 @dataclass(slots=True)
 class Needs:
-    """The frame cannot be judged before this many bytes of it are there."""
+    """The frame cannot be classified before this many bytes of it are there."""
 
     total_bytes: int
 
@@ -57,8 +57,8 @@ WAITS = Waits()
 
 
 class Frames:
-    """``begin`` judges the frame that begins in its argument, which has a byte at least and which it may change; ``forward``
-    has what passes.  Both are done with the bytes when they return.
+    """``begin`` classifies the frame that begins in its argument, which has a byte at least and which it may change;
+    ``forward`` has what passes.  Both are done with the bytes when they return.
 
     ``kept_bytes`` wait for more of their frame, or for the owner; ``unfinished_bytes`` is how long the frame under way is at
     least, 0 between frames; ``ended`` counts frames.
@@ -68,7 +68,7 @@ class Frames:
         self._begin, self._forward = begin, forward
         self._kept = memoryview(
             b""
-        )  # the beginning of a frame that cannot be judged yet, or all that came while waiting
+        )  # the beginning of a frame that is not classified yet, or all that came while waiting
         self._wanted = 0  # of the kept bytes
         self._under_way: Passes | Looks | Takes | None = None
         self._left = 0  # of what is under way

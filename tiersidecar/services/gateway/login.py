@@ -1,7 +1,8 @@
 """Where a connection's SASL login stands, by what the broker has answered (``SaslServerAuthenticator``; KIP-43, 152, 368).
 
 The client says what it wants; only an answer of the broker's changes the state.  While one of these requests has no answer,
-nothing else of the connection goes to the broker (they are ``alone``): whenever a frame is judged, both are in the same state.
+nothing else of the connection goes to the broker (they are ``alone``): whenever a frame is looked at, both are in the same
+state.
 """
 
 from __future__ import annotations

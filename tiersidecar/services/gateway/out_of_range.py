@@ -20,7 +20,7 @@ from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Momen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Classified:
     """``bounds`` and ``offsets`` are there for what is to be filled."""
 
     verdict: OutOfRange
@@ -44,11 +44,11 @@ class _Known:
     since_s: float
 
 
-STANDS, RETRY = Judged(verdict=OutOfRange.STANDS), Judged(verdict=OutOfRange.RETRY)
+STANDS, RETRY = Classified(verdict=OutOfRange.STANDS), Classified(verdict=OutOfRange.RETRY)
 
 
 class OutOfRangeClassifier:
-    """Gathers both tiers' borders and lets ``decide`` judge."""
+    """Gathers both tiers' borders and lets ``decide`` classify."""
 
     def __init__(
         self,
@@ -69,30 +69,30 @@ class OutOfRangeClassifier:
         """What is known now, for what is asked now."""
         return self._tiered.now()
 
-    def is_still_of(self, judged: Mapping[PartitionKey, Judged], asker: Asker = ANYBODY) -> bool:
-        """Whether names are still of the topics that were judged: what is asked for by its id always is."""
-        return all(self._is_same(key, one, asker) for key, one in judged.items() if isinstance(key[0], str))
+    def is_still_of(self, classified: Mapping[PartitionKey, Classified], asker: Asker = ANYBODY) -> bool:
+        """Whether names are still of the topics that were classified: what is asked for by its id always is."""
+        return all(self._is_same(key, one, asker) for key, one in classified.items() if isinstance(key[0], str))
 
-    def _is_same(self, key: PartitionKey, judged: Judged, asker: Asker) -> bool:
+    def _is_same(self, key: PartitionKey, classified: Classified, asker: Asker) -> bool:
         try:
             view = self._tiered.find(*key, asker)
         except MetadataNotReadyError:
-            return judged.partition is None
-        return judged.partition is None or (view is not None and view.topic_id_partition == judged.partition)
+            return classified.partition is None
+        return classified.partition is None or (view is not None and view.topic_id_partition == classified.partition)
 
-    def judge_at_once(
+    def classify_at_once(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
-    ) -> dict[PartitionKey, Judged] | None:
+    ) -> dict[PartitionKey, Classified] | None:
         """Each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
-        judged = dict[PartitionKey, Judged]()
+        classified = dict[PartitionKey, Classified]()
         for key, wanted in asked.items():
             found = self._remembered(key, wanted.fetch_offset, asker)
             if found is None:
                 return None
-            judged[key] = found
-        return judged
+            classified[key] = found
+        return classified
 
-    def _remembered(self, key: PartitionKey, offset: int, asker: Asker) -> Judged | None:
+    def _remembered(self, key: PartitionKey, offset: int, asker: Asker) -> Classified | None:
         try:
             view = self._tiered.find(*key, asker)
             partition = None if view is None else view.topic_id_partition
@@ -110,50 +110,50 @@ class OutOfRangeClassifier:
         offsets = self._offsets.remembered(partition)
         if offsets is None or decide_out_of_range(offset, _tiers(known, offsets)) is not OutOfRange.FILL:
             return None
-        return Judged(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
+        return Classified(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
 
-    async def judge(
+    async def classify(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
-    ) -> dict[PartitionKey, Judged]:
+    ) -> dict[PartitionKey, Classified]:
         """Each partition of ``asked``, for its fetch offset."""
-        judged, views = dict[PartitionKey, Judged](), dict[PartitionKey, TieredView]()
+        classified, views = dict[PartitionKey, Classified](), dict[PartitionKey, TieredView]()
         for key in asked:
             try:
                 view = self._tiered.find(*key, asker)
             except MetadataNotReadyError:
-                judged[key] = RETRY
+                classified[key] = RETRY
             else:
                 if view is None:
-                    judged[key] = STANDS
+                    classified[key] = STANDS
                 else:
                     views[key] = view
         offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()])
-        judged |= await self._judge_all(asked, views, offsets)
+        classified |= await self._classify_all(asked, views, offsets)
         # What was remembered is good enough to fill by, but not to send a client away.
-        doubtful = {key: views[key] for key in views if judged[key].verdict is not OutOfRange.FILL}
+        doubtful = {key: views[key] for key in views if classified[key].verdict is not OutOfRange.FILL}
         if doubtful:
             offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
             # After the offsets: what a broker has deleted before it told them was pinned before.
             pinned = frozenset([key for key, view in doubtful.items() if await self._is_pending(view)])
-            judged |= await self._judge_all(asked, doubtful, offsets, pinned=pinned)
-        return judged
+            classified |= await self._classify_all(asked, doubtful, offsets, pinned=pinned)
+        return classified
 
     async def _is_pending(self, view: TieredView) -> bool:
         return await self._pending.is_pending(view.topic_id_partition)
 
-    async def _judge_all(
+    async def _classify_all(
         self,
         asked: Mapping[PartitionKey, FetchPartition],
         views: Mapping[PartitionKey, TieredView],
         offsets: Mapping[TopicIdPartition, BrokerOffsets],
         *,
         pinned: frozenset[PartitionKey] | None = None,
-    ) -> dict[PartitionKey, Judged]:
+    ) -> dict[PartitionKey, Classified]:
         """``pinned`` are those of which a copy is pending, for the last word; None: by what is known."""
         keys: Sequence[PartitionKey] = list(views)
         found = await asyncio.gather(
             *(
-                self._judge_one(
+                self._classify_one(
                     asked[key].fetch_offset,
                     views[key],
                     offsets.get(views[key].topic_id_partition),
@@ -164,9 +164,9 @@ class OutOfRangeClassifier:
         )
         return dict(zip(keys, found, strict=True))
 
-    async def _judge_one(
+    async def _classify_one(
         self, offset: int, view: TieredView, offsets: BrokerOffsets | None, *, is_copy_pending: bool | None
-    ) -> Judged:
+    ) -> Classified:
         if offsets is None:
             return RETRY
         partition = view.topic_id_partition
@@ -187,7 +187,7 @@ class OutOfRangeClassifier:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[partition] = known
-        return Judged(verdict=verdict, partition=partition, bounds=bounds, offsets=offsets)
+        return Classified(verdict=verdict, partition=partition, bounds=bounds, offsets=offsets)
 
 
 def _tiers(known: _Known, offsets: BrokerOffsets, *, is_copy_pending: bool = False) -> TiersView:

@@ -118,7 +118,7 @@ class DeletedRecords:
         topic_id = Uuid(topic) if isinstance(topic, bytes) else self._tiered.topic_id(topic)
         return topic_id is not None and offset < self._state.highest_start(topic_id, partition)
 
-    def judge(
+    def classify(
         self, key: PartitionKey, offset: int, records: memoryview, asker: Asker = ANYBODY
     ) -> FilledPartition | None:
         """What a client gets instead of ``records``, asked for from ``offset`` on; None: they are his.
