@@ -99,7 +99,7 @@ async def open_copy_journal(state_dir: Path, *, blocking: Blocking) -> AsyncIter
 
 
 def _read(path: Path) -> dict[Uuid, None]:
-    """What was begun and not ended; a line that cannot be read counts for nothing, and so does a file."""
+    """Return what was begun and not ended; a line that cannot be read counts for nothing, and so does a file."""
     begun: dict[Uuid, None] = {}
     try:
         lines = path.read_text(encoding="ascii", errors="replace").splitlines()

@@ -33,7 +33,7 @@ class InternalTopic:
 
     @property
     def all_settings(self) -> dict[str, str]:
-        """What it is created with."""
+        """Return what it is created with."""
         return {**self.settings, "min.insync.replicas": str(self.min_insync_replicas)}
 
 

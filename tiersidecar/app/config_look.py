@@ -127,7 +127,7 @@ class _Look:
     # -- the broker
 
     async def broker(self, broker: KafkaBroker) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         servers = bootstrap_servers(self._config.broker)
         try:
             described = await broker.describe_cluster()
@@ -267,7 +267,7 @@ class _Look:
     # -- the store
 
     async def store(self, store: Store) -> bool:
-        """Whether it can be read and written; an object of its own is written, read, listed and removed."""
+        """Return whether it can be read and written; an object of its own is written, read, listed and removed."""
         name, prefix = store.description, self._config.store.key_prefix
         try:
             await probe_store(store, ids=self.ids, prefix=prefix)

@@ -139,7 +139,7 @@ class _OptionalPushdown:
 
 
 def parse_options(options: Mapping[str, str]) -> tuple[ReadOptions, ConfigSource]:
-    """What to read, and where from.
+    """Return what to read, and where from.
 
     Raises:
         ConfigError: with every fault, each naming its option.

@@ -41,7 +41,7 @@ class ConfigSource:
 
 
 def takes_option(name: str) -> bool:
-    """Whether the option says where the configuration is, or is a part of it."""
+    """Return whether the option says where the configuration is, or is a part of it."""
     name = name.lower()
     return name in (CONFIG_OPTION, _BOOTSTRAP, *_TOPICS) or name.startswith(_SECTIONS)
 

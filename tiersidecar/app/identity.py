@@ -46,7 +46,7 @@ class Identity:
 
 
 def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
-    """What all log dirs agree on.
+    """Return what all log dirs agree on.
 
     Raises:
         WrongClusterError: they do not.

@@ -179,7 +179,7 @@ class MountClaims:
             await self._shelf.put(replace(cluster, cluster_id=self.ours))
 
     async def _sign_of_life(self, cluster_id: str, topic_ids: tuple[Uuid, ...]) -> str:
-        """Why the cluster seems to live, for people; empty where nothing shows it."""
+        """Return why the cluster seems to live, for people; empty where nothing shows it."""
         since_ms = self.clock.now_ms() - int(LIVES_S * 1000)
         cluster = await self._shelf.latest(cluster_id)
         newest_ms = max(

@@ -209,7 +209,7 @@ def _number(document: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def _integer(value: object, name: str, most: int) -> int:
-    """What Kafka has as an int16, int32 or int64 that is not negative."""
+    """Return what Kafka has as an int16, int32 or int64 that is not negative."""
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{name} {json.dumps(value)} is no integer from 0 to {most}")
     return value

@@ -42,7 +42,7 @@ def rows_of(found: Findings) -> list[dict[str, Any]]:
 
 
 def notes_of(found: Findings) -> list[str]:
-    """What people must know before they go by the plan."""
+    """Return what people must know before they go by the plan."""
     partitions = [one for several in found.partitions.values() for one in several]
     return [*_of_settings(found), *_of_partitions(partitions), *_of_others(found)]
 

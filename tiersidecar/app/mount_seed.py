@@ -64,7 +64,7 @@ class Seed:
 
     @property
     def steps(self) -> list[str]:
-        """What is done, for people."""
+        """Return what is done, for people."""
         found = []
         if new := self.partitions - self.present:
             dirs = ", ".join(self.node.log_dirs)

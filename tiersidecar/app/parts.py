@@ -66,7 +66,7 @@ class Opened:
 
     @property
     def edges(self) -> Edges:
-        """What every lane takes of the process."""
+        """Return what every lane takes of the process."""
         return Edges(
             clock=self.clock,
             trash_clock=self.trash_clock,

@@ -119,7 +119,7 @@ async def _events(config: Config, begin: Cut, end: Cut) -> AsyncIterator[Sequenc
 
 
 async def _unread(consumer: AIOKafkaConsumer, wanted: dict[TopicPartition, int]) -> bool:
-    """Whether anything is left; what has been read to its end is asked for no more."""
+    """Return whether anything is left; what has been read to its end is asked for no more."""
     left = {partition for partition, stop in wanted.items() if await consumer.position(partition) < stop}
     if done := wanted.keys() - left:
         consumer.pause(*done)

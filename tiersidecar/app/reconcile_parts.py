@@ -47,7 +47,7 @@ async def read_owners(store: Store, key_prefix: str) -> dict[str, str]:
 
 
 async def read_former_look(store: FetchRange, config: Config, cluster_id: str) -> FormerLook | None:
-    """What the last run that put its report saw of this cluster's metadata topic."""
+    """Return what the last run that put its report saw of this cluster's metadata topic."""
     try:
         summary = json.loads(await store.fetch_object(f"{config.store.key_prefix}{LATEST_REPORT}"))
         known = (cluster_id, config.remote_log_metadata_topic_name)

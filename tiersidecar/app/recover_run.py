@@ -75,7 +75,7 @@ class Recoverer:
         self._event_turn = asyncio.Semaphore(_EVENTS_AT_ONCE)
 
     async def plan(self) -> RecoverReport:
-        """What there is to do; changes nothing.
+        """Return what there is to do; changes nothing.
 
         Raises:
             StoreError: the store is away.
@@ -293,7 +293,7 @@ class _Look:
         )
 
     def _is_known(self, cluster_id: str | None) -> bool:
-        """Whether it is this cluster, or one whose topics it has taken over."""
+        """Return whether it is this cluster, or one whose topics it has taken over."""
         former = () if self._former is None else (self._former.cluster_id, *self._former.earlier)
         return cluster_id in (self._cluster_id, *former)
 
@@ -394,7 +394,7 @@ def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
 
 
 def _is_readable(segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether its custom metadata tell where its objects are: those of another plugin do not."""
+    """Return whether its custom metadata tell where its objects are: those of another plugin do not."""
     try:
         recorded_keys(segment, "")
     except CorruptDataError:

@@ -78,7 +78,7 @@ class RecopyDesk:
         return self._standing(wanted)
 
     async def why_unrecoverable(self, request: RecopyRequest) -> str:
-        """What all replicas' sidecars say; "" while one may still do it."""
+        """Return what all replicas' sidecars say; "" while one may still do it."""
         replicas = await self._replicas_of(request.topic_id_partition)
         if not replicas <= request.declined.keys():
             return ""
@@ -130,7 +130,7 @@ class RecopyDesk:
 
 
 def counts(outcomes: Iterable[RecopyOutcome]) -> dict[str, int]:
-    """How many there are of each."""
+    """Return how many there are of each."""
     found: defaultdict[str, int] = defaultdict(int)
     for one in outcomes:
         found[one.outcome.value] += 1

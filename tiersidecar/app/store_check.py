@@ -67,7 +67,7 @@ class StoreCheck:
 
     @property
     def tiered_bytes_per_hour(self) -> int:
-        """What may be tiered: each byte goes up once and is read back once, and the configured rate is not exceeded."""
+        """Return what may be tiered: each byte goes up once and is read back once, and the configured rate is not exceeded."""
         up, down = max(self.upload_bytes_per_s.values()), max(self.read_bytes_per_s.values())
         bytes_per_s = 1 / (1 / up + 1 / down)
         return int(min(bytes_per_s, self.max_bytes_per_s or bytes_per_s) * _HOUR_S)

@@ -117,7 +117,7 @@ async def _found(session: Session, target: Target) -> tuple[list[Segments], list
 
 
 def _is_tiered(session: Session, topic_id_partition: TopicIdPartition) -> bool:
-    """Whether it is, or once was: what is remote of a detached topic stays."""
+    """Return whether it is, or once was: what is remote of a detached topic stays."""
     return (
         session.policy(topic_id_partition.topic, topic_id_partition.topic_id) is not None
         or session.topic_state(topic_id_partition.topic_id) is not None

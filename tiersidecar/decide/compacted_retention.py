@@ -50,7 +50,7 @@ class AgedSegment:
 
 
 def reason_to_keep_locally(policy: CleanupPolicy, segment: AgedSegment, cleaner_offset: Offset | None) -> str:
-    """Why the broker's copy stays; "": it may go."""
+    """Return why the broker's copy stays; "": it may go."""
     if not segment.is_copied:
         return "it is not in the remote tier"
     if not segment.is_past_local_retention:
@@ -61,7 +61,7 @@ def reason_to_keep_locally(policy: CleanupPolicy, segment: AgedSegment, cleaner_
 
 
 def reason_to_keep_remotely(policy: CleanupPolicy, segment: AgedSegment) -> str:
-    """Why the remote segment stays; "": it may go."""
+    """Return why the remote segment stays; "": it may go."""
     if policy is CleanupPolicy.COMPACT:
         return "cleanup.policy=compact: no record goes for its age or size"
     return "" if segment.is_past_total_retention else "total retention keeps it"

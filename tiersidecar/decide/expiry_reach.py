@@ -93,7 +93,7 @@ class _Walk:
                 return
 
     def _over_remote(self, standing: Standing) -> bool:
-        """Whether the walk goes on."""
+        """Return whether the walk goes on."""
         if not standing.is_valid:
             self._pass_partly_valid(standing)
             return True
@@ -110,7 +110,7 @@ class _Walk:
             self.offset = standing.served_end + 1
 
     def _over_local(self, part: LocalPart) -> bool:
-        """What was never copied, and is past total retention all the same (U8, S-052): whether the walk goes on."""
+        """Return what was never copied, and is past total retention all the same (U8, S-052): whether the walk goes on."""
         if self._may_go(part.segment) and self._breach(self.view.is_local_expired(part.segment), part.weight_bytes):
             self.offset = max(self.offset, part.stop_offset)
             self.local.append(part)
@@ -180,7 +180,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without(start: int, stop: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of [``start``, ``stop``) lies in none of ``spans``, which ascend."""
+    """Return what of [``start``, ``stop``) lies in none of ``spans``, which ascend."""
     left: list[tuple[int, int]] = []
     index = bisect_right(spans, start, key=lambda span: span[1])
     while start < stop and index < len(spans) and spans[index][0] < stop:

@@ -27,7 +27,7 @@ _CLOCK_TOLERANCE_MS = 5 * 60_000
 
 
 def reason_to_doubt_clock(first: ClockReading, now: ClockReading) -> str:
-    """Why the wall clock is not to be believed: since the process read it first it went otherwise than time itself."""
+    """Return why the wall clock is not to be believed: since the process read it first it went otherwise than time itself."""
     jump_ms = (now.wall_ms - first.wall_ms) - int((now.monotonic_s - first.monotonic_s) * 1000)
     if abs(jump_ms) <= _CLOCK_TOLERANCE_MS:
         return ""
@@ -36,7 +36,7 @@ def reason_to_doubt_clock(first: ClockReading, now: ClockReading) -> str:
 
 
 def reason_to_stop(view: ExpiryView, found: Sequence[Standing]) -> str:
-    """Why nothing at all may expire now; empty when it may."""
+    """Return why nothing at all may expire now; empty when it may."""
     if found and not view.lineage:
         return "no leader epoch of the partition is known"
     return (
@@ -71,7 +71,7 @@ def _reason_if_log_fell_short(view: ExpiryView, found: Sequence[Standing]) -> st
 
 
 def _reason_if_trimmed(view: ExpiryView, remote_stop: int) -> str:
-    """What was trimmed was remote: where it is not in the metadata any more, these are not whole."""
+    """Return what was trimmed was remote: where it is not in the metadata any more, these are not whole."""
     if view.held_offset <= max(remote_stop, view.remote_log_start_offset):
         return ""
     return (

@@ -93,7 +93,7 @@ class ExpiryView:
             raise ValueError(f"retention of {self.policy.retention_ms} ms, {self.policy.retention_bytes} bytes")
 
     def is_expired(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether ``segment`` is past ``retention.ms`` by its own time; never where there is no such limit (S-058)."""
+        """Return whether ``segment`` is past ``retention.ms`` by its own time; never where there is no such limit (S-058)."""
         return self.is_past_retention(time_anchor_ms(segment, self.now_ms))
 
     def is_local_expired(self, segment: LocalSegment) -> bool:
@@ -101,7 +101,7 @@ class ExpiryView:
         return self.is_past_retention(local_time_ms(segment, self.now_ms))
 
     def is_past_retention(self, timestamp_ms: int) -> bool:
-        """Whether a record of that time is past ``retention.ms``."""
+        """Return whether a record of that time is past ``retention.ms``."""
         if self.policy.retention_ms == UNLIMITED:
             return False
         cleanup_until_ms = self.now_ms - self.policy.retention_ms

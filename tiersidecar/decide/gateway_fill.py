@@ -71,7 +71,7 @@ def decide_grants(limits: Sequence[int], max_bytes: int, local_bytes: int) -> tu
 
 
 def decide_returned(sizes: Sequence[int], grants: Sequence[int], local_bytes: int) -> tuple[bool, ...]:
-    """Which of the fills, of ``sizes`` bytes, go into the response.
+    """Return which of the fills, of ``sizes`` bytes, go into the response.
 
     A first batch may be larger than its grant, so that a consumer gets past it, but only if nothing else is returned before
     it (KIP-74).

@@ -32,7 +32,7 @@ class KnownOfPartition:
 
 
 def reason_log_lost(known: KnownOfPartition) -> str:
-    """What is proven to be lost, for people; empty where nothing is."""
+    """Return what is proven to be lost, for people; empty where nothing is."""
     if known.has_segments and known.was_claimed and not known.has_record and not known.state_loss_accepted:
         return (
             "segments of it are remote, but the state topic has no record of it: the topic lost what users deleted, where the "

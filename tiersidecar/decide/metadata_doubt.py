@@ -37,12 +37,12 @@ class MetadataFacts:
 
 
 def metadata_doubt(facts: MetadataFacts) -> str:
-    """Why the events may not be all, or not this cluster's; "" if nothing says so."""
+    """Return why the events may not be all, or not this cluster's; "" if nothing says so."""
     return doubt_of_topic(facts) or doubt_of_events(facts)
 
 
 def doubt_of_topic(facts: MetadataFacts) -> str:
-    """Why the topic does not hold all events that were ever written; "" if nothing says so."""
+    """Return why the topic does not hold all events that were ever written; "" if nothing says so."""
     if any(facts.begin.values()):
         return f"{facts.topic} does not begin at offset 0: events are lost"
     former = facts.former
@@ -60,7 +60,7 @@ def doubt_of_topic(facts: MetadataFacts) -> str:
 
 
 def doubt_of_events(facts: MetadataFacts) -> str:
-    """Why the events are not this cluster's; "" if nothing says so."""
+    """Return why the events are not this cluster's; "" if nothing says so."""
     if facts.foreign_segment_count and not facts.segment_count:
         return (
             f"all {facts.foreign_segment_count} segments that {facts.topic} names are of topics that this cluster does not "

@@ -80,7 +80,7 @@ def decide_settings(wanted: Iterable[Setting], found: Mapping[str, str | None]) 
 
 
 def sight_of(found: Mapping[str, str | None]) -> Sight:
-    """What the broker's metadata manager reads; ``found`` as in :func:`decide_settings`.
+    """Return what the broker's metadata manager reads; ``found`` as in :func:`decide_settings`.
 
     An address alone proves nothing: operators of tiered clusters write their own there, and a broker hides which.
     """

@@ -25,7 +25,7 @@ class TokenBucket:
     _at_s: float | None = None
 
     def take(self, wanted_bytes: int, now_s: float) -> int:
-        """How many of ``wanted_bytes`` may go now, already deducted; 0: none before :meth:`wait_s`."""
+        """Return how many of ``wanted_bytes`` may go now, already deducted; 0: none before :meth:`wait_s`."""
         rate = self.bytes_per_s
         if rate is None:
             return wanted_bytes

@@ -85,7 +85,7 @@ def decide_pin(view: PinView) -> PinPlan:
 
 
 def is_cut_off(pin: Pin, local: LocalPartition) -> bool:
-    """Whether the partition's history no longer has what the pin holds.
+    """Return whether the partition's history no longer has what the pin holds.
 
     A truncation makes the segment that it falls into the active one, so that an active segment at or below the pin shows
     it; so does a sealed one of the same base with another end; so do epochs that contradict.

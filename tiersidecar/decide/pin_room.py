@@ -46,14 +46,14 @@ def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
 
 
 def has_moved(pin: Pin, local: LocalPartition | None) -> bool:
-    """Whether the broker has the segment in another log dir than the pin's: there it is pinned anew."""
+    """Return whether the broker has the segment in another log dir than the pin's: there it is pinned anew."""
     if local is None or pin.log_dir == local.log_dir:
         return False
     return local.segments[0].base_offset <= pin.base_offset < local.segments[-1].base_offset
 
 
 def is_given_up(pin: Pin, remote_log_start_offset: int) -> bool:
-    """Whether nobody has a right to the data any more: it lies wholly below the remote log start.
+    """Return whether nobody has a right to the data any more: it lies wholly below the remote log start.
 
     Its age is no matter here.  What is past its total retention is given up by the leader's expiry, which says so by that
     start, and stops where a clock or a retention is not to be believed: the pin may be the only copy.

@@ -40,7 +40,7 @@ def may_be_unwritten(view: LeaderView, local: LocalPartition) -> LeaderEpoch | N
 
 
 def reason_to_doubt_directory(view: LeaderView, local: LocalPartition, unwritten: UnwrittenEpoch | None = None) -> str:
-    """Why ``local`` is not taken for the log of the leader that ``view`` names; empty where it is proven.
+    """Return why ``local`` is not taken for the log of the leader that ``view`` names; empty where it is proven.
 
     Right after an election the file may not have the epoch yet, and an answer of the broker be older than the file.
     """
@@ -66,7 +66,7 @@ _FAULTS_NAMED = 3
 
 
 def reason_unseen(faults: Mapping[str, str]) -> str:
-    """Why a led partition is not tiered at all; ``faults`` are those of the log dirs."""
+    """Return why a led partition is not tiered at all; ``faults`` are those of the log dirs."""
     named = sorted(faults)[:_FAULTS_NAMED]
     more = f" and {len(faults) - len(named)} others" if len(faults) > len(named) else ""
     faulty = f", unless in what cannot be read: {', '.join(named)}{more}" if faults else ""

@@ -50,7 +50,7 @@ class LocalLog:
 
 
 def judge_words(proposal: DeleteProposal, *, cluster_id: str, age_ms: int) -> Verdict | None:
-    """What the proposal itself says against it; None: the broker is to be asked."""
+    """Return what the proposal itself says against it; None: the broker is to be asked."""
     if proposal.cluster_id != cluster_id:
         return _refused(f"it is of cluster {proposal.cluster_id}, this one is {cluster_id}")
     if age_ms > MAX_AGE_MS:
@@ -72,7 +72,7 @@ def judge_place(
     is_tiered: bool | None,
     age_ms: int,
 ) -> Verdict | None:
-    """Whether it is ours to decide; None: it is.
+    """Return whether it is ours to decide; None: it is.
 
     ``view`` is what the broker says now of the partition by its name, None where there is none.  ``is_tiered`` is None while
     nobody has looked at the partition here yet.
@@ -128,7 +128,7 @@ def places_for(groups: Sequence[Hashable], most: int) -> set[int]:
 
 
 def _not_yet(reason: str, age_ms: int) -> Verdict:
-    """What was not heard of for so long is not true, and may not keep a place that others need."""
+    """Return what was not heard of for so long is not true, and may not keep a place that others need."""
     return _refused(reason) if age_ms > NEWS_MS else Verdict(outcome=Outcome.LATER, reason=reason)
 
 

@@ -88,7 +88,7 @@ class Finding:
 
     @property
     def action(self) -> Action:
-        """What the report proposes."""
+        """Return what the report proposes."""
         return ACTIONS[self.kind]
 
 

@@ -106,7 +106,7 @@ class RepairView:
 
 
 def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
-    """Why nothing of the report is repaired; "" if it may be."""
+    """Return why nothing of the report is repaired; "" if it may be."""
     if facts.schema_version != REPORT_SCHEMA_VERSION:
         return f"the report has schema version {facts.schema_version}, this program knows {REPORT_SCHEMA_VERSION}: make it anew"
     if facts.cluster_id != facts.this_cluster_id:
@@ -230,5 +230,5 @@ def _name(state: State | None) -> str:
 
 
 def is_repairable(kind: FindingKind) -> bool:
-    """Whether repair has anything to look at."""
+    """Return whether repair has anything to look at."""
     return ACTIONS[kind] in {Action.DELETE_OBJECT, Action.DELETE_SEGMENT, Action.RECOPY}

@@ -81,7 +81,7 @@ class SegmentRow:
 
 
 def needs_manifest(row: SegmentRow) -> bool:
-    """Whether the manifest is worth a request: of a live segment, and listed."""
+    """Return whether the manifest is worth a request: of a live segment, and listed."""
     return row.is_live and row.is_topic_known and MANIFEST in row.objects
 
 

@@ -77,7 +77,7 @@ def decide_recopy(view: RecopyView) -> RecopyStep:
 
 
 def without(wanted: ByteRange, held: Iterable[ByteRange]) -> list[ByteRange]:
-    """What of ``wanted`` is in none of ``held``, ascending."""
+    """Return what of ``wanted`` is in none of ``held``, ascending."""
     holes, start = [], wanted.start
     for span in sorted(held, key=lambda one: one.start):
         if span.stop <= start or span.start >= wanted.stop:

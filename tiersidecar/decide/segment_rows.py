@@ -96,12 +96,12 @@ def _is_shown(segment: RemoteLogSegmentMetadata) -> bool:
 
 
 def _is_same_log(view: PartitionView, segment: RemoteLogSegmentMetadata) -> bool:
-    """What a deposed leader copied holds other records than the local segment of these offsets."""
+    """Return what a deposed leader copied holds other records than the local segment of these offsets."""
     return segment.is_within(view.expiry.lineage)
 
 
 def _given_up(view: PartitionView) -> frozenset[object]:
-    """What was decided to go, and that is durable: until then it is read as before."""
+    """Return what was decided to go, and that is durable: until then it is read as before."""
     going = (*view.plan.expired, *view.plan.trash.waiting)
     return frozenset(one.metadata.remote_log_segment_id.uuid for one in going if _is_said(view.expiry, one.metadata))
 

@@ -146,7 +146,7 @@ def decide_disable(
 
 
 def restored_retention(former: Mapping[str, str | None], cluster: Mapping[str, str | None], name: str) -> int:
-    """What ``name`` is once ``former`` is restored; -1 without limit."""
+    """Return what ``name`` is once ``former`` is restored; -1 without limit."""
     if name not in former:
         return UNLIMITED
     value = former[name]
@@ -156,7 +156,7 @@ def restored_retention(former: Mapping[str, str | None], cluster: Mapping[str, s
 def parts_of_history(
     segments: Iterable[RemoteLogSegmentMetadata], epoch_ends: Mapping[int, int]
 ) -> tuple[RemotePart, ...]:
-    """What finished segments have of the log, ascending, of equal starts the longest first.
+    """Return what finished segments have of the log, ascending, of equal starts the longest first.
 
     ``epoch_ends`` are the leader's word where its log ends each of their epochs (exclusive): what lies beyond, and all of an
     epoch that it does not name, is of a history that an unclean election ended.
@@ -197,7 +197,7 @@ def copied_bytes(parts: Sequence[RemotePart], start_offset: int, stop_offset: in
 
 
 def cluster_retention(broker_configs: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What topics without overrides take from a broker's settings, by the topic's names for it."""
+    """Return what topics without overrides take from a broker's settings, by the topic's names for it."""
     by_unit = (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
     found = ((int(text), factor) for name, factor in by_unit if (text := broker_configs.get(name)) not in (None, ""))
     value, factor = next(found, (UNLIMITED, 1))
@@ -247,7 +247,7 @@ def _refused_if_more_local_than_total(plan: SwitchPlan) -> SwitchPlan:
 
 
 def _loss(facts: PartitionFacts, former: Mapping[str, str | None], cluster: Mapping[str, str | None]) -> str:
-    """What the restored retention would delete although it is not remote; empty when nothing."""
+    """Return what the restored retention would delete although it is not remote; empty when nothing."""
     if facts.copied_stop >= facts.high_watermark:
         return ""
     first_local_only = max(facts.copied_stop, facts.log_start_offset)

@@ -23,7 +23,7 @@ class Absence:
 def observe_absences(
     known: Mapping[Uuid, Absence], answers: Mapping[Uuid, str | None], now_s: float
 ) -> dict[Uuid, Absence]:
-    """What is known after ``answers``: a topic that was not denied this time, or not asked for, begins anew."""
+    """Return what is known after ``answers``: a topic that was not denied this time, or not asked for, begins anew."""
     return {
         topic_id: replace(known.get(topic_id, Absence(first_s=now_s, last_s=now_s)), last_s=now_s)
         for topic_id, answer in answers.items()
@@ -51,7 +51,7 @@ def observe_remains(known: Remains | None, seen: Remains, *, grace_s: float) -> 
 
 
 def is_at_rest(remains: Remains, *, grace_s: float) -> bool:
-    """Whether nobody is deleting it: one that began before us says so with each segment."""
+    """Return whether nobody is deleting it: one that began before us says so with each segment."""
     return not remains.segments or remains.rested_s >= grace_s
 
 

@@ -79,7 +79,7 @@ def decide_unseen(
 
 
 def reason_not_to_tier(configs: Mapping[str, str | None]) -> str:
-    """Why a topic with these broker settings cannot be tiered at all; empty when it can."""
+    """Return why a topic with these broker settings cannot be tiered at all; empty when it can."""
     if _is_true(configs.get("remote.storage.enable")):
         return (
             "remote.storage.enable is true, so the broker tiers it itself; two writers would each delete what the other "
@@ -91,7 +91,7 @@ def reason_not_to_tier(configs: Mapping[str, str | None]) -> str:
 
 
 def reason_not_to_store(topic: str, max_name_bytes: int | None) -> str:
-    """Why the store can hold no object of the topic; empty when it can.
+    """Return why the store can hold no object of the topic; empty when it can.
 
     ``max_name_bytes`` is the longest part of a key between slashes that it takes, None where there is no such limit.  The
     longest part is ``<topic>-<topic id>``.
@@ -106,7 +106,7 @@ def reason_not_to_store(topic: str, max_name_bytes: int | None) -> str:
 
 
 def reason_not_to_trim(policy: TopicPolicy, configs: Mapping[str, str | None]) -> str:
-    """Why nothing of a topic may be trimmed; empty when its broker settings fit the strict mode.
+    """Return why nothing of a topic may be trimmed; empty when its broker settings fit the strict mode.
 
     In strict mode only the sidecar deletes, so the broker's own retention must be without limit: otherwise it would
     delete segments that are not copied yet.

@@ -30,7 +30,7 @@ class TrashTime:
         return max(self.now_ms, self.seen_ms)
 
     def is_due(self, entry: TrashEntry) -> bool:
-        """Whether it may be carried out.  What an operator purged waits for no clock."""
+        """Return whether it may be carried out.  What an operator purged waits for no clock."""
         return entry.is_purged or (not self.doubt and self.now_ms >= self.due_ms(entry))
 
     def overdue_ms(self, entry: TrashEntry) -> int:
@@ -54,7 +54,7 @@ _MOST_TIMES = 64
 
 
 def seen_at_start(known: SeenTime | None, now_ms: int) -> SeenTime:
-    """What counts from ``now_ms`` on, after ``known``.  Where nothing is known no time before was seen."""
+    """Return what counts from ``now_ms`` on, after ``known``.  Where nothing is known no time before was seen."""
     if known is None:
         return SeenTime(until_ms=now_ms, unseen=(UnseenTime(from_ms=0, to_ms=now_ms),))
     unseen = list(known.unseen)
@@ -74,7 +74,7 @@ def seen_by_heir(former: SeenTime | None, now_ms: int) -> SeenTime:
 
 
 def seen_by_next(own: SeenTime, former: SeenTime | None) -> SeenTime:
-    """What counts for a process that has seen ``own``, once it holds its broker's lease after ``former``.
+    """Return what counts for a process that has seen ``own``, once it holds its broker's lease after ``former``.
 
     Two processes beside one broker have two clocks.  What was decided by one that was behind ours, or did not know, would be
     due too soon: what either has not seen until now does not count.

@@ -167,7 +167,7 @@ def _behind_trash(
 
 
 def counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether a local segment may be given up because of ``segment``."""
+    """Return whether a local segment may be given up because of ``segment``."""
     return (
         segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         and segment.end_offset >= view.log_start_offset

@@ -40,7 +40,7 @@ def parse_uuid(text: str) -> Uuid:
 
 
 def is_acceptable_random_uuid(uuid: Uuid) -> bool:
-    """Whether ``Uuid.randomUuid()`` would hand this id out: not reserved, and its text not beginning with a dash."""
+    """Return whether ``Uuid.randomUuid()`` would hand this id out: not reserved, and its text not beginning with a dash."""
     return uuid not in _RESERVED and not format_uuid(uuid).startswith("-")
 
 

@@ -98,7 +98,7 @@ class NativeSegments:
         return len(self._known)
 
     def __contains__(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether a segment of this id is known, in whatever state."""
+        """Return whether a segment of this id is known, in whatever state."""
         return segment.remote_log_segment_id.uuid in self._known
 
     def listed_in(self, leader_epoch: int) -> list[RemoteLogSegmentMetadata]:

@@ -68,7 +68,7 @@ class GuardStop:
 
 
 def later_stop(known: GuardStop | None, said: GuardStop | None) -> GuardStop | None:
-    """Which of two counts; ``said`` comes later in the topic, and says nothing where it is None."""
+    """Return which of two counts; ``said`` comes later in the topic, and says nothing where it is None."""
     if known is None or said is None:
         return known if said is None else said
     return said if said.order >= known.order else known

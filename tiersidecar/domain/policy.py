@@ -53,7 +53,7 @@ class TrimHolds:
 
     @property
     def needs_list(self) -> bool:
-        """Whether one has to know all groups of the cluster, and not only those named here."""
+        """Return whether one has to know all groups of the cluster, and not only those named here."""
         return self.share or bool(self.groups_pattern)
 
 

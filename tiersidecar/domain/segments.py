@@ -56,7 +56,7 @@ class RemoteLogSegmentMetadata:
         return Offset(self.end_offset + 1)
 
     def is_within(self, lineage: Lineage, log_end_offset: int = NO_LOG_END) -> bool:
-        """Whether this segment is of the history that ``lineage`` tells; ``log_end_offset`` is exclusive.
+        """Return whether this segment is of the history that ``lineage`` tells; ``log_end_offset`` is exclusive.
 
         Without a log end the epochs alone decide: what a client sees of it lags behind after an election.
         """

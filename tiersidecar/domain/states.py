@@ -56,5 +56,5 @@ PARTITION_DELETE_TRANSITIONS: dict[RemotePartitionDeleteState | None, frozenset[
 
 
 def is_valid_transition(source: RemoteLogSegmentState | None, target: RemoteLogSegmentState) -> bool:
-    """Whether a segment may move from ``source`` (None: not yet known) to ``target``; the same state again may."""
+    """Return whether a segment may move from ``source`` (None: not yet known) to ``target``; the same state again may."""
     return target in SEGMENT_TRANSITIONS[source]

@@ -30,15 +30,15 @@ class SaidDelete:
     offset: Offset
 
     def is_within(self, other: SaidDelete) -> bool:
-        """Whether it adds nothing to ``other``, in any history."""
+        """Return whether it adds nothing to ``other``, in any history."""
         return self.leader_epoch <= other.leader_epoch and self.offset <= other.offset
 
     def is_end_of(self, other: SaidDelete) -> bool:
-        """Whether it says of ``other``, or a part of it, that it is final: no new delete."""
+        """Return whether it says of ``other``, or a part of it, that it is final: no new delete."""
         return self.opened_ms == FINAL and self.leader_epoch == other.leader_epoch and self.offset <= other.offset
 
     def is_undone_by(self, other: SaidDelete) -> bool:
-        """Whether ``other``, which was undone, is the same delete, and all of it."""
+        """Return whether ``other``, which was undone, is the same delete, and all of it."""
         is_same = (self.opened_ms, self.leader_epoch) == (other.opened_ms, other.leader_epoch)
         return is_same and self.offset <= other.offset
 

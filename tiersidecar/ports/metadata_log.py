@@ -34,7 +34,7 @@ class MetadataView(Protocol):
     """
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
-        """Whether events up to the end offset seen at assignment have been applied (S-095)."""
+        """Return whether events up to the end offset seen at assignment have been applied (S-095)."""
 
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
@@ -65,7 +65,7 @@ class MetadataView(Protocol):
         """Segments in COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED: few, and found without walking the finished ones."""
 
     def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
-        """How many segments :meth:`list_remote_log_segments` lists (RemoteLogMetadataCount)."""
+        """Return how many segments :meth:`list_remote_log_segments` lists (RemoteLogMetadataCount)."""
 
     def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
         """Sum of ``segment_size_in_bytes`` of listed segments, of one epoch or of all."""
@@ -114,7 +114,7 @@ class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMeta
 
     @property
     def readiness_reason(self) -> str | None:
-        """Why not every assigned partition is ready yet, for people; None when all are."""
+        """Return why not every assigned partition is ready yet, for people; None when all are."""
 
     @property
     def topic_id(self) -> str:

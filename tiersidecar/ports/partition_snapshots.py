@@ -48,7 +48,7 @@ class PartitionSnapshot:
 
 
 def state_with(snapshot: PartitionState, known: PartitionState) -> PartitionState:
-    """What a snapshot's state and that of the topic say together.
+    """Return what a snapshot's state and that of the topic say together.
 
     As if the snapshot came first: what a former leader said counts then, whatever a later one says that never read it.  A topic
     that knows of a later undelete has read the snapshot's deletes, and undone them.
@@ -59,7 +59,7 @@ def state_with(snapshot: PartitionState, known: PartitionState) -> PartitionStat
 
 
 def snapshot_directory(key_prefix: str, owner: TopicIdPartition) -> str:
-    """What the keys of a partition's snapshots begin with."""
+    """Return what the keys of a partition's snapshots begin with."""
     return f"{key_prefix}{SNAPSHOTS}{format_uuid(owner.topic_id)}/{owner.partition}/"
 
 
@@ -67,7 +67,7 @@ class SnapshotShelf(Protocol):
     """Where snapshots are kept."""
 
     async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
-        """Which version is the latest, None where there is none; and the latest snapshot that can be read.
+        """Return which version is the latest, None where there is none; and the latest snapshot that can be read.
 
         Raises:
             StoreError: the store is away.

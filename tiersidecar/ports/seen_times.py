@@ -9,7 +9,7 @@ from tiersidecar.domain.seen_time import SeenTime
 
 class SeenTimes(Protocol):
     async def read(self) -> SeenTime | None:
-        """What former processes kept; None where there is nothing, or nothing that can be read."""
+        """Return what former processes kept; None where there is nothing, or nothing that can be read."""
 
     async def write(self, seen: SeenTime) -> None:
         """Keep it; a crash leaves the former one or this one.

@@ -144,7 +144,7 @@ class PartitionState:
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the start was set back, and no leader has said yet that it knows."""
+        """Return whether the start was set back, and no leader has said yet that it knows."""
         return self.start_generation > (0 if self.seen is None else self.seen.generation)
 
     def hold_in(self, lineage: Lineage) -> Hold | None:
@@ -296,7 +296,7 @@ class StateChanges(Protocol):
 
 class Pauses(Protocol):
     def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
-        """Why ``kind`` stands still for the topic, or, with None, for all topics; empty where it does not.
+        """Return why ``kind`` stands still for the topic, or, with None, for all topics; empty where it does not.
 
         Raises:
             MetadataNotReadyError: the state topic has not been replayed to its end yet.
@@ -367,11 +367,11 @@ class StateLog(CatchUpState, Pauses, Protocol):
 
     @property
     def readiness_reason(self) -> str | None:
-        """Why the topic has not been replayed to its end yet, for people; None when it has."""
+        """Return why the topic has not been replayed to its end yet, for people; None when it has."""
 
     @property
     def halted_reason(self) -> str | None:
-        """Why nothing may be trimmed or deleted on the strength of this topic (weak settings, lost data), else None."""
+        """Return why nothing may be trimmed or deleted on the strength of this topic (weak settings, lost data), else None."""
 
 
 class PauseLog(Pauses, Protocol):

@@ -35,7 +35,7 @@ class RecopyRequest:
     declined: Mapping[BrokerId, str] = field(default_factory=dict)
 
     def is_same(self, other: RecopyRequest) -> bool:
-        """Whether both ask for the same, whenever and whatever was answered."""
+        """Return whether both ask for the same, whenever and whatever was answered."""
         return (self.topic_id_partition, self.start_offset, self.end_offset, self.segment_uuid) == (
             other.topic_id_partition,
             other.start_offset,
@@ -51,7 +51,7 @@ def segments_of(requests: Iterable[RecopyRequest]) -> frozenset[Uuid]:
 
 class RecopyRequests(Protocol):
     def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
-        """What is asked for and not done, ascending by offset.
+        """Return what is asked for and not done, ascending by offset.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.
@@ -87,7 +87,7 @@ class AcceptedLosses(Protocol):
 
 class TrashLog(Protocol):
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
-        """What is in the trash of a partition, ascending by id; the topic's name has no part in it.
+        """Return what is in the trash of a partition, ascending by id; the topic's name has no part in it.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.

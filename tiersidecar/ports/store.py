@@ -96,7 +96,7 @@ class ObjectBody(Protocol):
         """Piece ``index``, counted from 0."""
 
     async def grant(self, wanted_bytes: int) -> int:
-        """How many of ``wanted_bytes`` the store may hand on now, to its disk or network: at least 1.
+        """Return how many of ``wanted_bytes`` the store may hand on now, to its disk or network: at least 1.
 
         A store asks before each slice that it writes or sends, and again when it sends one again.  Here uploads are paced,
         and here it shows that they move.
@@ -161,7 +161,7 @@ class FetchRange(Protocol):
 class FeedRange(Protocol):
     @property
     def is_local(self) -> bool:
-        """Whether objects are files here: the kernel keeps what was read, and whoever keeps it too has it twice."""
+        """Return whether objects are files here: the kernel keeps what was read, and whoever keeps it too has it twice."""
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         """Hand the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it gives False.
@@ -250,7 +250,7 @@ class StoreTools:
 
 class StoreKind(Protocol):
     def faults(self, options: Options) -> Iterable[tuple[str, str]]:
-        """What is wrong with ``options``: the option, and a sentence that says what it must be.  No I/O."""
+        """Return what is wrong with ``options``: the option, and a sentence that says what it must be.  No I/O."""
 
     def open_store(self, options: Options, tools: StoreTools) -> AbstractAsyncContextManager[Store]:
         """The store, closed at the end.  One that is away does not fail here, but when it is used."""

@@ -189,7 +189,7 @@ class ReaderPool:
 
     def go_away(self) -> bool:
         """For :class:`Place`: whether one more may be without its place, and keep what it has read, until
-        :meth:`come_back`."""
+        :meth:`retry_after`."""
         if self._away >= self._running:
             return False
         self._away += 1

@@ -132,7 +132,7 @@ class BatchCutter:
         return self._shown(slices)
 
     def _shown(self, slices: list[BatchSlice]) -> list[BatchSlice]:
-        """What was held back, and ``slices``; a last batch is held back while the base offset behind it is not known."""
+        """Return what was held back, and ``slices``; a last batch is held back while the base offset behind it is not known."""
         if self._held is not None:
             slices, self._held = [self._held, *slices], None
         if self.is_done or not slices:
@@ -173,7 +173,7 @@ class BatchCutter:
         return taken
 
     def _missing_bytes(self) -> int:
-        """How many bytes are missing of the batch in the tail, as far as its part of the header tells."""
+        """Return how many bytes are missing of the batch in the tail, as far as its part of the header tells."""
         try:
             size = read_batch_header(self._tail, where=self._plan.where, position=self._position).size_bytes
         except TruncatedDataError:
@@ -273,7 +273,7 @@ class BatchCutter:
         return offset, first
 
     def _take_odd(self, view: memoryview, offset: int, slices: list[BatchSlice]) -> int:
-        """What the short loop does not take: the part of a batch at the end, an old format, or something to complain
+        """Return what the short loop does not take: the part of a batch at the end, an old format, or something to complain
         about."""
         rest = view[offset:]
         try:
@@ -328,7 +328,7 @@ class BatchCutter:
         self._epoch, self._epoch_stop = epoch, next(later, _NO_LIMIT)
 
     def _takes(self, size_bytes: int) -> bool:
-        """Whether a batch of this size still fits; if so its bytes are taken off what is left."""
+        """Return whether a batch of this size still fits; if so its bytes are taken off what is left."""
         if not self._fits(size_bytes):
             self.is_full = True
             return False
@@ -353,7 +353,7 @@ class BatchCutter:
 
 
 def _without_last(batches: BatchSlice, taken: _LastTaken) -> tuple[list[BatchSlice], BatchSlice]:
-    """What comes before the last batch, if anything does, and that batch alone, in memory of its own."""
+    """Return what comes before the last batch, if anything does, and that batch alone, in memory of its own."""
     at = len(batches) - taken.size_bytes
     (base,) = _BASE_OFFSET.unpack_from(batches.buffer, at)
     last = BatchSlice(memoryview(bytes(batches.buffer[at:])), Offset(base), batches.next_offset)
@@ -362,7 +362,7 @@ def _without_last(batches: BatchSlice, taken: _LastTaken) -> tuple[list[BatchSli
 
 
 def _header_size(head: bytearray) -> int:
-    """How many bytes the header has, as far as ``head`` tells: up to the magic byte at first."""
+    """Return how many bytes the header has, as far as ``head`` tells: up to the magic byte at first."""
     if len(head) <= MAGIC_POSITION:
         return MAGIC_POSITION + 1
     return _LEGACY_HEADER_SIZES.get(head[MAGIC_POSITION], BATCH_HEADER_SIZE)

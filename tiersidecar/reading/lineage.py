@@ -68,7 +68,7 @@ class LiveLog(Protocol):
         """The live leader-epoch-checkpoint; empty when this process sees no log dir of the partition."""
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """What pins have kept of the epochs that the live file has dropped; empty where there are none."""
+        """Return what pins have kept of the epochs that the live file has dropped; empty where there are none."""
 
 
 class NoLiveLog:
@@ -224,7 +224,7 @@ def _finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSeg
 
 
 def agrees(blob: Lineage, live: Lineage) -> bool:
-    """Whether ``blob`` can be the past of the ``live`` file: no epoch of either is missing in the other, or starts
+    """Return whether ``blob`` can be the past of the ``live`` file: no epoch of either is missing in the other, or starts
     elsewhere, as far as both reach."""
     if not live or not _entries_fit(blob.entries, live):
         return not live
@@ -286,7 +286,7 @@ def _meets(blob: Lineage, live: Lineage) -> bool:
 
 
 def _has_all_of(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> bool:
-    """Whether the live file begins no later than what is remote: then no blob knows more of it."""
+    """Return whether the live file begins no later than what is remote: then no blob knows more of it."""
     return bool(live) and live.entries[0].start_offset <= min(segment.start_offset for segment in finished)
 
 

@@ -210,7 +210,7 @@ class SegmentPresence:
 
 
 def _is_of(manifest: Manifest, metadata: RemoteLogSegmentMetadata) -> bool:
-    """What a manifest says of itself must agree; the plugin's oldest ones say nothing."""
+    """Return what a manifest says of itself must agree; the plugin's oldest ones say nothing."""
     said = manifest.segment
     if manifest.chunk_index.original_file_size != metadata.segment_size_in_bytes:
         return False

@@ -169,6 +169,6 @@ def held_before(
 
 
 def is_ours_below(segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> bool:
-    """Whether what the segment has below ``offset``, which it reaches, is of that history."""
+    """Return whether what the segment has below ``offset``, which it reaches, is of that history."""
     epochs = tuple(epoch for epoch in segment.segment_leader_epochs if epoch.start_offset < offset)
     return lineage.contains_segment(epochs, offset - 1, NO_LOG_END)

@@ -181,7 +181,7 @@ class OpenTransactions:
 
 
 def is_cut(located: Located) -> bool:
-    """Whether the segment goes on past the end of its history."""
+    """Return whether the segment goes on past the end of its history."""
     return located.stop_offset < located.metadata.next_offset
 
 
@@ -280,7 +280,7 @@ class UndecidedTransactions:
     def error(
         self, topic_id_partition: TopicIdPartition, offset: int, undecided: Undecided
     ) -> UndecidedTransactionError:
-        """What a read_committed reader is told at ``offset``; the operator is told of the hole, too."""
+        """Return what a read_committed reader is told at ``offset``; the operator is told of the hole, too."""
         self._lookup.met(topic_id_partition, offset, undecided.hole)
         return UndecidedTransactionError(
             subject=str(topic_id_partition),

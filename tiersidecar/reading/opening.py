@@ -125,7 +125,7 @@ class Opening:
     async def run_steps(
         self, steps: Callable[[OpenedMemory], Steps[T]], *, away: Callable[[], Away] = nullcontext
     ) -> T:
-        """What ``steps(memory)`` returns, run as by :meth:`run`, in turns."""
+        """Return what ``steps(memory)`` returns, run as by :meth:`run`, in turns."""
         with closing(InTurns(steps, self.monotonic_s)) as work:
             return await self.run(work, away=away)
 

@@ -27,7 +27,7 @@ class ReadAheadBudget:
         self._free_bytes = total_bytes
 
     def charge_of(self, chunk_bytes: int) -> int:
-        """What a chunk of this size counts as."""
+        """Return what a chunk of this size counts as."""
         return max(chunk_bytes, self.reader_bytes // _MOST_CHUNKS_AHEAD)
 
     def take(self, size_bytes: int) -> bool:
@@ -70,7 +70,7 @@ class ReadAhead:
         self._window_bytes = 0
 
     def widen(self, size_bytes: int) -> bool:
-        """Whether the window is as large as ``size_bytes``, or could be made so."""
+        """Return whether the window is as large as ``size_bytes``, or could be made so."""
         missing = size_bytes - self._window_bytes
         if missing > 0 and self._budget.take(missing):
             self._window_bytes = size_bytes

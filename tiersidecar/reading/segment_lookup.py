@@ -48,7 +48,7 @@ class OffsetBounds:
 
     @property
     def history(self) -> History:
-        """What was seen of the remote tier."""
+        """Return what was seen of the remote tier."""
         return History(self.lineage, self.end)
 
 
@@ -114,7 +114,7 @@ class SegmentLookup:
         return self._end_offset(topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=1.0))
 
     async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
-        """What there is to read."""
+        """Return what there is to read."""
         return await self._bounds_in(
             topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         )

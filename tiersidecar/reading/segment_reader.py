@@ -269,7 +269,7 @@ def beginning_of(indexes: RemoteIndexes, metadata: RemoteLogSegmentMetadata, off
 
 
 def cut_plan(segment: RemoteSegment, begin: Beginning, *, start_offset: int, stop_offset: int) -> CutPlan:
-    """What is known of ``segment`` where reading begins, and what is wanted of it."""
+    """Return what is known of ``segment`` where reading begins, and what is wanted of it."""
     return CutPlan(
         where=segment.keys.log,
         position=begin.position,

@@ -31,7 +31,7 @@ class SingleFlight(Generic[K, V]):
         return len(self._flights)
 
     def has(self, key: K) -> bool:
-        """Whether work for ``key`` is in flight."""
+        """Return whether work for ``key`` is in flight."""
         return key in self._flights
 
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, V]]) -> V:
@@ -137,7 +137,7 @@ T = TypeVar("T")
 
 
 async def fetch_within(timeout_s: float, key: str, fetch: Awaitable[T]) -> T:
-    """What ``fetch``, of the object ``key``, gives.
+    """Return what ``fetch``, of the object ``key``, gives.
 
     Raises:
         StoreError: not within ``timeout_s``; and as ``fetch`` does.

@@ -39,7 +39,7 @@ class UserDelete:
     trims: bool
 
     def is_said(self, known: PartitionState) -> bool:
-        """Whether nobody need say it any more.
+        """Return whether nobody need say it any more.
 
         What an earlier leader said may be of a history that an unclean election has cut off, and is forgotten with it: it
         spares nobody from saying it in this epoch.

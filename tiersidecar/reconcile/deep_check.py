@@ -262,7 +262,7 @@ async def _parts(
 
 
 def _check_transactions(row: SegmentRow, indexes: _Indexes, walk: TransactionWalk, now_ms: int) -> list[Finding]:
-    """What a broker that had lost its producers' state uploaded before this program looked at the batches itself."""
+    """Return what a broker that had lost its producers' state uploaded before this program looked at the batches itself."""
     faults = check_transactions(walk.finish(), indexes.aborted, indexes.producers)
     if not faults:
         return []

@@ -13,7 +13,7 @@ _USED_UP = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def are_few(descriptor: int) -> bool:
-    """Whether a client's new ``descriptor`` is one of those that are kept back.
+    """Return whether a client's new ``descriptor`` is one of those that are kept back.
 
     The system gives the lowest number that is free: all below it are in use.
     """
@@ -22,12 +22,12 @@ def are_few(descriptor: int) -> bool:
 
 
 def kept_of(limit: int) -> int:
-    """How many of ``limit`` are not for clients."""
+    """Return how many of ``limit`` are not for clients."""
     return min(max(limit // _KEPT_SHARE, _LEAST_KEPT), _MOST_KEPT)
 
 
 def is_used_up(error: OSError) -> bool:
-    """Whether there was no descriptor left."""
+    """Return whether there was no descriptor left."""
     return error.errno in _USED_UP
 
 
@@ -59,7 +59,7 @@ class SpareDescriptors:
 
 
 def reason_not_ready() -> str:
-    """Why the process cannot take more clients; an empty text while it has descriptors."""
+    """Return why the process cannot take more clients; an empty text while it has descriptors."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     taken = list[int]()
     try:

@@ -17,7 +17,7 @@ class LeastPace:
         self._waited_s, self._taken_bytes = 0.0, 0
 
     def took(self, size_bytes: int, waited_s: float) -> str:
-        """What was taken in ``waited_s`` more; gives why that is too slow, and nothing where it is not."""
+        """Return what was taken in ``waited_s`` more; gives why that is too slow, and nothing where it is not."""
         self._waited_s += waited_s
         self._taken_bytes += size_bytes
         if self._waited_s < self._over_s:

@@ -37,7 +37,7 @@ class InventoryManifest:
 
 
 def read_manifest(path: str, fetch_text: Callable[[str], str]) -> InventoryManifest:
-    """What the manifest at ``path`` says, which ``fetch_text`` reads.
+    """Return what the manifest at ``path`` says, which ``fetch_text`` reads.
 
     Raises:
         ConfigError: it is none, has no files, or they are not where it says.

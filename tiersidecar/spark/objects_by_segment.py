@@ -118,5 +118,5 @@ def sizes() -> list[Column]:
 
 
 def is_foreign() -> Column:
-    """Whether the row has an object that is no segment's."""
+    """Return whether the row has an object that is no segment's."""
     return F.col(f"{_FOREIGN}_bytes").isNotNull()

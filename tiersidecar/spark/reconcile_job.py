@@ -255,7 +255,7 @@ def _observed_findings(findings: DataFrame, seen: Observation) -> DataFrame:
 
 
 def _named(rows: DataFrame, known: DataFrame, prefixes: set[str]) -> DataFrame:
-    """What objects without any event say of themselves, by their keys.
+    """Return what objects without any event say of themselves, by their keys.
 
     Where prefixes begin alike, a key can be read in two ways, of which the topic's id is the same: its topic is the one
     of that id, and the key must begin with a prefix of ours and that topic's name.
@@ -294,7 +294,7 @@ def _told(rows: DataFrame) -> DataFrame:
 
 
 def _is_in_order(*, is_plain: bool, reads_manifests: bool) -> Column:
-    """What no rule can find anything in: most rows, and so they never leave the JVM."""
+    """Return what no rule can find anything in: most rows, and so they never leave the JVM."""
     log, indexes, manifest = sizes()
     finished, deleted = int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_FINISHED)
     none_is_there = log.isNull() & indexes.isNull() & manifest.isNull()

@@ -23,7 +23,7 @@ class BatchEpochs:
         self._table, self._log_dirs = table, log_dirs
 
     async def ask(self, local: LocalPartition, lineage: Lineage) -> bool:
-        """Whether an epoch came to light that ``lineage`` lacks.
+        """Return whether an epoch came to light that ``lineage`` lacks.
 
         Raises:
             CorruptDataError: a batch fails its checks.

@@ -213,7 +213,7 @@ class ClusterSnapshotLane:
 
 
 async def _has_changed(last: ClusterSnapshot, now: ClusterSnapshot) -> bool:
-    """Whether anything but time and writer differs.  Of many groups, some are compared before others have the loop."""
+    """Return whether anything but time and writer differs.  Of many groups, some are compared before others have the loop."""
     if (last.topics, last.groups_problem, last.groups.keys()) != (now.topics, now.groups_problem, now.groups.keys()):
         return True
     for number, (group, commits) in enumerate(now.groups.items(), 1):

@@ -277,7 +277,7 @@ class CopyTask:
         return Offset(max(start_offset, answer.offset))
 
     def _may_expire(self, partition: TieredPartition) -> bool:
-        """Whether expiry has yet to look, and could give up what it finds: else that is copied."""
+        """Return whether expiry has yet to look, and could give up what it finds: else that is copied."""
         topic_id_partition = partition.view.topic_id_partition
         stop = self._state.partition_state(topic_id_partition).guard_stop
         return (

@@ -226,11 +226,11 @@ class StoreGate:
 
     @property
     def closed_reason(self) -> str:
-        """What closed the gate; empty while it is open."""
+        """Return what closed the gate; empty while it is open."""
         return "" if self._closed_by is None else str(self._closed_by)
 
     def has_told(self, error: Exception) -> bool:
-        """Whether ``error`` is one more of the outage that was told at its begin; it is counted, and told at its end."""
+        """Return whether ``error`` is one more of the outage that was told at its begin; it is counted, and told at its end."""
         if self._closed_by is None or not isinstance(error, StoreError):
             return False
         self._failures += 1

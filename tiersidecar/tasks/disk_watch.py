@@ -165,7 +165,7 @@ class DiskWatch:
         return sum(pin.size_bytes for pin in pins if is_alone(pin, present.get(pin.owner)))
 
     def _going_bytes(self, local: LocalPartition) -> int:
-        """What lies below the log start, or is renamed already: the broker takes minutes to delete it."""
+        """Return what lies below the log start, or is renamed already: the broker takes minutes to delete it."""
         start = self._table.record(local.topic_id_partition).log_start_offset
         trimmed = (segment for segment in local.sealed_segments if (segment.next_base_offset or 0) <= start)
         return sum(one.size_bytes for one in (*trimmed, *local.deleted))

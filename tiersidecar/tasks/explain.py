@@ -57,7 +57,7 @@ class ExplainTask:
             return await self._blocking.run(segment_rows, await self._view(self._led(topic, partition)))
 
     async def explain(self, topic: str, partition: int, offset: int | None) -> Explanation:
-        """Why its segments are where they are; raises as :meth:`rows`."""
+        """Return why its segments are where they are; raises as :meth:`rows`."""
         async with self._slots:
             tiered = self._led(topic, partition)
             view = await self._view(tiered)

@@ -124,11 +124,11 @@ class Lanes:
         return bool(self._running)
 
     def halted(self, partition: TopicIdPartition) -> str:
-        """Why the partition is parked; empty when it is not."""
+        """Return why the partition is parked; empty when it is not."""
         return "; ".join(r.halted for lane in Lane if (r := self._records.get((partition, lane))) and r.halted)
 
     def is_halted(self, partition: TopicIdPartition, lane: Lane) -> bool:
-        """Whether that lane is parked: what it does is not done, until it has succeeded once."""
+        """Return whether that lane is parked: what it does is not done, until it has succeeded once."""
         record = self._records.get((partition, lane))
         return record is not None and bool(record.halted)
 

@@ -42,7 +42,7 @@ class LocalStart:
         self._ownership = ownership
 
     def is_below(self, partition: TieredPartition, remote_log_start_offset: int) -> bool:
-        """Whether the local log, as last seen, begins below ``remote_log_start_offset``."""
+        """Return whether the local log, as last seen, begins below ``remote_log_start_offset``."""
         topic_id_partition = partition.view.topic_id_partition
         local = self._table.local_partition(topic_id_partition)
         if local is None or not local.segments:

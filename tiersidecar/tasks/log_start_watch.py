@@ -41,7 +41,7 @@ class LossState(StateLog, AcceptedLosses, Protocol):
 
 class HasClaimed(Protocol):
     async def has_claimed(self, topic_id: Uuid) -> bool:
-        """Whether this cluster's sidecars have claimed it in the store: they were here before.
+        """Return whether this cluster's sidecars have claimed it in the store: they were here before.
 
         Raises:
             StoreError: the store is away.

@@ -70,7 +70,7 @@ class MayDelete(Protocol):
 
     @property
     def reason_not_to_delete(self) -> str:
-        """Why nothing at all may be deleted now, locally or remotely (a switch, lost metadata); empty when it may."""
+        """Return why nothing at all may be deleted now, locally or remotely (a switch, lost metadata); empty when it may."""
 
     @property
     def reason_not_to_delete_remote(self) -> str:

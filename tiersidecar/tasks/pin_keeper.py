@@ -76,7 +76,7 @@ class PinKeeper:
             edges.telemetry.count(PINS_DROPPED, 0, reason=reason.value)
 
     def can_pin(self, log_dir: str) -> bool:
-        """Whether new pins are made in ``log_dir``."""
+        """Return whether new pins are made in ``log_dir``."""
         return self._settings.makes_pins and log_dir not in self._places.without
 
     async def run(self) -> None:

@@ -59,6 +59,6 @@ def resolved_policy(default: TopicPolicy | None, state: TopicState | None, unnam
 
 
 def _is_understood(state: TopicState) -> bool:
-    """Whether its retentions are amounts, or stand for no limit or for the total: any other would let everything go."""
+    """Return whether its retentions are amounts, or stand for no limit or for the total: any other would let everything go."""
     total = min(state.retention_ms, state.retention_bytes)
     return total >= UNLIMITED and min(state.local_retention_ms, state.local_retention_bytes) >= AS_TOTAL

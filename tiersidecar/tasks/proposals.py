@@ -193,7 +193,7 @@ class ProposalsTask:
         return None if self._policies.policy_for(topic_id_partition.topic) is not None else False
 
     async def _decide(self, one: Waiting, facts: Mapping[TopicIdPartition, LocalLog]) -> bool:
-        """Whether it is decided."""
+        """Return whether it is decided."""
         proposal, topic_id_partition = one.proposal, one.proposal.topic_id_partition
         local = facts.get(topic_id_partition)
         if local is None:  # the leader has just changed, or says nothing of itself yet

@@ -43,7 +43,7 @@ _SLICES_PER_S, _MOST_SLICE_BYTES = 16, 4 * 1024 * 1024
 
 
 def local_slice_bytes(rate: int | None) -> int:
-    """How much of the local file is in memory at a time, at ``rate`` bytes a second (None: no limit)."""
+    """Return how much of the local file is in memory at a time, at ``rate`` bytes a second (None: no limit)."""
     return min(max(_SLICE_BYTES, (rate or 0) // _SLICES_PER_S), _MOST_SLICE_BYTES)
 
 
@@ -192,7 +192,7 @@ class Unproven:
         self._table, self._clock, self._ids, self._telemetry = table, clock, ids, telemetry
 
     def is_resting(self, topic_id_partition: TopicIdPartition, base_offset: int) -> bool:
-        """Whether the local segment at ``base_offset`` cannot be trimmed before the next try is due."""
+        """Return whether the local segment at ``base_offset`` cannot be trimmed before the next try is due."""
         found = self._table.record(topic_id_partition).unproven
         return found is not None and base_offset >= found.base_offset and self._clock.monotonic_s() < found.until_s
 

@@ -46,5 +46,5 @@ class RememberedEpochs:
         return live  # of other leaders; or epochs between the two may have come and gone unsaid, that a blob may have
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """What pins have kept."""
+        """Return what pins have kept."""
         return self.file.pinned_leader_epochs(topic_id_partition)

@@ -18,7 +18,7 @@ class RetainTask:
         self.expire, self.trim, self._guard, self._slots = expire, trim, guard, slots
 
     def has_work(self, partition: TieredPartition) -> bool:
-        """Whether it is worth starting the lane: cheap, and asked at every look."""
+        """Return whether it is worth starting the lane: cheap, and asked at every look."""
         if self._is_forbidden(partition):
             return self.expire.owes_an_answer(partition)
         return self.expire.may_have_work(partition) or self.trim.may_have_work(partition)

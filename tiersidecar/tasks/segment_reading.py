@@ -266,7 +266,7 @@ class SegmentReading:
         return self.transactions().artefacts
 
     def transactions(self) -> CompletedTransactions:
-        """What was added of transactions; after :meth:`finish`."""
+        """Return what was added of transactions; after :meth:`finish`."""
         if self._completed is None:
             self._completed = complete_transactions(self._segment, self._usable_artefacts(), self._walk.finish())
         return self._completed

@@ -70,7 +70,7 @@ class _Said:
 
     @property
     def deletes(self) -> object:
-        """What must not be late in the store."""
+        """Return what must not be late in the store."""
         return self.trash, self.state.user_deletes, self.state.undone, self.state.start_generation, self.pauses
 
 
@@ -310,7 +310,7 @@ class SnapshotLane:
     async def _forgotten(
         self, last: PartitionSnapshot, said: _Said, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> str:
-        """What the topics have lost since ``last``, for people; "" where nothing shows it."""
+        """Return what the topics have lost since ``last``, for people; "" where nothing shows it."""
         highest = state_with(last.state, said.state).highest_start
         deletes = said.state.merged_with(last.state).user_deletes
         if highest > said.state.highest_start or set(deletes) != set(said.state.user_deletes):
@@ -369,5 +369,5 @@ def _epochs_of(segments: Sequence[RemoteLogSegmentMetadata]) -> set[int]:
 
 
 def _is_empty(note: _Note, said: _Said, picture: SegmentPicture) -> bool:
-    """Whether there is nothing to keep yet: nothing was ever copied, and nothing said."""
+    """Return whether there is nothing to keep yet: nothing was ever copied, and nothing said."""
     return note.said is None and not len(picture) and not said.trash and said.state == PartitionState()

@@ -69,7 +69,7 @@ class Contender:
         )
 
     def is_successor_of(self, holder: Lease) -> bool:
-        """Whether the holder was a former process with our state.dir."""
+        """Return whether the holder was a former process with our state.dir."""
         return holder.incarnation.partition("/")[0] == self.instance
 
 
@@ -101,7 +101,7 @@ class TierLease:
 
     @property
     def reason_not_held(self) -> str:
-        """Why this process must not act as its broker's tier role now; empty when it may."""
+        """Return why this process must not act as its broker's tier role now; empty when it may."""
         if self._held is None or self._sent is None:
             return self._standing_by
         counts = self._as_read()
@@ -120,7 +120,7 @@ class TierLease:
 
     @property
     def is_ours(self) -> bool:
-        """Whether nobody else has been seen to take it since we did."""
+        """Return whether nobody else has been seen to take it since we did."""
         return self._held is not None
 
     @property
@@ -211,7 +211,7 @@ class TierLease:
         return self._clock.monotonic_s() - self._seen[1] >= max(counts.duration_ms / 1000, self._duration_s)
 
     def _seen_before(self, counts: Lease | None) -> SeenTime | None:
-        """What the holder before us had seen, if it was beside this very broker."""
+        """Return what the holder before us had seen, if it was beside this very broker."""
         ours = (self._contender.cluster_id, self._contender.broker_id)
         return counts.seen if counts is not None and (counts.cluster_id, counts.broker_id) == ours else None
 

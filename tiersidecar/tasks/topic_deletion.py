@@ -210,7 +210,7 @@ class TopicDeletion:
         log.info("topic.delete.finished", topic=topic, topic_id=format_uuid(topic_id))
 
     async def _is_due(self, topic_id: Uuid, partitions: Sequence[TopicIdPartition]) -> bool:
-        """Whether it may be carried out; decides it where nobody has."""
+        """Return whether it may be carried out; decides it where nobody has."""
         entries = {
             topic_id_partition: [one for one in self._state.trash(topic_id_partition) if one.kind is TrashKind.TOPIC]
             for topic_id_partition in partitions
@@ -245,7 +245,7 @@ class TopicDeletion:
         return is_at_rest(self._remains[topic_id], grace_s=self._grace_s)
 
     async def _delete_partition(self, topic_id_partition: TopicIdPartition) -> bool:
-        """Whether nothing of it is left; what may not go now is for the next sweep."""
+        """Return whether nothing of it is left; what may not go now is for the next sweep."""
         segments = await pictured_segments(self._metadata.picture(topic_id_partition), self._blocking)
         due = [Removal(metadata=segment, reason="its topic is deleted") for segment in segments]
         for removal in self._refused_last.order(topic_id_partition, due):

@@ -118,7 +118,7 @@ class ClaimLook:
     cluster_id: str
 
     async def has_claimed(self, topic_id: Uuid) -> bool:
-        """Whether the store says so; what cannot be read is nobody's.
+        """Return whether the store says so; what cannot be read is nobody's.
 
         Raises:
             StoreError: the store is away.
@@ -225,7 +225,7 @@ class TopicOwners:
             )
 
     async def _make(self, key: str, topic_id_partition: TopicIdPartition) -> bytes:
-        """What is there then: another may have been faster."""
+        """Return what is there then: another may have been faster."""
         ours = TopicOwner(
             cluster_id=self._claimant.cluster_id,
             topic=topic_id_partition.topic,

@@ -131,7 +131,7 @@ class TrashClock:
 
     @property
     def seen(self) -> SeenTime:
-        """What was seen until now.  A jump of the wall clock is not: the monotonic one counts."""
+        """Return what was seen until now.  A jump of the wall clock is not: the monotonic one counts."""
         return SeenTime(until_ms=self.now().seen_ms, unseen=self._unseen)
 
     async def keep(self) -> None:

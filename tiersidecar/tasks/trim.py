@@ -82,7 +82,7 @@ class TrimTask:
         """What was reported last of each partition, where nothing is done."""
 
     def may_have_work(self, partition: TieredPartition) -> bool:
-        """Whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
+        """Return whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
         policy, topic_id_partition = partition.policy, partition.view.topic_id_partition
         limits = (policy.effective_local_retention_ms, policy.effective_local_retention_bytes)
         if policy.mode is not RetentionMode.STRICT:

@@ -50,7 +50,7 @@ class TrimGate:
         return hold.allowed
 
     async def is_open(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> bool:
-        """Whether all of ``steps``, which were allowed a while ago, still are."""
+        """Return whether all of ``steps``, which were allowed a while ago, still are."""
         return not (await self.hold(partition, steps)).holders
 
     async def hold(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> TrimHold:

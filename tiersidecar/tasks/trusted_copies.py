@@ -41,7 +41,7 @@ class TrustedCopies:
 
     @property
     def are_sure(self) -> bool:
-        """Whether the metadata topic can be relied on to keep what it says: else local data may not go because of it."""
+        """Return whether the metadata topic can be relied on to keep what it says: else local data may not go because of it."""
         return self._metadata.halted_reason is None
 
     def doubted(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid] | None:

@@ -112,7 +112,7 @@ class FileBody:
 
 
 async def fed(store: Store, byte_range: ByteRange) -> bytes:
-    """What ``feed_range`` hands over of ``KEY``."""
+    """Return what ``feed_range`` hands over of ``KEY``."""
     pieces = list[memoryview]()
 
     def take(piece: memoryview) -> bool:

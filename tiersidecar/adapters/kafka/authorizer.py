@@ -73,7 +73,7 @@ class CallerListener:
         )
 
     def settings(self, credentials: Credentials) -> SecuritySettings:
-        """What logs this caller in.
+        """Return what logs this caller in.
 
         Raises:
             CallerNotAuthenticatedError: none given where the listener demands some, given where it checks none, or such
@@ -155,7 +155,7 @@ class BrokerAuthorizer:
         self._key = secrets.token_bytes(32)
 
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
-        """Whether the broker says READ is authorized; False too for a topic that does not exist or must stay unseen.
+        """Return whether the broker says READ is authorized; False too for a topic that does not exist or must stay unseen.
 
         Raises:
             CallerNotAuthenticatedError: the broker refused the credentials, or demands some and none were given.

@@ -58,7 +58,7 @@ class Connector:
         return connection
 
     def is_usable(self, connection: BrokerConnection) -> bool:
-        """Whether new requests may go over it."""
+        """Return whether new requests may go over it."""
         return connection.is_open and self._monotonic_s() < connection.usable_until_s
 
 

@@ -133,7 +133,7 @@ class DirectoryWatch:
 
 
 def _is_about_segments(event: Event) -> bool:
-    """Whether a scan could find something else than before; an overflow may have hidden anything."""
+    """Return whether a scan could find something else than before; an overflow may have hidden anything."""
     if event.mask & Mask.Q_OVERFLOW:
         return True
     if event.mask & (Mask.IGNORED | Mask.MOVE_SELF) or event.name is None or event.watch is None:

@@ -313,7 +313,7 @@ class TopicBasedMetadataLog(MetadataLookups):
 
     @property
     def readiness_reason(self) -> str | None:
-        """Why not everything that is assigned can be answered from, for /readyz; None when it can."""
+        """Return why not everything that is assigned can be answered from, for /readyz; None when it can."""
         if self._unreachable is not None:
             return self._unreachable
         waiting = self._replica.waiting()

@@ -92,7 +92,7 @@ class PartitionReplica:
             self.side_position = None
 
     def feeds(self, held: HeldPartition) -> bool:
-        """Whether ``held`` is live, and so complete up to :attr:`position`."""
+        """Return whether ``held`` is live, and so complete up to :attr:`position`."""
         return any(partition is held for partition in self.live.values())
 
     def settle(self) -> None:
@@ -131,7 +131,7 @@ class PartitionReplica:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing may be written or deleted on the strength of it: it lost data, or had when it was last seen."""
+        """Return why nothing may be written or deleted on the strength of it: it lost data, or had when it was last seen."""
         return self.lost or (self._doubt if self.live or self.joining else None)
 
     def begin_session(self, doubt: str | None = None) -> None:

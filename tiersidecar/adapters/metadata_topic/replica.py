@@ -163,7 +163,7 @@ class MetadataReplica:
 
     @property
     def is_known(self) -> bool:
-        """Whether events of the topic are held already, so that a missing topic must not simply be made anew."""
+        """Return whether events of the topic are held already, so that a missing topic must not simply be made anew."""
         return self.facts is not None or self.restored_from is not None
 
     @property
@@ -180,7 +180,7 @@ class MetadataReplica:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a snapshot must be kept as it is."""
+        """Return whether a snapshot must be kept as it is."""
         return self._lost is not None or any(partition.trouble is not None for partition in self.partitions)
 
     # -- what to read
@@ -237,5 +237,5 @@ class MetadataReplica:
                 _log.error("metadata.topic.halted", topic=self.topic, reason=halted)
 
     def waiting(self) -> int:
-        """How many assigned partitions are not ready."""
+        """Return how many assigned partitions are not ready."""
         return sum(not held.is_ready for held in self._held.values())

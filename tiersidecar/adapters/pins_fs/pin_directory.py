@@ -66,7 +66,7 @@ class PinName:
 
     @property
     def companion_names(self) -> tuple[str, ...]:
-        """What else is linked where it exists, by the broker's names."""
+        """Return what else is linked where it exists, by the broker's names."""
         return (
             log_file_name(self.base_offset, LogFileKind.OFFSET_INDEX),
             self.time_index_name,
@@ -285,7 +285,7 @@ def _sources(segment: LocalSegment, companion: str) -> tuple[str, ...]:
 
 
 def _are_different(ours: str, brokers: str) -> bool:
-    """Whether the broker has another file by now where the pinned one was."""
+    """Return whether the broker has another file by now where the pinned one was."""
     try:
         return not os.path.samefile(ours, brokers)  # noqa: PTH121 - text paths
     except FileNotFoundError:

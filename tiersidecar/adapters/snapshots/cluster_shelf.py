@@ -28,7 +28,7 @@ _LATEST_MS = 253_402_300_799_999
 
 
 def cluster_directory(key_prefix: str, cluster_id: str) -> str:
-    """What the keys of a cluster's snapshots begin with."""
+    """Return what the keys of a cluster's snapshots begin with."""
     return f"{key_prefix}{CLUSTERS}{quote(cluster_id, safe='')}/"
 
 

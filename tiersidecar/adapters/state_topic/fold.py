@@ -152,7 +152,7 @@ class StateFold:
             self._topics.pop(topic_id, None)
 
     def partition_state(self, owner: TopicIdPartition) -> PartitionState:
-        """What is known, the empty state where nothing is."""
+        """Return what is known, the empty state where nothing is."""
         return self._partitions.get(partition_key(owner), PartitionState())
 
     def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
@@ -173,7 +173,7 @@ class StateFold:
         return tuple(found)
 
     def is_ours(self, owner: TopicIdPartition) -> bool:
-        """Whether a sidecar of this cluster said so: records of the first format do not tell."""
+        """Return whether a sidecar of this cluster said so: records of the first format do not tell."""
         return bool(self.cluster_id) and cluster_of(self._documents.get(partition_key(owner), {})) == self.cluster_id
 
     def foreign_partitions(self) -> dict[TopicIdPartition, ForeignState]:
@@ -238,12 +238,12 @@ class StateFold:
         return write_trash_entry(owner, merged, without_writer(self._documents.get(key, {})))
 
     def has_more_than(self, owner: TopicIdPartition, entry: TrashEntry) -> bool:
-        """Whether more was decided in the entry of this id than ``entry`` knows."""
+        """Return whether more was decided in the entry of this id than ``entry`` knows."""
         known = self._trash.get((owner.topic_id, owner.partition), {}).get(trash_key(owner, entry.id))
         return known is not None and not entry.contains(known)
 
     def is_known(self, key: bytes) -> bool:
-        """Whether the key has a value that a tombstone would remove."""
+        """Return whether the key has a value that a tombstone would remove."""
         return key in self._documents
 
     def merged_value(self, owner: TopicIdPartition, state: PartitionState) -> bytes | None:
@@ -262,7 +262,7 @@ class StateFold:
         return write_state(state, without_writer(self._documents.get(topic_key(topic_id), {})))
 
     def mended_value(self, key: bytes) -> bytes | None:
-        """What must be written for a lowered key; None when it is no longer lowered."""
+        """Return what must be written for a lowered key; None when it is no longer lowered."""
         if key not in self.lowered:
             return None
         if key in self._leases:

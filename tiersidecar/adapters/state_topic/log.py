@@ -203,7 +203,7 @@ class TopicBasedStateLog:
             self._remembered = None
 
     def _loss(self, facts: TopicFacts, end: Offset) -> str | None:
-        """Why this is not the topic that was read before, by this process or one before it."""
+        """Return why this is not the topic that was read before, by this process or one before it."""
         if self._rewritten is not None:
             return self._rewritten
         now, known = format_uuid(facts.topic_id), self._remembered
@@ -388,12 +388,12 @@ class TopicBasedStateLog:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the topic has been read to the end that was seen when it was first reached."""
+        """Return whether the topic has been read to the end that was seen when it was first reached."""
         return self._ready_at is not None and self._position >= self._ready_at
 
     @property
     def readiness_reason(self) -> str | None:
-        """Why the state cannot be answered or written, for /readyz; None when it can."""
+        """Return why the state cannot be answered or written, for /readyz; None when it can."""
         if self._unreachable is not None:
             return self._unreachable
         return None if self.is_ready else f"{self._settings.topic} is being read"

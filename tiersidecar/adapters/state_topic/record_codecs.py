@@ -147,7 +147,7 @@ def pause_key(thing: PausedThing) -> bytes:
 
 
 def read_pause_key(key: bytes) -> PausedThing | None:
-    """What the pause is about, None for any other key, and for a kind of a later version."""
+    """Return what the pause is about, None for any other key, and for a kind of a later version."""
     prefix, _, rest = key.decode(errors="replace").partition("/")
     name, _, kind = rest.partition("/")
     if prefix != _PAUSE or kind not in set(PauseKind):

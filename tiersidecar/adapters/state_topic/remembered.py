@@ -48,7 +48,7 @@ class RememberedTopic:
 
 class TopicMemory(Protocol):
     async def read(self) -> RememberedTopic | None:
-        """What was written last; None where nothing was, or it cannot be read."""
+        """Return what was written last; None where nothing was, or it cannot be read."""
 
     async def write(self, remembered: RememberedTopic) -> None:
         """Keep it in place of what was there."""

@@ -71,7 +71,7 @@ def _code_of(error: Exception) -> str:
 
 
 def refused(status: int, code: str) -> str:
-    """What an answer of ``status`` with the service's error ``code`` means, for an error's reason."""
+    """Return what an answer of ``status`` with the service's error ``code`` means, for an error's reason."""
     hint = _HINTS.get(code) or _HINTS.get(str(status))
     return f"{code or status} ({hint})" if hint else code or str(status)
 

@@ -63,7 +63,7 @@ class AzureSettings:
 
     @property
     def credential_type(self) -> str:
-        """What is configured wins over what the environment may have beside it."""
+        """Return what is configured wins over what the environment may have beside it."""
         configured = {
             "access_key": self.account_key,
             "sas_token": self.sas_token,

@@ -35,12 +35,12 @@ class UploadWatch:
 
     @property
     def source_is_late(self) -> bool:
-        """Whether it is a piece of the body that has been waited for."""
+        """Return whether it is a piece of the body that has been waited for."""
         return self._reading > 0 and not self._is_overdue
 
     @property
     def complaint(self) -> str:
-        """What was wrong, once :meth:`left_s` has said 0."""
+        """Return what was wrong, once :meth:`left_s` has said 0."""
         if self._is_overdue:
             return f"it took longer than {self._deadline_s:g} s"
         return f"nothing of it moved for {self._stall_s:g} s"

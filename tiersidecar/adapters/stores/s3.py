@@ -201,7 +201,7 @@ class S3Store:
         )
 
     def _may_do_without_checksums(self, error: StoreError) -> bool:
-        """Whether the server refused a request that had a checksum with a code that such servers are known to give."""
+        """Return whether the server refused a request that had a checksum with a code that such servers are known to give."""
         cause = error.__cause__
         is_refusal = isinstance(cause, ClientError) and code_of(cause) in _CHECKSUM_REFUSALS
         return is_refusal and self._sends_checksums and self._settings.checksums is S3Checksums.AUTO

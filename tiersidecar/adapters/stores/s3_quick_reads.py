@@ -117,7 +117,7 @@ async def open_quick_reads(
 async def _credentials(
     session: Session, settings: S3Settings
 ) -> Callable[[], Coroutine[Any, Any, S3Credential]] | None:
-    """What obstore asks for credentials; None where there are none."""
+    """Return what obstore asks for credentials; None where there are none."""
     if settings.access_key_id is not None:
         key_id, secret = settings.access_key_id, settings.secret_access_key or ""
 

@@ -76,7 +76,7 @@ class S3Settings:
         }
 
     def new_object_arguments(self) -> dict[str, Any]:
-        """What every new object is made with: PutObject and CreateMultipartUpload take the same."""
+        """Return what every new object is made with: PutObject and CreateMultipartUpload take the same."""
         arguments: dict[str, Any] = {}
         if self.storage_class != "STANDARD":
             arguments["StorageClass"] = self.storage_class

@@ -32,7 +32,7 @@ from tiersidecar.tasks.trim_gate import GroupReads, TrimGate
 
 
 def build_trim_gate(parts: Parts) -> TrimGate:
-    """What groups have not read yet."""
+    """Return what groups have not read yet."""
     return TrimGate(
         table=parts.table,
         reads=GroupReads(table=parts.table, broker=parts.broker, clock=parts.clock),
@@ -42,7 +42,7 @@ def build_trim_gate(parts: Parts) -> TrimGate:
 
 
 def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: TrimGate, quota: CopyQuota) -> TrimTask:
-    """What is read back before a trim goes at the rates of copying."""
+    """Return what is read back before a trim goes at the rates of copying."""
     return TrimTask(
         sources=parts.sources,
         edges=parts.edges,

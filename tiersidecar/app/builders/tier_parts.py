@@ -102,7 +102,7 @@ class DeleteGuard(MayDelete):
         return self.reason_not_to_delete_remote or self._paused(topic_id)
 
     def _paused(self, topic_id: Uuid | None) -> str:
-        """What nobody has read yet may be a pause."""
+        """Return what nobody has read yet may be a pause."""
         try:
             return self._state.why_paused(topic_id, PauseKind.DELETES)
         except MetadataNotReadyError as error:

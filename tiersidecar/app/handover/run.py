@@ -47,7 +47,7 @@ class BrokerSettings:
 
     @property
     def is_native(self) -> bool:
-        """Whether its native tiering is on."""
+        """Return whether its native tiering is on."""
         return bool(self.rows) and self.rows[0].verdict is Verdict.SAME
 
     @property
@@ -130,7 +130,7 @@ def brokers_with(brokers: Sequence[BrokerSettings], sight: Sight) -> str:
 
 
 def unknown_sight(brokers: str) -> str:
-    """What to do about brokers of which it is not known."""
+    """Return what to do about brokers of which it is not known."""
     return (
         f"it is not known whether brokers {brokers} see its events: give all lines of docs/operations/handover.md to them, or "
         "compare each one's file by --broker-properties"
@@ -187,7 +187,7 @@ def _refusals(
 async def with_cluster(
     session: Session, topics: Sequence[TopicLook], say: Say, files: BrokerFiles | None = None
 ) -> HandoverLook:
-    """What was seen of ``topics``, with the settings of all brokers and the sidecars that run."""
+    """Return what was seen of ``topics``, with the settings of all brokers and the sidecars that run."""
     cluster = await session.broker.describe_cluster()
     brokers = []
     for broker_id in sorted(cluster.brokers):
@@ -269,7 +269,7 @@ async def _publish_natively(session: Session, look: HandoverLook, say: Say) -> N
 
 
 def partitions_text(look: HandoverLook) -> str:
-    """What a native broker keeps and deletes of each partition, prepared and naively."""
+    """Return what a native broker keeps and deletes of each partition, prepared and naively."""
     columns = (
         "partition", "log start", "history from", "segments", "kept", "kept bytes", "deleted", "why", "lost as it is",
     )  # fmt: skip
@@ -294,7 +294,7 @@ def partitions_text(look: HandoverLook) -> str:
 
 
 def reasons_text(deletions: Sequence[Deletion]) -> str:
-    """How many for each reason."""
+    """Return how many for each reason."""
     counts = {reason: sum(one.reason is reason for one in deletions) for reason in DeletionReason}
     return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
 

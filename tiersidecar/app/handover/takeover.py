@@ -49,7 +49,7 @@ class NativePartition:
 
     @property
     def hides_deleted(self) -> bool:
-        """Whether a segment begins below the users' log start: the sidecar would let read what they deleted.
+        """Return whether a segment begins below the users' log start: the sidecar would let read what they deleted.
 
         Whole segments below it too, until the broker has deleted them.  Once tiering is off, nothing says what users had: the
         plan of an earlier look does."""

@@ -91,7 +91,7 @@ class SegmentLayout:
         )
 
     def custom_metadata(self, object_sizes: Iterable[int]) -> bytes | None:
-        """What COPY_SEGMENT_FINISHED bears, from the sizes of the three objects; None when no field is wanted."""
+        """Return what COPY_SEGMENT_FINISHED bears, from the sizes of the three objects; None when no field is wanted."""
         wanted = self.custom_metadata_fields
         if not wanted:
             return None

@@ -89,7 +89,7 @@ class SegmentBounds:
 
 
 def transformed_bytes_at_most(original_bytes: int) -> int:
-    """What a chunk may take in the store: zstd's own bound (``ZSTD_compressBound``), and IV and tag."""
+    """Return what a chunk may take in the store: zstd's own bound (``ZSTD_compressBound``), and IV and tag."""
     return original_bytes + original_bytes // 128 + 1024
 
 

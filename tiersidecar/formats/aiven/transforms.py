@@ -39,7 +39,7 @@ def compress_frame(data: Buffer) -> bytes:
 
 
 def decompress_frame(frame: Buffer, *, max_bytes: int) -> bytes:
-    """What ``frame`` holds; nothing is allocated for more than ``max_bytes``.
+    """Return what ``frame`` holds; nothing is allocated for more than ``max_bytes``.
 
     Raises:
         FrameError: not one whole frame with its content size, or larger than ``max_bytes``.
@@ -121,7 +121,7 @@ class TransformPlan:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the object is the file, byte for byte."""
+        """Return whether the object is the file, byte for byte."""
         return not self.compression and self.cipher is None
 
     def chunk_count(self, file_size: int) -> int:

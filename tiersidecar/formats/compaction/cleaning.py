@@ -70,7 +70,7 @@ class Cleaner:
         where: str,
         position: int,
     ) -> RewrittenBatch:
-        """What stays of a batch whose checksum was checked.
+        """Return what stays of a batch whose checksum was checked.
 
         Raises:
             CorruptDataError: it cannot be read.

@@ -38,12 +38,12 @@ class OffsetMap:
 
     @property
     def size_bytes(self) -> int:
-        """What the slots take."""
+        """Return what the slots take."""
         return self._slots * BYTES_PER_SLOT
 
     @property
     def is_full(self) -> bool:
-        """Whether no further key may be put in."""
+        """Return whether no further key may be put in."""
         return self._size >= self._most_keys
 
     @property

@@ -31,7 +31,7 @@ class BorderWalk:
         self._ended: dict[int, AbortedTransaction | None] = {}
 
     def seeks(self, listed: Collection[Transaction]) -> bool:
-        """Whether a marker is yet to be found: of a transaction that the broker has not ``listed`` as aborted."""
+        """Return whether a marker is yet to be found: of a transaction that the broker has not ``listed`` as aborted."""
         return any(pid not in self._ended and (pid, first) not in listed for pid, first in self._open.items())
 
     def take(self, records: Buffer, *, where: str) -> bool:

@@ -33,7 +33,7 @@ class OpenedMemory:
 
     @property
     def held_bytes(self) -> int:
-        """What is taken now."""
+        """Return what is taken now."""
         return self._held_bytes
 
     def lease(self) -> MemoryLease:

@@ -124,7 +124,7 @@ class RecordBatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """Whether the records are markers, which no consumer is shown."""
+        """Return whether the records are markers, which no consumer is shown."""
         return bool(self.attributes & CONTROL_FLAG)
 
 
@@ -160,7 +160,7 @@ def read_batch_header(
 
 
 def header_fault(header: RecordBatchHeader) -> str | None:
-    """What makes ``header`` impossible, or None: for the fields that no checksum covers, and those that we rely on."""
+    """Return what makes ``header`` impossible, or None: for the fields that no checksum covers, and those that we rely on."""
     least = BATCH_HEADER_SIZE - LOG_OVERHEAD if header.magic == 2 else _LEGACY_MINIMUM[header.magic]
     if header.batch_length < least:
         return f"batch length {header.batch_length} is below the least of {least}"
@@ -172,7 +172,7 @@ def header_fault(header: RecordBatchHeader) -> str | None:
 
 
 def batch_crc_fault(header: RecordBatchHeader, batch: memoryview) -> str | None:
-    """What is wrong with the checksum of ``batch``, exactly one whole batch, or None."""
+    """Return what is wrong with the checksum of ``batch``, exactly one whole batch, or None."""
     actual = crc32c(batch[CRC_START_V2:]) if header.magic == 2 else zlib.crc32(batch[MAGIC_POSITION:])
     return None if actual == header.crc else f"checksum is {actual:#010x}, the header says {header.crc:#010x}"
 

@@ -180,7 +180,7 @@ def _checked(batch: Buffer, where: str, position: int) -> tuple[RecordBatchHeade
 
 
 def read_control_marker(record: Record, *, where: str = "record batch") -> ControlMarker | None:
-    """What a control record says of a transaction; None for other kinds (of the metadata log, of later versions).
+    """Return what a control record says of a transaction; None for other kinds (of the metadata log, of later versions).
 
     Raises:
         CorruptDataError: key or value too short.

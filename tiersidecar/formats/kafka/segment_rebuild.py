@@ -55,7 +55,7 @@ class SegmentRebuilder:
         self._position += whole
 
     def finish(self) -> RebuiltArtefacts:
-        """What was made, after the last slice.
+        """Return what was made, after the last slice.
 
         Raises:
             TruncatedDataError: the file ends within a batch.

@@ -96,7 +96,7 @@ class SegmentScanner:
         self._slice_position += len(view)
 
     def finish(self) -> SegmentScan:
-        """What was seen, after the last slice.
+        """Return what was seen, after the last slice.
 
         Raises:
             TruncatedDataError: the file ends within a batch.
@@ -228,7 +228,7 @@ class SegmentScanner:
 
 
 def _header_size(head: bytearray) -> int:
-    """How many bytes the header has, as far as ``head`` tells: up to the magic byte at first."""
+    """Return how many bytes the header has, as far as ``head`` tells: up to the magic byte at first."""
     if len(head) <= MAGIC_POSITION:
         return MAGIC_POSITION + 1
     # An unknown format is told by read_batch_header, in its words.

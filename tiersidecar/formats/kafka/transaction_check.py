@@ -55,7 +55,7 @@ def expected_transactions(
 def check_transactions(
     expected: SegmentTransactions, entries: Sequence[AbortedTransaction], states: Sequence[ProducerState]
 ) -> TransactionFaults:
-    """What the uploaded index ``entries`` and the uploaded snapshot ``states`` lack of what is ``expected``."""
+    """Return what the uploaded index ``entries`` and the uploaded snapshot ``states`` lack of what is ``expected``."""
     return TransactionFaults(
         lacking_entries=lacking_entries(entries, expected.aborted),
         lost_states=tuple(one for one in expected.open_at_end if not lacks_none(states, (one,))),

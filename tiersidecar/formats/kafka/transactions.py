@@ -63,7 +63,7 @@ class TransactionWalk:
             self._latest[producer_id] = (base_offset, delta, epoch, sequence, timestamp_ms)
 
     def finish(self) -> SegmentTransactions:
-        """What was seen, after the last batch."""
+        """Return what was seen, after the last batch."""
         return SegmentTransactions(
             aborted=tuple(self._aborted), open_at_end=tuple(self._state(first) for first in sorted(self._firsts))
         )
@@ -146,7 +146,7 @@ def merge_open(ours: Iterable[ProducerState], brokers: Iterable[ProducerState]) 
 
 
 def lacks_none(brokers: Iterable[ProducerState], ours: Iterable[ProducerState]) -> bool:
-    """Whether each transaction that is open by ``ours`` is by ``brokers``, from the same offset on or an earlier one."""
+    """Return whether each transaction that is open by ``ours`` is by ``brokers``, from the same offset on or an earlier one."""
     firsts = {state.producer_id: state.current_transaction_first_offset for state in open_states(brokers)}
     return all(
         firsts.get(state.producer_id, state.current_transaction_first_offset + 1)

@@ -106,7 +106,7 @@ def write_added(metadata: RemoteLogSegmentMetadata, *, knows_txn_index_empty: bo
 def write_tail(
     metadata: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot, *, knows_txn_index_empty: bool
 ) -> bytes:
-    """What a segment's record and its snapshot record end with: epochs, size, custom metadata, state, tags."""
+    """Return what a segment's record and its snapshot record end with: epochs, size, custom metadata, state, tags."""
     epochs = sorted(metadata.segment_leader_epochs)
     return b"".join(
         (

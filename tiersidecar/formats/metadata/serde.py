@@ -83,7 +83,7 @@ class RecordCursor:
         return None if length == 0 else self._take(length - 1)
 
     def array_length(self) -> int:
-        """How many elements of a compact array follow."""
+        """Return how many elements of a compact array follow."""
         length = self.uvarint()
         if length == 0:
             raise self.corrupt("null instead of an array")
@@ -238,7 +238,7 @@ def _read_snapshot(cursor: RecordCursor) -> RemoteLogSegmentMetadataSnapshot:
 
 
 def _read_segment(cursor: RecordCursor, make: Callable[..., S]) -> S:
-    """What both kinds say of a segment, in the same order, behind its id."""
+    """Return what both kinds say of a segment, in the same order, behind its id."""
     start, end, broker = cursor.int64(), cursor.int64(), cursor.int32()
     max_timestamp_ms, event_timestamp_ms = cursor.int64(), cursor.int64()
     epochs, size = _read_epochs(cursor), cursor.int32()

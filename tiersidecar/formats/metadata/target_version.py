@@ -7,5 +7,5 @@ TXN_INDEX_EMPTY_SINCE = (4, 0)
 
 
 def knows_txn_index_empty(kafka_version: tuple[int, int]) -> bool:
-    """Whether brokers of ``(major, minor)`` write TxnIndexEmpty in events and txnIdxEmpty in manifests."""
+    """Return whether brokers of ``(major, minor)`` write TxnIndexEmpty in events and txnIdxEmpty in manifests."""
     return kafka_version >= TXN_INDEX_EMPTY_SINCE

@@ -73,7 +73,7 @@ class FetchPassing:
 
     @property
     def is_done(self) -> bool:
-        """Whether the frame has ended."""
+        """Return whether the frame has ended."""
         return self._left == 0
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:

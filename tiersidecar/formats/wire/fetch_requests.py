@@ -64,7 +64,7 @@ class FetchRequest:
 
     @property
     def is_of_follower(self) -> bool:
-        """Whether a broker takes it for a replica's (``FetchRequest.isValidBrokerId``), and lets it read as one."""
+        """Return whether a broker takes it for a replica's (``FetchRequest.isValidBrokerId``), and lets it read as one."""
         return self.replica_id >= 0
 
     @property
@@ -73,12 +73,12 @@ class FetchRequest:
 
 
 def is_flexible(version: int) -> bool:
-    """Whether this version of Fetch has compact lengths and tagged fields."""
+    """Return whether this version of Fetch has compact lengths and tagged fields."""
     return version >= _FIRST_FLEXIBLE
 
 
 def is_by_topic_id(version: int) -> bool:
-    """Whether this version of Fetch names topics by their ids."""
+    """Return whether this version of Fetch names topics by their ids."""
     return version >= _FIRST_BY_ID
 
 
@@ -193,7 +193,7 @@ def _read_topic(reader: Cursor, version: int, partitions: dict[PartitionKey, Fet
 
 
 def read_topic_key(reader: Cursor, version: int) -> TopicKey:
-    """What a topic is named by in a request or response."""
+    """Return what a topic is named by in a request or response."""
     return bytes(reader.fixed(_UUID)[0]) if is_by_topic_id(version) else reader.string()
 
 

@@ -130,7 +130,7 @@ def write_partition(version: int, partition: int, filled: FilledPartition) -> li
 
 
 def throttling(fetched: FetchResponse, throttle_ms: int) -> list[Replacement]:
-    """What makes the response's throttle time at least that: to be spliced into it, before all partitions."""
+    """Return what makes the response's throttle time at least that: to be spliced into it, before all partitions."""
     if throttle_ms <= fetched.throttle_time_ms:
         return []
     return [(0, _THROTTLE.size, _THROTTLE.pack(throttle_ms))]

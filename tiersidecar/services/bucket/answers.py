@@ -99,7 +99,7 @@ class Turns:
 
 @cache
 def has_flexible_header(api_key: int, version: int) -> bool:
-    """Whether tagged fields follow the correlation id of a response."""
+    """Return whether tagged fields follow the correlation id of a response."""
     header: Any = load_response_schema(api_key, version).__header_schema__
     return bool(header.__flexible__)
 
@@ -122,7 +122,7 @@ def items(entity_type: Any, name: str) -> Any:
 
 
 def has(entity_type: Any, name: str) -> bool:
-    """Whether this version has a field ``name``."""
+    """Return whether this version has a field ``name``."""
     return any(field.name == name for field in fields(entity_type))
 
 
@@ -132,7 +132,7 @@ def uuid_of(topic_id: Uuid) -> uuid.UUID:
 
 
 def error_of(error: TiersidecarError) -> ErrorCode:
-    """What a client is told, so that it asks again: nothing here says that an offset is out of range."""
+    """Return what a client is told, so that it asks again: nothing here says that an offset is out of range."""
     match error:
         case UndecidedTransactionError() | MetadataNotReadyError() | OffsetOutOfRangeError():
             return ErrorCode.not_leader_or_follower
@@ -141,7 +141,7 @@ def error_of(error: TiersidecarError) -> ErrorCode:
 
 
 def epoch_fault(asked_epoch: int, leader_epoch: int) -> ErrorCode | None:
-    """What is wrong with the leader epoch that a client goes by; -1 is no claim."""
+    """Return what is wrong with the leader epoch that a client goes by; -1 is no claim."""
     if asked_epoch < 0 or asked_epoch == leader_epoch:
         return None
     return ErrorCode.unknown_leader_epoch if asked_epoch > leader_epoch else ErrorCode.fenced_leader_epoch

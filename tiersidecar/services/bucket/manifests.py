@@ -43,7 +43,7 @@ class ListedManifest:
 
     @property
     def missing(self) -> str:
-        """What is not there beside the manifest; empty where all is."""
+        """Return what is not there beside the manifest; empty where all is."""
         absent = [name for name, size in ((".log", self.log_bytes), (".indexes", self.indexes_bytes)) if size is None]
         return " and ".join(absent)
 

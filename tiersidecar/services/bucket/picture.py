@@ -62,7 +62,7 @@ class BucketPicture:
     # -- changes
 
     def has(self, segment_id: RemoteLogSegmentId) -> bool:
-        """Whether the segment is in the picture."""
+        """Return whether the segment is in the picture."""
         known = self._partitions.get(segment_id.topic_id_partition)
         return known is not None and segment_id.uuid in known.uuids
 
@@ -232,7 +232,7 @@ class BucketPicture:
 
 
 def _is_growth(known: _Partition, added: Sequence[RemoteLogSegmentMetadata]) -> bool:
-    """Whether a few segments came after all that are known: then the fold goes on, else it begins anew in a thread."""
+    """Return whether a few segments came after all that are known: then the fold goes on, else it begins anew in a thread."""
     return len(added) <= _MOST_ON_THE_LOOP and all(
         segment.event_timestamp_ms > known.newest_event_ms for segment in added
     )

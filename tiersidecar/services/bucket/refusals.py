@@ -64,7 +64,7 @@ def refuse_group(asked: Asked) -> list[Buffer]:
 
 
 def refuse_writer(asked: Asked) -> list[Buffer]:
-    """What comes before a write: the id of an idempotent producer."""
+    """Return what comes before a write: the id of an idempotent producer."""
     return asked.answered(error_code=ErrorCode.cluster_authorization_failed, error_message=READ_ONLY)
 
 

@@ -103,7 +103,7 @@ class ScramSecrets:
         self._kept = {one.name: self._derived(self._salt(one.name), one.password.encode()) for one in users.all()}
 
     def of(self, name: str) -> _Kept:
-        """What a proof is checked by."""
+        """Return what a proof is checked by."""
         salt = self._salt(name)
         of_nobody = _Kept(salt=salt, stored_key=self.hmac(self._key, salt), server_key=self._key)
         return self._kept.get(name, of_nobody)

@@ -23,7 +23,7 @@ class User:
     topic_prefixes: tuple[str, ...] = ("",)
 
     def may_read(self, topic: str) -> bool:
-        """Whether the user may read a topic of that name, be there one or not."""
+        """Return whether the user may read a topic of that name, be there one or not."""
         return topic.startswith(self.topic_prefixes)
 
 
@@ -42,7 +42,7 @@ class Users:
 
     @property
     def are_required(self) -> bool:
-        """Whether a caller has to log in."""
+        """Return whether a caller has to log in."""
         return bool(self._users)
 
     def all(self) -> Collection[User]:

@@ -62,7 +62,7 @@ class BrokerOffsetsCache:
         return known
 
     async def current(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, BrokerOffsets]:
-        """What leaders say that are asked after this call; partitions whose leader did not answer are left out."""
+        """Return what leaders say that are asked after this call; partitions whose leader did not answer are left out."""
         now_s = self._clock.monotonic_s()
         await self._wait(partitions)  # those may have been asked before
         self._ask([partition for partition in partitions if self._age_s(partition, now_s) > 0])

@@ -93,7 +93,7 @@ class GatewayConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been ended, by whatever."""
+        """Return whether it has been ended, by whatever."""
         return self._closed_s is not None
 
     def shed(self, reason: str) -> None:
@@ -120,7 +120,7 @@ class GatewayConnection:
             self.client.abort()
 
     def _slowness(self, now_s: float) -> str:
-        """Why the client takes its answers too slowly; nothing where it does not."""
+        """Return why the client takes its answers too slowly; nothing where it does not."""
         side, looked_s = self.client, self._looked_s
         taken_bytes = side.taken_bytes - self._taken_bytes
         self._looked_s, self._taken_bytes = now_s, side.taken_bytes

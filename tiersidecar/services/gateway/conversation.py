@@ -142,13 +142,13 @@ class Conversation:
 
     @property
     def is_let_in(self) -> bool:
-        """Whether the broker has answered what it answers only to who is logged in, or has begun to."""
+        """Return whether the broker has answered what it answers only to who is logged in, or has begun to."""
         is_answered = self._answers.is_under_way and bool(self._pending) and self._pending[0].needs_login
         return is_answered or self._state.login.state is LoginState.READY
 
     @property
     def kept_bytes(self) -> int:
-        """What waits in here, of both directions."""
+        """Return what waits in here, of both directions."""
         return self._requests.kept_bytes + self._answers.kept_bytes
 
     def taken(self) -> None:

@@ -83,7 +83,7 @@ class _Leaders:
         self._asking: dict[str, asyncio.Future[Sequence[LeaderView]]] = {}
 
     async def leader(self, partition: TopicIdPartition) -> LeaderView:
-        """What the broker says that is asked after the client's request was answered.
+        """Return what the broker says that is asked after the client's request was answered.
 
         Raises:
             BrokerRefusedError: there is no such partition.
@@ -327,5 +327,5 @@ class DeleteRecordsRewrite(Rewrite):
 
 
 def _asked_again(row: Any) -> Any:
-    """What makes a client ask for the whole again."""
+    """Return what makes a client ask for the whole again."""
     return changed_row(row, error_code=ErrorCode.request_timed_out, low_watermark=Offset(-1))

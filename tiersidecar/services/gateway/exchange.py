@@ -170,7 +170,7 @@ class Rewrite(ABC):
 
     @abstractmethod
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
-        """What the client gets instead of ``response``, a body that begins after the response header.
+        """Return what the client gets instead of ``response``, a body that begins after the response header.
 
         At once, where nothing has to be waited for; a coroutine is run as a task, some turns of the loop later.
         """

@@ -249,7 +249,7 @@ class FetchFill:
     async def _read_all(
         self, wanted: FillRequest, grants: Mapping[PartitionKey, int]
     ) -> dict[PartitionKey, FilledPartition]:
-        """What came in time of each of ``wanted.classified``; of those that are not in ``grants``, nothing."""
+        """Return what came in time of each of ``wanted.classified``; of those that are not in ``grants``, nothing."""
         reads: dict[PartitionKey, asyncio.Task[FetchedBatches]] = {}
         try:
             for key, grant in grants.items():

@@ -55,13 +55,13 @@ class FetchSessions:
         self._sessions: WeakSet[FetchSession] = WeakSet()
 
     def has_room(self, partitions: int) -> bool:
-        """Whether a session of so many partitions more can be remembered."""
+        """Return whether a session of so many partitions more can be remembered."""
         return self._kept_partitions() + partitions <= self._max_partitions
 
     def follow(
         self, connection: ConnectionState, request: FetchRequest, response: FetchResponse | FetchPassing
     ) -> FetchSession | None:
-        """What the partitions of ``response`` were asked for with, the request's own and those it left out; None for a
+        """Return what the partitions of ``response`` were asked for with, the request's own and those it left out; None for a
         session that began before this connection, or that we could not remember."""
         if not request.is_incremental:
             connection.fetch_sessions.pop(request.session_id, None)
@@ -83,7 +83,7 @@ class FetchSessions:
         return kept
 
     def asked_of(self, connection: ConnectionState, request: FetchRequest, key: PartitionKey) -> FetchPartition | None:
-        """What ``request``, which has not been answered, asks of a partition; None if nothing, or nobody can tell."""
+        """Return what ``request``, which has not been answered, asks of a partition; None if nothing, or nobody can tell."""
         said = request.partitions.get(key)
         if not request.is_incremental:
             return said
@@ -93,7 +93,7 @@ class FetchSessions:
         return kept.partitions.get(key) if said is None else said
 
     def knows(self, connection: ConnectionState, request: FetchRequest) -> bool:
-        """Whether :meth:`asked_of` tells all that ``request`` asks for."""
+        """Return whether :meth:`asked_of` tells all that ``request`` asks for."""
         return not request.is_incremental or request.session_id in connection.fetch_sessions
 
     def _kept_partitions(self) -> int:
@@ -137,7 +137,7 @@ class FetchesInHand:
         return request
 
     def is_to_be_read_apart(self, exchange: Exchange) -> bool:
-        """Whether it is too large to be read on the event loop, and has not been read."""
+        """Return whether it is too large to be read on the event loop, and has not been read."""
         return is_large(exchange) and self._known(exchange) is None
 
     async def read_apart(self, exchange: Exchange) -> None:
@@ -177,7 +177,7 @@ class FetchesInHand:
             exchange.connection.fetch_in_hand = InHand(exchange.request, request, expected)
 
     def take(self, exchange: Exchange) -> InHand:
-        """What is known of a request that the broker has answered.
+        """Return what is known of a request that the broker has answered.
 
         Raises:
             MalformedMessageError: it is no Fetch request.
@@ -191,13 +191,13 @@ class FetchesInHand:
         return in_hand.request if in_hand is not None and in_hand.body is exchange.request else None
 
     def has_come(self, expected: Expected, response: memoryview) -> bool:
-        """Whether the broker's answer is the expected one, and has come soon enough."""
+        """Return whether the broker's answer is the expected one, and has come soon enough."""
         is_recent = self._clock.monotonic_s() - expected.since_s <= _HOLDS_S
         return is_recent and response == expected.answered.response
 
 
 def is_large(exchange: Exchange) -> bool:
-    """Whether the request takes so long to read that others would notice."""
+    """Return whether the request takes so long to read that others would notice."""
     return len(exchange.request) > _LARGE_BYTES
 
 

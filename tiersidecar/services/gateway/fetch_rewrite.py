@@ -233,7 +233,7 @@ class FetchRewrite(Rewrite):
         suspects: Sequence[FetchedPartition],
         asked: Mapping[PartitionKey, FetchPartition],
     ) -> dict[PartitionKey, FilledPartition]:
-        """What stands in place of the records that nobody may have any more."""
+        """Return what stands in place of the records that nobody may have any more."""
         if suspects:
             expect_more(connection, found_out_of_range=True)
         withheld = dict[PartitionKey, FilledPartition]()
@@ -273,14 +273,14 @@ class FetchRewrite(Rewrite):
     def _fill_at_once(
         self, out_of_range: _OutOfRange, classified: Mapping[PartitionKey, Classified]
     ) -> dict[PartitionKey, FilledPartition] | None:
-        """What replaces the broker's answers, where all of it has been read ahead; None where it has not."""
+        """Return what replaces the broker's answers, where all of it has been read ahead; None where it has not."""
         answers = self._fill.fill_at_once(out_of_range.to_fill(classified, wait_s=0.0))
         if answers is not None:
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(classified), outcome=OutOfRange.FILL.name.lower())
         return answers
 
     async def _answers(self, out_of_range: _OutOfRange) -> dict[PartitionKey, FilledPartition]:
-        """What replaces the broker's answers; those that stand are left out."""
+        """Return what replaces the broker's answers; those that stand are left out."""
         request, fetched = out_of_range.request, out_of_range.fetched
         began_s = self._clock.monotonic_s()
         asker = out_of_range.exchange.connection.asker
@@ -357,7 +357,7 @@ def _is_held(
     classified: Mapping[PartitionKey, Classified],
     answers: Mapping[PartitionKey, FilledPartition],
 ) -> bool:
-    """Whether the client would get nothing that it can go on with."""
+    """Return whether the client would get nothing that it can go on with."""
     if any(answer.records_bytes for answer in answers.values()):
         return False
     has_news = any(partition.error_code not in (NO_ERROR, OFFSET_OUT_OF_RANGE) for partition in partitions)

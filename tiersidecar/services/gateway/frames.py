@@ -78,12 +78,12 @@ class Frames:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a frame has begun, and is not whole."""
+        """Return whether a frame has begun, and is not whole."""
         return self._under_way is not None
 
     @property
     def waits(self) -> bool:
-        """Whether a frame was not to begin when it came."""
+        """Return whether a frame was not to begin when it came."""
         return self._waits
 
     @property

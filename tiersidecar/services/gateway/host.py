@@ -28,7 +28,7 @@ class End(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether it has not taken all that was written."""
+        """Return whether it has not taken all that was written."""
         ...
 
     def write(self, data: Buffer) -> None:
@@ -50,7 +50,7 @@ class LoginWatch(Protocol):
 
     @property
     def demands_login(self) -> bool:
-        """Whether the broker is known to end a connection that asks anything before its login."""
+        """Return whether the broker is known to end a connection that asks anything before its login."""
         ...
 
 

@@ -224,7 +224,7 @@ class ListOffsetsRewrite(Rewrite):
 
 
 def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:
-    """Whether the broker has found a record that nobody may have any more: which comes next it cannot be asked."""
+    """Return whether the broker has found a record that nobody may have any more: which comes next it cannot be asked."""
     return 0 <= int(row.offset) < bounds.log_start
 
 

@@ -96,7 +96,7 @@ class Login:
 
 
 def is_no_request(first_bytes: bytes | memoryview) -> bool:
-    """Whether a frame whose payload begins so cannot be a request, which begins with an API key.
+    """Return whether a frame whose payload begins so cannot be a request, which begins with an API key.
 
     GSSAPI's tokens start with 0x60 (RFC 2743 section 3.1) or 0x04, 0x05 (RFC 4121 section 4.2), SCRAM's second with ``c=``.
     """
@@ -104,7 +104,7 @@ def is_no_request(first_bytes: bytes | memoryview) -> bool:
 
 
 def is_last(mechanism: str, answer: bytes) -> bool:
-    """Whether an ``answer`` without an error lets the client in.  Of other mechanisms the next request tells."""
+    """Return whether an ``answer`` without an error lets the client in.  Of other mechanisms the next request tells."""
     is_last_answer = _TELL_THEIR_END.get(mechanism)
     return is_last_answer is not None and is_last_answer(answer)
 

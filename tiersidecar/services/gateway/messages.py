@@ -80,7 +80,7 @@ def check_asked(api_key: int, request: Any, answered: Any) -> None:
 
 
 async def in_turns(one: Callable[[RowKey, Any], Awaitable[Any]], rows: Mapping[RowKey, Any]) -> dict[RowKey, Any]:
-    """What ``one`` makes of each row, where that is another: some hundred at a time, so that a request of thousands of
+    """Return what ``one`` makes of each row, where that is another: some hundred at a time, so that a request of thousands of
     partitions holds up no other connection."""
     changed, items = dict[RowKey, Any](), iter(rows.items())
     while turn := list(islice(items, _AT_ONCE)):

@@ -66,11 +66,11 @@ class OutOfRangeClassifier:
         self._known: dict[TopicIdPartition, _Known] = {}
 
     def now(self) -> Moment:
-        """What is known now, for what is asked now."""
+        """Return what is known now, for what is asked now."""
         return self._tiered.now()
 
     def is_still_of(self, classified: Mapping[PartitionKey, Classified], asker: Asker = ANYBODY) -> bool:
-        """Whether names are still of the topics that were classified: what is asked for by its id always is."""
+        """Return whether names are still of the topics that were classified: what is asked for by its id always is."""
         return all(self._is_same(key, one, asker) for key, one in classified.items() if isinstance(key[0], str))
 
     def _is_same(self, key: PartitionKey, classified: Classified, asker: Asker) -> bool:

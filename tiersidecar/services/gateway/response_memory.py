@@ -115,7 +115,7 @@ class ResponseMemory:
         part.beside_bytes = self.beside_bytes = size_bytes
 
     def _room_now(self, part: MemoryPart) -> int:
-        """What ``part`` may take at once: nothing before those that wait."""
+        """Return what ``part`` may take at once: nothing before those that wait."""
         if part.client in self._waiting or any(client not in self._of_client for client in self._waiting):
             return 0
         return self._room(part)
@@ -171,7 +171,7 @@ class MemoryPart:
         return self._client
 
     def take(self, size_bytes: int, when_there_is_room: Callable[[], None]) -> bool:
-        """Whether ``size_bytes`` are the caller's now; if not, they are when ``when_there_is_room`` is called."""
+        """Return whether ``size_bytes`` are the caller's now; if not, they are when ``when_there_is_room`` is called."""
         return self._memory.take(self, size_bytes, when_there_is_room)
 
     def take_some(self, size_bytes: int) -> int:

@@ -43,12 +43,12 @@ class Side(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether something waits."""
+        """Return whether something waits."""
         ...
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits to be sent."""
+        """Return what waits to be sent."""
         ...
 
     async def take(self, connected: socket.socket) -> None:
@@ -195,7 +195,7 @@ class PlainSide:
             self.close()
 
     def _send(self, pieces: Sequence[Buffer]) -> int | None:
-        """How many bytes were taken; None if the connection is lost."""
+        """Return how many bytes were taken; None if the connection is lost."""
         if self._socket is None:
             return None
         try:

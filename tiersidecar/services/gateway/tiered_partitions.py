@@ -79,7 +79,7 @@ class TieredPartitions(Protocol):
         ...
 
     def now(self) -> Moment:
-        """What is known now: it takes no time, however many partitions there are."""
+        """Return what is known now: it takes no time, however many partitions there are."""
         ...
 
     def topic_id(self, topic: str) -> Uuid | None:
@@ -107,13 +107,13 @@ class DeletedRecords:
         return found
 
     def is_any_suspect(self, request: FetchRequest) -> bool:
-        """Whether records that ``request`` names a partition of may begin with deleted ones."""
+        """Return whether records that ``request`` names a partition of may begin with deleted ones."""
         if request.is_of_follower:
             return False
         return any(self.is_suspect(key, partition.fetch_offset) for key, partition in request.partitions.items())
 
     def is_suspect(self, key: PartitionKey, offset: int) -> bool:
-        """Whether ``offset`` lies below a start that was said, of whatever history."""
+        """Return whether ``offset`` lies below a start that was said, of whatever history."""
         topic, partition = key
         topic_id = Uuid(topic) if isinstance(topic, bytes) else self._tiered.topic_id(topic)
         return topic_id is not None and offset < self._state.highest_start(topic_id, partition)
@@ -121,7 +121,7 @@ class DeletedRecords:
     def classify(
         self, key: PartitionKey, offset: int, records: memoryview, asker: Asker = ANYBODY
     ) -> FilledPartition | None:
-        """What a client gets instead of ``records``, asked for from ``offset`` on; None: they are his.
+        """Return what a client gets instead of ``records``, asked for from ``offset`` on; None: they are his.
 
         Out of range is what natively would be, by the offset alone: of a batch around the log start the client skips what lies
         before it.

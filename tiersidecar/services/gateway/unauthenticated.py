@@ -49,11 +49,11 @@ class Unauthenticated:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self._all)
 
     def is_crowded(self, listener: ListenerLogins, ip: str) -> bool:
-        """Whether one more from ``ip`` would cost another its place."""
+        """Return whether one more from ``ip`` would cost another its place."""
         if listener.is_open:
             return False
         limits = self.limits
@@ -150,7 +150,7 @@ class PendingLogin:
 
     @property
     def demands_login(self) -> bool:
-        """Whether the broker is known to end a connection that asks anything before its login."""
+        """Return whether the broker is known to end a connection that asks anything before its login."""
         return not self.listener.is_open and self.listener.done[True] > 0
 
     def hold(self, size_bytes: int) -> None:

@@ -191,7 +191,7 @@ class ContinuousLog:
         return start
 
     async def is_pending(self, partition: TopicIdPartition, local_start: int) -> bool:
-        """Whether pins hold what the broker has deleted below ``local_start``, and the remote tier is yet to get."""
+        """Return whether pins hold what the broker has deleted below ``local_start``, and the remote tier is yet to get."""
         return self._pending is not None and await self._pending.is_pending(partition, below=local_start)
 
     async def end_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:
@@ -246,7 +246,7 @@ class ContinuousLog:
         return _Decided(stable) if beyond is None else _Decided(stop, beyond)
 
     async def _is_deleted(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether nobody may have ``offset`` any more, whoever still has it."""
+        """Return whether nobody may have ``offset`` any more, whoever still has it."""
         return offset < (await self._reader.bounds(partition)).log_start
 
     # -- the broker's own log

@@ -124,7 +124,7 @@ class LinePieces:
 
     @property
     def holds_memory(self) -> bool:
-        """Whether what is open holds more than a little of it."""
+        """Return whether what is open holds more than a little of it."""
         return self._lines is not None and not isinstance(self._opened_with, SmallMemory)
 
     def close(self) -> None:

@@ -126,7 +126,7 @@ _OF_OPERATIONS = {
 
 
 def content_schema(operation: str) -> Schema:
-    """What a successful answer consists of: of ``read_records`` each line; nothing is said of bytes."""
+    """Return what a successful answer consists of: of ``read_records`` each line; nothing is said of bytes."""
     name = _OF_OPERATIONS.get(operation)
     return {} if name is None else {"schema": _ref(name)}
 

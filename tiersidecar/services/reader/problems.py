@@ -165,7 +165,7 @@ def _unavailable(name: str, detail: str, *, retry_after_s: int) -> Problem:
 
 
 def _from_http(error: web.HTTPException) -> Problem:
-    """What aiohttp found by itself: no such path, another method, a request that is too large."""
+    """Return what aiohttp found by itself: no such path, another method, a request that is too large."""
     allow = error.headers.get("Allow")
     return Problem(
         status=HTTPStatus(error.status),

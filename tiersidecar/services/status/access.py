@@ -39,7 +39,7 @@ class Access:
 
     @staticmethod
     def is_signed() -> bool:
-        """Whether ``admit`` found the request that is answered to be another sidecar's, or a command's."""
+        """Return whether ``admit`` found the request that is answered to be another sidecar's, or a command's."""
         return _signed.get()
 
     @web.middleware

@@ -59,7 +59,7 @@ class ClusterAsker:
         return await self._of_leader(cluster, "/segments", {"topic": topic, "partition": partition}, own)
 
     async def explanation(self, cluster: Cluster, topic: str, partition: int, offset: int | None) -> Answer:
-        """Why they are where they are, as the leader's ``/explain`` has it."""
+        """Return why they are where they are, as the leader's ``/explain`` has it."""
 
         async def own() -> dict[str, Any]:
             return explanation_document(await self._source.explanation(topic, partition, offset))

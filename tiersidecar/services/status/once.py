@@ -18,7 +18,7 @@ class Once(Generic[T]):
         self._done_s = 0.0
 
     async def value(self) -> T:
-        """What was made last; raises what ``make`` raises, for all who wait for it."""
+        """Return what was made last; raises what ``make`` raises, for all who wait for it."""
         running = self._running
         if running is None or (running.done() and self._is_over(running)):
             running = self._running = asyncio.ensure_future(self._run())

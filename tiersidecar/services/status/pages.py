@@ -68,7 +68,7 @@ class Pages:
 def _partition(
     cluster: Cluster, line: PartitionLine, segments: Answer, explained: Answer, offset: int | None, page: int
 ) -> str:
-    """What another sidecar says need not have the form that is expected."""
+    """Return what another sidecar says need not have the form that is expected."""
     make = partial(partition_page, cluster, line, offset=offset, page=page)
     try:
         return make(segments=segments, explained=explained)

@@ -140,7 +140,7 @@ class SidecarStatus:
 
 class StatusSource(Protocol):
     def ready_reasons(self) -> Sequence[str]:
-        """Why the process is not ready, one sentence each; empty when it is."""
+        """Return why the process is not ready, one sentence each; empty when it is."""
 
     def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
         """The tiered partitions of this broker, or of one topic, in any order.
@@ -166,7 +166,7 @@ class StatusSource(Protocol):
         """
 
     async def explanation(self, topic: str, partition: int, offset: int | None) -> Explanation:
-        """Why its segments are where they are, all of them or those with ``offset``; raises likewise."""
+        """Return why its segments are where they are, all of them or those with ``offset``; raises likewise."""
 
 
 class RenderMetrics(Protocol):

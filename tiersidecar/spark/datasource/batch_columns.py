@@ -75,7 +75,7 @@ class BatchColumns:
 
 
 def is_format_2(buffer: memoryview) -> bool:
-    """Whether the slice holds batches; a cutter never puts messages of the old formats into one with them."""
+    """Return whether the slice holds batches; a cutter never puts messages of the old formats into one with them."""
     return buffer[MAGIC_POSITION] == 2
 
 
@@ -103,7 +103,7 @@ def read_batch_columns(buffer: memoryview, *, where: str) -> BatchColumns:
 
 
 def hidden_by(aborted: AbortedRanges, batches: BatchColumns) -> Chosen:
-    """Which batches belong to an aborted transaction."""
+    """Return which batches belong to an aborted transaction."""
     hidden = np.zeros(len(batches), np.bool_)
     transactional = batches.is_transactional
     for producer_id in np.unique(batches.producer_id[transactional]).tolist() if aborted.ranges else ():

@@ -28,7 +28,7 @@ class PushedBounds:
     min_timestamp_ms: int | None = None
 
     def takes(self, topic: str, partition: int) -> bool:
-        """Whether anything of the partition is wanted."""
+        """Return whether anything of the partition is wanted."""
         is_of_topic = self.topics is None or topic in self.topics
         return is_of_topic and (self.partitions is None or partition in self.partitions)
 

@@ -83,7 +83,7 @@ class BatchCollector:
         return count
 
     def take(self) -> OpenedBatches:
-        """What was added since the last time: at least one batch."""
+        """Return what was added since the last time: at least one batch."""
         if self._buffer is not None:
             (batches,), data = self._added, self._buffer
             taken = OpenedBatches(where=self._where, position=self._position, data=data, batches=batches)

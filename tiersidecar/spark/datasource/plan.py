@@ -31,7 +31,7 @@ class SegmentSlice:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the segment is wanted."""
+        """Return whether all of the segment is wanted."""
         whole = ByteRange(0, self.metadata.segment_size_in_bytes)
         return (self.start_offset, self.stop_offset, self.byte_range) == (
             self.metadata.start_offset,

@@ -51,7 +51,7 @@ class RemoteTier:
         self._ends: dict[TopicIdPartition, RemoteEnd] = {}
 
     async def bounds(self, partition: TopicIdPartition) -> LogBounds:
-        """What can be read."""
+        """Return what can be read."""
         found = await self._reads.lookup.bounds(partition)
         end = (await self.end(partition)).offset
         return LogBounds(start=min(found.start, end), end=end, log_start=found.log_start)

@@ -206,7 +206,7 @@ def swatch(tier: str) -> Html:
 
 
 def share_bar(part: int, whole: int, *, label: str, kind: str) -> Html:
-    """How much of a whole is taken, as a bar."""
+    """Return how much of a whole is taken, as a bar."""
     widths = to_scale([part, max(whole - part, 0)], least=0)
     return tag(
         "svg",

@@ -71,7 +71,7 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], 
 
 
 def scrolled(content: Html, *, label: str) -> Html:
-    """What may be wider than the page; it can be scrolled by keyboard, too."""
+    """Return what may be wider than the page; it can be scrolled by keyboard, too."""
     return tag("div", content, class_="scroll", role="region", aria_label=label, tabindex="0")
 
 
