@@ -426,6 +426,7 @@ ELSEWHERE: dict[str, str] = {
     "topics[0].name": "integration/test_daemon.py::test_segments_go_to_the_store_and_come_back",
     "topics[0].remote.log.copy.disable": "unit/app/config/test_topics.py",
     "store.type": "integration/test_daemon_s3.py",
+    "store.verify.read.back": "integration/test_daemon_s3.py",
     "store.encryption.enabled": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "store.encryption.key.pair.id": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "store.encryption.key.pairs": "integration/test_daemon.py::test_compressed_and_encrypted_objects",

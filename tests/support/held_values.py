@@ -34,7 +34,7 @@ _NO_WAY_ON = (type, ModuleType, TracebackType, BaseModel)
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)  # of all that a daemon holds it would take hours
 class HeldValues:
     """``values`` are all plain values; ``attributes`` those of ``Class.attribute``; ``named`` the objects by their class."""
 

@@ -27,15 +27,10 @@ class FailpointAction(StrEnum):
     RAISE = "raise"
 
 
-class FailpointError(RetriableError):
+class FailpointError(RetriableError, message="failpoint {name} is set to fail"):
     """Raised by a failpoint that is set to ``raise``."""
 
-    def __init__(self, *, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
-    def __str__(self) -> str:
-        return f"failpoint {self.name} is set to fail"
+    name: str
 
 
 @dataclass(slots=True)

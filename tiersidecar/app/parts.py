@@ -35,7 +35,7 @@ _LOOK_INTERVAL_MAX_S = 5.0
 """Leaders are asked for at least this often, however rarely the tasks are to run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Opened:
     """What a process has opened, and who it is."""
 
@@ -77,7 +77,7 @@ class Opened:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Parts(Opened):
     """With what is made of it for all roles; closed by whoever opened it."""
 

@@ -21,7 +21,7 @@ from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.trash_clock import TrashClock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Edges:
     """Time, ids, threads, measurements and failpoints; ``trash_clock`` is the wall clock that delays of deletes go by."""
 
@@ -33,7 +33,7 @@ class Edges:
     failpoints: AllFailpoints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sources:
     """Where a lane learns of a partition: what this process has seen, the broker, both topics, and the log's history."""
 
@@ -44,7 +44,7 @@ class Sources:
     lineages: LineageSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Actor:
     """As whom a lane acts, and what it may do.
 

@@ -156,7 +156,7 @@ async def open_metadata_topic(
         await log.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TopicAccess:
     """How the topic is reached: ``broker`` makes it and knows its ends, ``clients`` read and write it."""
 

@@ -130,7 +130,7 @@ class BrokerOffsetsCache:
             del self._known[next(iter(self._known))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BothTiers:
     """Where a rewrite learns what either tier has: which partitions are tiered, the remote log, the broker's own offsets, and
     what is on its way from one tier to the other."""

@@ -65,7 +65,7 @@ _LARGE_BYTES = 64 * 1024
 """From here on it matters that no client waits for the end of a response, and that its memory is not ours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ListenerShare:
     """What all conversations of one listener share."""
 

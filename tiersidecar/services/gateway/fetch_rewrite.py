@@ -114,7 +114,7 @@ _ASKED_AGAIN = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FetchSources:
     """What a Fetch is answered from beside the broker's own answer: ``classifier`` decides what an offset out of range means,
     ``deleted`` withholds, ``fill`` reads the remote tier, ``sessions`` has what clients ask for without repeating it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -13,7 +14,8 @@ from tiersidecar.app.cli import app
 
 
 def parameters(command: str, *arguments: str) -> dict[str, Any]:
-    (found,) = [one for name, one in get_command(app).commands.items() if name == command]  # type: ignore[attr-defined]
+    group: Any = get_command(app)
+    found = group.get_command(click.Context(group), command)
     context = found.make_context(command, [*arguments, "--config", "c.yaml"])
     return dict(context.params)
 
