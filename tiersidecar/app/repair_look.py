@@ -180,7 +180,7 @@ class PartitionLook:
             return False
         next_offset: int = said.start_offset
         for other_id, other in self._standing.items():
-            if other_id == segment_id or other_id in self._doubted:
+            if other_id == segment_id or other_id in self._doubted or _is_replaced_by(other, metadata):
                 continue
             if other.start_offset <= next_offset <= other.end_offset and await self._presence.is_whole(other):
                 next_offset = other.end_offset + 1
@@ -212,6 +212,15 @@ class PartitionLook:
             and segment.end_offset >= start
             if not any(entry.covers(segment, self._lineage) for entry in self._trash)
         }
+
+
+def _is_replaced_by(other: RemoteLogSegmentMetadata, metadata: RemoteLogSegmentMetadata | None) -> bool:
+    """Whether readers have ``metadata`` in place of ``other``, which may hold what an erasure took out of it."""
+    return (
+        metadata is not None
+        and (other.start_offset, other.end_offset) == (metadata.start_offset, metadata.end_offset)
+        and other.event_timestamp_ms < metadata.event_timestamp_ms
+    )
 
 
 def _keys_fault(metadata: RemoteLogSegmentMetadata | None) -> str:

@@ -7,11 +7,13 @@ is of another history.
 
 Overlaps are normal where leaders changed, for replicas roll differently and each copies from the segment that holds the
 first offset not yet remote (S-042).  What is not normal: a segment that was begun by the broker which had
-itself already finished one with all of its offsets.
+itself already finished one with all of its offsets.  Of two that hold the same offsets the one that was finished first is
+needless: the other one is read, and may be what an erasure wrote, without the erased records.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -110,23 +112,41 @@ def _gaps(line: PartitionLine, lineage: Lineage, now_ms: int) -> Iterator[Findin
 
 
 def _overlaps(line: PartitionLine, ascending: Sequence[LineSegment], now_ms: int) -> Iterator[Finding]:
+    staying = sorted((each for each in ascending if not each.is_going), key=_by_start_then_longest)
+    latest = {_span(one): one for one in sorted(staying, key=lambda each: each.finished_at)}
+    counts = Counter(map(_span, staying))
     reaching: list[LineSegment] = []  # those begun at or before the one in hand, that reach its start
-    for one in sorted((each for each in ascending if not each.is_going), key=_by_start_then_longest):
+    for one in staying:
         reaching = [other for other in reaching if other.end_offset >= one.start_offset]
-        twin = next((other for other in reaching if _made_needless(one, other)), None)
-        if twin is not None:
-            yield Finding(
-                kind=FindingKind.OFFSET_OVERLAP,
-                topic=line.topic,
-                topic_id=line.topic_id,
-                partition=line.partition,
-                segment_id=one.segment_id,
-                start_offset=one.start_offset,
-                end_offset=one.end_offset,
-                age_ms=now_ms - one.since_ms,
-                detail=f"broker {one.broker_id} had finished segment {twin.segment_id} with all its offsets before",
-            )
+        last = latest[_span(one)]
+        if last is not one:
+            if _follows(last, one):
+                yield _needless(line, one, f"finished segment {last.segment_id} with all its offsets after it", now_ms)
+        elif counts[_span(one)] == 1:
+            twin = next((other for other in reaching if _made_needless(one, other)), None)
+            if twin is not None:
+                yield _needless(
+                    line, one, f"had finished segment {twin.segment_id} with all its offsets before", now_ms
+                )
         reaching.append(one)
+
+
+def _needless(line: PartitionLine, one: LineSegment, what: str, now_ms: int) -> Finding:
+    return Finding(
+        kind=FindingKind.OFFSET_OVERLAP,
+        topic=line.topic,
+        topic_id=line.topic_id,
+        partition=line.partition,
+        segment_id=one.segment_id,
+        start_offset=one.start_offset,
+        end_offset=one.end_offset,
+        age_ms=now_ms - one.since_ms,
+        detail=f"broker {one.broker_id} {what}",
+    )
+
+
+def _span(one: LineSegment) -> tuple[int, int]:
+    return one.start_offset, one.end_offset
 
 
 def _by_start_then_longest(one: LineSegment) -> tuple[int, int, int]:
@@ -134,6 +154,9 @@ def _by_start_then_longest(one: LineSegment) -> tuple[int, int, int]:
 
 
 def _made_needless(one: LineSegment, other: LineSegment) -> bool:
-    return (
-        other.broker_id == one.broker_id and other.end_offset >= one.end_offset and other.finished_at < one.started_at
-    )
+    return other.end_offset >= one.end_offset and _follows(one, other)
+
+
+def _follows(one: LineSegment, other: LineSegment) -> bool:
+    """Whether the broker that began ``one`` had finished ``other`` before."""
+    return other.broker_id == one.broker_id and other.finished_at < one.started_at

@@ -240,6 +240,21 @@ async def test_a_needless_copy_goes_only_while_the_other_one_is_whole(world: Wor
     assert await world.repair(found) == [Repair.LEAVE]
 
 
+async def test_what_an_erasure_wrote_is_not_needless_because_of_what_it_replaced(world: World) -> None:
+    """Whatever a report says: without it, readers would have the erased records again."""
+    old, new = await world.add(0), await world.add(0, state=State.COPY_SEGMENT_STARTED)
+    await world.builder.run.metadata.publish(
+        RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=new.remote_log_segment_id,
+            broker_id=new.broker_id,
+            event_timestamp_ms=old.event_timestamp_ms + 1,
+            state=State.COPY_SEGMENT_FINISHED,
+        )
+    )
+    assert await world.repair(world.finding(K.OFFSET_OVERLAP, new)) == [Repair.LEAVE]
+    assert await world.repair(world.finding(K.OFFSET_OVERLAP, old)) == [Repair.TRASH_SEGMENT]
+
+
 @pytest.mark.parametrize("by", ["a finding", "a request"])
 async def test_a_copy_is_not_needless_because_of_one_that_is_damaged(world: World, by: str) -> None:
     """A deep check found wrong bytes of the right length: the twin is all that is left of these offsets."""

@@ -511,9 +511,19 @@ def test_a_needless_segment_says_which_it_is_and_what_holds_it() -> None:
     again = segment("b2", 10, 19, at=8, since_ms=OLD_MS + 5)
     line = PartitionLine(topic="t", topic_id="id", partition=3, segments=[A, B, C, again])
     (twin,) = decide_offsets(line, GRACES, NOW_MS)
-    assert (twin.topic, twin.topic_id, twin.partition, twin.segment_id) == ("t", "id", 3, "b2")
-    assert twin.age_ms == NOW_MS - OLD_MS - 5
-    assert "broker 1 had finished segment b" in twin.detail
+    assert (twin.topic, twin.topic_id, twin.partition, twin.segment_id) == ("t", "id", 3, "b")
+    assert twin.age_ms == NOW_MS - OLD_MS
+    assert twin.detail == "broker 1 finished segment b2 with all its offsets after it"
+
+
+def test_what_an_erasure_wrote_is_never_the_needless_one() -> None:
+    """It has the broker and the offsets of the old one, and is the one that is read.  Neither does a larger segment of that
+    broker make it needless while the old one is there: readers would have the old one again."""
+    erased = segment("new", 10, 19, at=8)
+    larger = segment("larger", 5, 25, at=4)
+    for others, needless in [([A, B, C], ["b"]), ([A, replace(B, started_at=1), larger], ["b"])]:
+        line = PartitionLine(topic="t", topic_id="id", partition=3, segments=[*others, erased])
+        assert [one.segment_id for one in decide_offsets(line, GRACES, NOW_MS)] == needless
 
 
 def test_what_is_found_is_told_once_the_grace_is_over() -> None:
