@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.support.expiry import view
 from tests.unit.app.test_erase_run import KEY, OTHER, PLACES, KilledError, World, made_world, records_of
+from tiersidecar.decide.erasure import Erasing
 from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -126,3 +127,27 @@ def test_what_is_erased_is_never_read_again_and_nothing_else_is_lost(
 ) -> None:
     with TemporaryDirectory() as directory:
         asyncio.run(_play(Path(directory), steps))
+
+
+async def _play_copies(directory: Path, copies: list[tuple[int, int]]) -> None:
+    world = made_world(directory)
+    for start, tens in copies:
+        await world.add(5 * start, tens=tens)
+    known = [offset for start, tens in copies for offset in range(5 * start, 5 * start + 10 * tens)]
+    read = {offset for offset in known if world.found_at(offset)}
+    assert (await world.erase()).left == []
+    for _ in range(2):
+        assert {offset for offset in known if world.found_at(offset)} >= read
+        for offset in read:
+            assert KEY not in {one.key for one in await world.records_at(offset)}
+        await _round(world, purges=True)
+    assert not [one for one in (await world.look()).steps if one.erasing is not Erasing.IN_TRASH]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 2)), min_size=1, max_size=4))
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_copies_that_overlap_in_any_way_are_never_read_with_what_was_erased(copies: list[tuple[int, int]]) -> None:
+    """Whatever leaders copied in whatever order: after an erasure no look-up gives a segment that has such records, neither
+    while the old ones are in the trash nor after they are deleted; and all is found that was found before."""
+    with TemporaryDirectory() as directory:
+        asyncio.run(_play_copies(Path(directory), copies))

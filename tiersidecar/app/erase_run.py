@@ -24,6 +24,7 @@ from tiersidecar.app.builders.retain import trash_delays
 from tiersidecar.app.builders.store import layout_settings, open_key_ring, open_store
 from tiersidecar.app.commands.session import Session, operator
 from tiersidecar.app.deletion_doubts import reason_not_ours, reason_not_to_delete
+from tiersidecar.app.erase_look import seen_now
 from tiersidecar.app.erase_segment import Rewritten, SegmentEraser
 from tiersidecar.app.held_lease import HeldLease, claimed_lease
 from tiersidecar.app.repair_run import LEASE
@@ -50,7 +51,6 @@ from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry, TrashKind
-from tiersidecar.ports.broker import ReplicaStarts
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -226,27 +226,6 @@ class _Tools:
     presence: SegmentPresence
 
 
-async def seen_now(session: Session, view: LeaderView) -> ErasureView:
-    """Return the partition as it is now: both topics are read to their ends, and every replica is asked.
-
-    Raises:
-        BrokerRefusedError: the topic is gone, or another has its name.
-    """
-    owner = view.topic_id_partition
-    await session.state.catch_up()
-    segments = (await session.remote_segments([owner]))[owner]
-    now = await session.partition(owner.topic, owner.partition)
-    if now.topic_id_partition != owner:
-        raise ErasureError(subject=owner.topic, reason="it was deleted and created again")
-    starts: ReplicaStarts = (await session.broker.replica_log_starts([now]))[owner]
-    return ErasureView(
-        segments=segments,
-        trash=session.state.trash(owner),
-        log_starts=starts.starts,
-        silent=starts.silent,
-    )
-
-
 class _PartitionEraser:
     """The segments of one partition, one after the other."""
 
@@ -264,6 +243,7 @@ class _PartitionEraser:
         self._dirty = {uuid for uuid, count in partition.records.items() if count}
         self._clean = partition.records.keys() - self._dirty
         self._opened_ms, self._named = -1, 0
+        self._near: Sequence[RemoteLogSegmentMetadata] = ()
 
     async def carry_out(self, step: ErasureStep) -> ErasedSegment | str:
         """Do one step; return why not, where the partition has changed since it was decided.
@@ -273,8 +253,10 @@ class _PartitionEraser:
             MetadataNotReadyError: the topics have lost data, or deletes are paused.
             StoreError, CorruptDataError: nothing was finished.
         """
-        if reason := await self._reason_to_leave(step):
-            return reason
+        again = await self._decided_now(step)
+        if isinstance(again, str):
+            return again
+        step = replace(again, segment=step.segment)
         uuid = step.segment.remote_log_segment_id.uuid
         if step.erasing is Erasing.RETIRE:
             await self._put_into_trash(step.segment)
@@ -298,7 +280,8 @@ class _PartitionEraser:
         if reason := await self._reason_to_leave(step):
             return reason
         # Of segments that hold the same offsets the latest is read, also by what knows their manifests alone.
-        later_ms = max(self._session.clock.now_ms(), old.event_timestamp_ms + 1)
+        near_ms = max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
+        later_ms = max(self._session.clock.now_ms(), near_ms + 1)
         started = replace(
             old,
             remote_log_segment_id=RemoteLogSegmentId(
@@ -342,35 +325,37 @@ class _PartitionEraser:
         )
         return finished
 
-    async def _reason_to_leave(self, step: ErasureStep) -> str:
-        """Why the step is not right any more; it is decided anew on what holds now."""
+    async def _decided_now(self, step: ErasureStep) -> ErasureStep | str:
+        """The step as what holds now makes it, or why it is not right any more."""
         await self._lease.renew()
         seen = await seen_now(self._session, self._partition.view)
         if reason := reason_not_to_delete(self._session):
             raise MetadataNotReadyError(subject=f"{self._partition.owner} ({reason})")
         uuid = step.segment.remote_log_segment_id.uuid
-        known = {one.remote_log_segment_id.uuid: one for one in seen.segments}
-        now = known.get(uuid)
+        now = next((one for one in seen.segments if one.remote_log_segment_id.uuid == uuid), None)
         if now is None or now.state is not State.COPY_SEGMENT_FINISHED:
             return "it was deleted meanwhile"
-        steps = decide_erasure(seen, self._dirty, await self._proven(seen, now))
-        again = next(one for one in steps if one.segment.remote_log_segment_id.uuid == uuid)
-        if again.erasing is step.erasing:
-            return ""
+        # Of others only what is written already counts here, not what is still to be.
+        self._near = [one for one in seen.segments if _overlap(one, now)]
+        (again,) = decide_erasure(seen, {uuid}, await self._proven())
+        if again.erasing is step.erasing or (step.erasing, again.erasing) == (Erasing.REWRITE, Erasing.RETIRE):
+            return again
         if again.erasing is Erasing.REWRITE:
             return "nothing else holds its offsets any more"
         return again.reason
 
-    async def _proven(self, seen: ErasureView, segment: RemoteLogSegmentMetadata) -> set[Uuid]:
-        """Segments near ``segment`` that were read and hold none of these records, and of which all objects are there now."""
-        near = [
-            one
-            for one in seen.segments
-            if one.start_offset <= segment.end_offset and one.end_offset >= segment.start_offset
-        ]
+    async def _reason_to_leave(self, step: ErasureStep) -> str:
+        """Why the step is not right any more."""
+        again = await self._decided_now(step)
+        if isinstance(again, str):
+            return again
+        return "" if again.erasing is step.erasing else again.reason
+
+    async def _proven(self) -> set[Uuid]:
+        """Segments near that were read and hold none of these records, and of which all objects are there now."""
         return {
             one.remote_log_segment_id.uuid
-            for one in near
+            for one in self._near
             if one.remote_log_segment_id.uuid in self._clean and await self._tools.presence.is_whole(one)
         }
 
@@ -391,6 +376,10 @@ class _PartitionEraser:
             by=operator("erase"),
         )
         await self._session.state.put_into_trash(self._partition.owner, [entry])
+
+
+def _overlap(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    return one.start_offset <= other.end_offset and one.end_offset >= other.start_offset
 
 
 def erasures_in_trash(session: Session, owner: TopicIdPartition) -> list[TrashEntry]:

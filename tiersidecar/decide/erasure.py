@@ -6,14 +6,14 @@ compared with the remote ones; a rewritten one would differ, and halt the partit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.needless import is_covered
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.ids import BrokerId, Uuid
+from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -26,21 +26,22 @@ class Erasing(StrEnum):
     REWRITE = "rewrite"
     """A new segment takes its place, and it goes into the trash."""
     RETIRE = "retire"
-    """Other segments hold its offsets without these records already: it goes into the trash."""
+    """Readers find its offsets in other segments, which have none of these records: it goes into the trash."""
     IN_TRASH = "in-trash"
-    """An earlier erasure has put it there."""
+    """An earlier erasure has put it there, and readers find its offsets in others."""
     LEAVE = "leave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureView:
     """One partition.  ``segments`` are the remote ones of any state, ``log_starts`` where each replica's own log starts,
-    ``silent`` why that is not known of the others."""
+    ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no look-up of a reader gives."""
 
     segments: Sequence[RemoteLogSegmentMetadata]
     trash: Sequence[TrashEntry]
     log_starts: Mapping[BrokerId, Offset]
     silent: Mapping[BrokerId, str]
+    hidden: Set[Uuid] = frozenset()
 
     @property
     def local_start(self) -> Offset:
@@ -90,43 +91,86 @@ def decide_erasure(view: ErasureView, dirty: Set[Uuid], clean: Set[Uuid]) -> lis
     Of segments that hold the same offsets the one that is read is rewritten first; so the others are covered by it then, and
     no smaller one is finished after a larger one, which a native broker would read in its place.
     """
-    lineage, erased = view.lineage, erased_segments(view.trash)
+    erased = erased_segments(view.trash)
     named = {uuid for entry in view.trash if entry.kind in BY_NAME for uuid in entry.segments}
-    found = standings(view.segments, lineage)
-    holding = [
-        one.segment for one in found if one.is_valid and _uuid(one.segment) in clean and _uuid(one.segment) not in named
-    ]
+    found = standings(view.segments, view.lineage)
+    valid = [one.segment for one in found if one.is_valid]
+    holding = _Holding(
+        view=view, valid=valid, clean=[one for one in valid if _uuid(one) in clean and _uuid(one) not in named]
+    )
     steps: list[ErasureStep] = []
     for standing in found:
         segment = standing.segment
         if _uuid(segment) not in dirty:
             continue
-        step = _step(view, segment, holding, is_erased=_uuid(segment) in erased, is_valid=standing.is_valid)
+        step = _step(holding, segment, is_erased=_uuid(segment) in erased, is_valid=standing.is_valid)
         steps.append(step)
-        if step.erasing is Erasing.REWRITE:  # what takes its place will hold the same offsets
-            holding = sorted([*holding, segment], key=lambda one: one.start_offset)
+        if step.erasing is Erasing.REWRITE:
+            holding = holding.with_rewritten(segment)
     return steps
 
 
-def _step(
-    view: ErasureView,
-    segment: RemoteLogSegmentMetadata,
-    holding: Iterable[RemoteLogSegmentMetadata],
-    *,
-    is_erased: bool,
-    is_valid: bool,
-) -> ErasureStep:
-    if is_erased:
-        return ErasureStep(segment=segment, erasing=Erasing.IN_TRASH, reason="an earlier erasure replaced it")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Holding:
+    """What holds offsets without the records to be erased: ``clean`` segments, and those that take the place of ``rewritten``
+    ones, finished last; ``valid`` are all of this history.  Both ascend by start offset."""
+
+    view: ErasureView
+    valid: Sequence[RemoteLogSegmentMetadata]
+    clean: Sequence[RemoteLogSegmentMetadata]
+    rewritten: Sequence[RemoteLogSegmentMetadata] = ()
+
+    def with_rewritten(self, segment: RemoteLogSegmentMetadata) -> _Holding:
+        clean = sorted([*self.clean, segment], key=lambda one: one.start_offset)
+        return replace(self, clean=clean, rewritten=[*self.rewritten, segment])
+
+    def has(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether all offsets of ``segment`` are in others, and readers find them there."""
+        return is_covered(segment, self.clean) and (_uuid(segment) in self.view.hidden or self._is_replaced(segment))
+
+    def _is_replaced(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether one that is finished last takes its place: in each epoch it begins where ``segment`` does."""
+        begins = {*segment.segment_leader_epochs}
+        return any(
+            one is not segment and one.end_offset >= segment.end_offset and begins <= {*one.segment_leader_epochs}
+            for one in self.rewritten
+        )
+
+    def larger_than(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
+        """A segment that is read in place of a hidden one and reaches beyond it: finished again, the smaller one would stand
+        before what lies between their ends."""
+        if _uuid(segment) not in self.view.hidden:
+            return None
+        return next(
+            (
+                one
+                for one in self.valid
+                if one.start_offset <= segment.start_offset and one.end_offset > segment.end_offset
+            ),
+            None,
+        )
+
+
+def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bool, is_valid: bool) -> ErasureStep:
+    def step(erasing: Erasing, reason: str) -> ErasureStep:
+        return ErasureStep(segment=segment, erasing=erasing, reason=reason)
+
     if not is_valid:
-        reason = "it is of another history, in whole or in part: it goes when its retention is over"
-        return ErasureStep(segment=segment, erasing=Erasing.LEAVE, reason=reason)
-    if reason := _still_local(view, segment):
-        return ErasureStep(segment=segment, erasing=Erasing.LEAVE, reason=reason)
-    if is_covered(segment, holding):
-        reason = "other segments hold its offsets without these records"
-        return ErasureStep(segment=segment, erasing=Erasing.RETIRE, reason=reason)
-    return ErasureStep(segment=segment, erasing=Erasing.REWRITE, reason="it holds records of these keys")
+        return step(Erasing.LEAVE, "it is of another history, in whole or in part: it goes when its retention is over")
+    if is_erased and holding.has(segment):
+        return step(Erasing.IN_TRASH, "an earlier erasure replaced it")
+    if reason := _still_local(holding.view, segment):
+        return step(Erasing.LEAVE, reason)
+    if holding.has(segment):
+        return step(Erasing.RETIRE, "other segments hold its offsets without these records")
+    if larger := holding.larger_than(segment):
+        reason = (
+            f"segment {format_uuid(_uuid(larger))} is read in its place, and is not known to be without these records"
+        )
+        return step(Erasing.LEAVE, reason)
+    if is_erased:
+        return step(Erasing.REWRITE, "what took its place is not there, or not whole: it is rewritten again")
+    return step(Erasing.REWRITE, "it holds records of these keys")
 
 
 def _still_local(view: ErasureView, segment: RemoteLogSegmentMetadata) -> str:

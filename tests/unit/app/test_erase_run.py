@@ -87,8 +87,9 @@ class World:
     broker: ScriptedBroker
     keys: frozenset[bytes] = field(default=frozenset({KEY}))
 
-    async def add(self, start: int, *, codec: int = 0) -> RemoteLogSegmentMetadata:
-        source = SegmentSource(batches=batches(start, codec=codec), start_offset=start, end_offset=start + 9)
+    async def add(self, start: int, *, codec: int = 0, tens: int = 1) -> RemoteLogSegmentMetadata:
+        found = [batch for ten in range(tens) for batch in batches(start + 10 * ten, codec=codec)]
+        source = SegmentSource(batches=found, start_offset=start, end_offset=start + 10 * tens - 1)
         metadata = await self.builder.add(source)
         async for stored in self.builder.run.store.list_objects():
             path = self.root / stored.key
@@ -114,8 +115,11 @@ class World:
     def in_trash(self) -> set[Uuid]:
         return {uuid for entry in self.session.state.trash(self.builder.partition) for uuid in entry.segments}
 
+    def found_at(self, offset: int) -> RemoteLogSegmentMetadata | None:
+        return self.builder.run.metadata.remote_log_segment_metadata(self.builder.partition, 0, offset)
+
     def read_at(self, offset: int) -> RemoteLogSegmentMetadata:
-        found = self.builder.run.metadata.remote_log_segment_metadata(self.builder.partition, 0, offset)
+        found = self.found_at(offset)
         assert found is not None
         return found
 
@@ -394,6 +398,39 @@ async def test_a_pause_of_deletes_ends_it_before_the_next_event(world: World) ->
     with pytest.raises(MetadataNotReadyError, match="paused"):
         await world.erase({"erase.uploaded": paused})
     assert len(world.segments(State.COPY_SEGMENT_FINISHED)) == 1
+
+
+async def test_what_is_read_is_rewritten_although_clean_ones_hold_its_offsets_too(world: World) -> None:
+    """A deposed leader's copy of 5 to 14 that was finished late is read in place of the two."""
+    for start in (0, 10):
+        await world.add(start)
+    await world.erase()
+    late = await world.add(5)
+    assert world.read_at(7).remote_log_segment_id == late.remote_log_segment_id
+    result = await world.erase()
+    assert [one.step.erasing for one in result.erased] == [Erasing.REWRITE]
+    for offset in range(20):
+        assert KEY not in {record.key for record in await world.records_at(offset)}
+
+
+async def test_what_is_in_the_trash_is_rewritten_again_once_its_new_segment_is_lost(world: World) -> None:
+    old = await world.add(0)
+    (first,) = (await world.erase()).erased
+    assert first.new is not None
+    expected = await world.records_at(0)
+    (world.root / planned_keys(first.new).log).unlink()
+    (second,) = (await world.erase()).erased
+    assert second.new is not None
+    assert (second.step.segment.remote_log_segment_id, second.step.erasing) == (
+        old.remote_log_segment_id,
+        Erasing.REWRITE,
+    )
+    assert world.read_at(0).remote_log_segment_id == second.new.remote_log_segment_id
+    assert await world.records_at(0) == expected
+    assert second.new.event_timestamp_ms > first.new.event_timestamp_ms, "also by its manifest alone it is the latest"
+    found = await world.look()
+    assert [step.erasing for step in found.steps] == [Erasing.IN_TRASH]
+    assert [one.remote_log_segment_id for one, _ in found.unread] == [first.new.remote_log_segment_id]
 
 
 async def test_a_topic_of_another_id_by_the_same_name_is_not_touched(world: World) -> None:

@@ -25,6 +25,7 @@ NEW = replace(
     event_timestamp_ms=OLD.event_timestamp_ms + 1,
 )
 PART = segment(0, 49)
+ACROSS = segment(50, 149)
 FOREIGN = segment(100, 199, epochs=((1, 100),))
 OF_THIS_EPOCH = segment(150, 299, epochs=((2, 150),))
 ERASED = replaced([OLD], LeaderEpoch(0), opened_ms=1, delays=TrashDelays(user_ms=1000), now_ms=1, by="erase")
@@ -41,8 +42,10 @@ def view(
     starts: Mapping[int, int],
     silent: Mapping[int, str] | None = None,
     trash: Sequence[TrashEntry] = (),
+    hidden: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> ErasureView:
     return ErasureView(
+        hidden={uuid(one) for one in hidden},
         segments=segments,
         trash=trash,
         log_starts={BrokerId(one): Offset(start) for one, start in starts.items()},
@@ -58,7 +61,13 @@ def view(
         pytest.param(view([OLD, NEXT], {1: 100, 2: 100}), [OLD, NEXT], [], [R, L], id="the start is right behind it"),
         pytest.param(view([OLD], {1: 500}, {2: "away"}), [OLD], [], [L], id="one replica does not say"),
         pytest.param(view([OLD], {}), [OLD], [], [L], id="no replica says"),
-        pytest.param(view([OLD, NEW], ALL_TRIMMED), [OLD], [NEW], [T], id="killed before it was in the trash: retired"),
+        pytest.param(
+            view([OLD, NEW], ALL_TRIMMED, hidden=[OLD]),
+            [OLD],
+            [NEW],
+            [T],
+            id="killed before it was in the trash: retired",
+        ),
         pytest.param(view([OLD, NEW], ALL_TRIMMED), [OLD], [], [R], id="what nobody has read stands for nothing"),
         pytest.param(view([OLD, PART], ALL_TRIMMED), [OLD], [PART], [R], id="half of it elsewhere is not all"),
         pytest.param(
@@ -68,8 +77,44 @@ def view(
             [R, T],
             id="a smaller copy is covered by the larger's new one",
         ),
-        pytest.param(view([PART, OLD], ALL_TRIMMED), [PART], [OLD], [T], id="a smaller copy that nobody reads"),
-        pytest.param(view([OLD, NEW], ALL_TRIMMED, trash=[ERASED]), [OLD], [NEW], [I], id="in the trash by an erasure"),
+        pytest.param(
+            view([PART, OLD], ALL_TRIMMED, hidden=[PART]), [PART], [OLD], [T], id="a smaller copy that nobody reads"
+        ),
+        pytest.param(
+            view([OLD, NEXT, ACROSS], ALL_TRIMMED),
+            [ACROSS],
+            [OLD, NEXT],
+            [R],
+            id="in clean ones too, and yet it is read",
+        ),
+        pytest.param(
+            view([PART, OLD], ALL_TRIMMED, hidden=[PART]),
+            [PART],
+            [],
+            [L],
+            id="hidden by a larger one that cannot be read",
+        ),
+        pytest.param(
+            view([OLD, NEW], ALL_TRIMMED, trash=[ERASED], hidden=[OLD]),
+            [OLD],
+            [],
+            [R],
+            id="in the trash, and its new one is lost: rewritten again",
+        ),
+        pytest.param(
+            view([OLD], {1: 0}, trash=[ERASED]),
+            [OLD],
+            [],
+            [L],
+            id="in the trash, its new one lost, and local again: left",
+        ),
+        pytest.param(
+            view([OLD, NEW], ALL_TRIMMED, trash=[ERASED], hidden=[OLD]),
+            [OLD],
+            [NEW],
+            [I],
+            id="in the trash by an erasure",
+        ),
         pytest.param(
             view([OLD, NEW], ALL_TRIMMED, trash=[ERASED]),
             [OLD, NEW],
