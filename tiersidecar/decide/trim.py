@@ -7,11 +7,12 @@ shell before it acts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tiersidecar.decide.expiry_view import local_time_ms
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
@@ -27,7 +28,7 @@ class TrimView:
     ``pressure_offset`` local retention does not count, below ``drop_offset`` it is no matter either whether the data is remote
     or who has read it (``disk.pressure.policy``).  What ends below ``given_up_offset``, the remote log start, nobody may read:
     it is in the trash, and gives way to the pressure before anything that counts.  ``last_resort_offset``: as
-    :class:`~.pressure_trim.PressureTrim` has it.
+    :class:`~.pressure_trim.PressureTrim` has it.  ``erased`` are segments that an erasure has replaced: they prove nothing.
     """
 
     policy: TopicPolicy
@@ -40,6 +41,7 @@ class TrimView:
     drop_offset: int = -1
     last_resort_offset: int = -1
     given_up_offset: int = -1
+    erased: Set[Uuid] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +173,7 @@ def counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:
     return (
         segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         and segment.end_offset >= view.log_start_offset
+        and segment.remote_log_segment_id.uuid not in view.erased
         and segment.is_within(view.lineage)
     )
 

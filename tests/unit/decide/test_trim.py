@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,8 +31,10 @@ def view(
     drop: int = -1,
     last_resort: int = -1,
     given_up: int = -1,
+    erased: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> TrimView:
     return TrimView(
+        erased={one.remote_log_segment_id.uuid for one in erased},
         policy=policy,
         lineage=Lineage.of(lineage),
         segments=local_segments(*bases),
@@ -50,6 +53,7 @@ def view(
     [
         pytest.param(view(), [100, 200, 300], id="everything finished and past local retention goes"),
         pytest.param(view(policy=TopicPolicy()), [], id="without a limit nothing goes"),
+        pytest.param(view(erased=[REMOTE[1]]), [100], id="what an erasure has replaced proves nothing"),
         pytest.param(
             view(policy=TopicPolicy(mode=RetentionMode.RACE, local_retention_ms=0)), [], id="race mode trims nothing"
         ),

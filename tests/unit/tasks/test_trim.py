@@ -16,6 +16,7 @@ from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.trash import NO_DELAYS, replaced
 from tiersidecar.domain.errors import BrokerRefusedError, LeaseLostError, OwnerMissingError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
@@ -453,3 +454,12 @@ async def test_missing_is_no_error_of_the_store(stage: Stage) -> None:
     told = await stage.trim()
     assert [one["log_level"] for one in told if one["event"] == "trim.read_back.failed"] == ["error"]
     assert stage.telemetry.value(TRIM_REFUSALS, topic="plain", reason="missing") == 1
+
+
+async def test_what_an_erasure_has_replaced_proves_nothing(stage: Stage) -> None:
+    await stage.copy()
+    first, *_ = stage.shell.metadata.list_remote_log_segments(stage.topic_id_partition)
+    entry = replaced([first], LeaderEpoch(0), opened_ms=1, delays=NO_DELAYS, now_ms=1, by="erase")
+    await stage.shell.state.put_into_trash(stage.topic_id_partition, [entry])
+    await stage.trim()
+    assert stage.shell.broker.deleted == []
