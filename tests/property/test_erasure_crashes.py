@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.expiry import view
@@ -145,6 +145,7 @@ async def _play_copies(directory: Path, copies: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 2)), min_size=1, max_size=4))
+@example([(0, 1), (2, 1), (1, 1)])
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_copies_that_overlap_in_any_way_are_never_read_with_what_was_erased(copies: list[tuple[int, int]]) -> None:
     """Whatever leaders copied in whatever order: after an erasure no look-up gives a segment that has such records, neither

@@ -9,7 +9,7 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.decide.erasure import ErasureView
 from tiersidecar.domain.errors import ErasureError
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.broker import ReplicaStarts
@@ -37,6 +37,9 @@ async def seen_now(session: Session, view: LeaderView) -> ErasureView:
         log_starts=starts.starts,
         silent=starts.silent,
         hidden=hidden,
+        asked=[
+            ByteRange(one.start_offset, one.end_offset + 1) for one in session.state.recopies(owner) if not one.declined
+        ],
     )
 
 

@@ -14,7 +14,7 @@ from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.needless import is_covered
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import BY_NAME, TrashEntry, erased_segments
@@ -35,13 +35,15 @@ class Erasing(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureView:
     """One partition.  ``segments`` are the remote ones of any state, ``log_starts`` where each replica's own log starts,
-    ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no look-up of a reader gives."""
+    ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no look-up of a reader gives, ``asked`` ranges that
+    a broker's sidecar is asked to copy again, and may be copying now: from its disk, or from the store."""
 
     segments: Sequence[RemoteLogSegmentMetadata]
     trash: Sequence[TrashEntry]
     log_starts: Mapping[BrokerId, Offset]
     silent: Mapping[BrokerId, str]
     hidden: Set[Uuid] = frozenset()
+    asked: Sequence[ByteRange] = ()
 
     @property
     def local_start(self) -> Offset:
@@ -159,6 +161,10 @@ def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bo
         return step(Erasing.LEAVE, "it is of another history, in whole or in part: it goes when its retention is over")
     if is_erased and holding.has(segment):
         return step(Erasing.IN_TRASH, "an earlier erasure replaced it")
+    if any(one.start <= segment.end_offset and one.stop > segment.start_offset for one in holding.view.asked):
+        return step(
+            Erasing.LEAVE, "repair has asked for another copy of some of its offsets, which is not answered yet"
+        )
     if reason := _still_local(holding.view, segment):
         return step(Erasing.LEAVE, reason)
     if holding.has(segment):

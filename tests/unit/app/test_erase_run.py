@@ -18,6 +18,7 @@ from tests.support.compacted_logs import CODECS
 from tests.support.local_batches import LocalBatch
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import LaggingMetadataLog
+from tests.support.recopy_requests import rewrite_of
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
 from tests.unit.app.config.config_files import LEAST, load
@@ -33,7 +34,7 @@ from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.erasure import Erasing
 from tiersidecar.domain.errors import CorruptDataError, ErasureError, LeaseHeldError, MetadataNotReadyError, StoreError
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -431,6 +432,22 @@ async def test_what_is_in_the_trash_is_rewritten_again_once_its_new_segment_is_l
     found = await world.look()
     assert [step.erasing for step in found.steps] == [Erasing.IN_TRASH]
     assert [one.remote_log_segment_id for one, _ in found.unread] == [first.new.remote_log_segment_id]
+
+
+async def test_what_repair_asked_to_copy_again_is_left_until_that_is_answered(world: World) -> None:
+    """Its copy would hold the records, and be finished after the new segment."""
+    old = await world.add(0)
+    eraser = world.eraser()
+    found = await eraser.look(world.builder.partition.topic)
+    request = rewrite_of(old)
+    await world.session.state.request_recopy(request)
+    result = await eraser.apply(found)
+    assert result.erased == []
+    assert [reason for _, reason in result.left] == [
+        "repair has asked for another copy of some of its offsets, which is not answered yet"
+    ]
+    await world.session.state.decline_recopy(request, BrokerId(1), "it has nothing of it")
+    assert len((await world.erase()).erased) == 1
 
 
 async def test_a_topic_of_another_id_by_the_same_name_is_not_touched(world: World) -> None:
