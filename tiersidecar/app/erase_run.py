@@ -63,7 +63,7 @@ _log = structlog.get_logger(__name__)
 
 _THREADS = 2
 _FINISH_WITHIN_MS = 20_000
-"""COPY_SEGMENT_FINISHED is sent while the lease holds, or not at all: it is renewed right before."""
+"""COPY_SEGMENT_FINISHED is read back while the lease holds, or given up: the lease is renewed right before."""
 
 Progress = Callable[[str], None]
 
@@ -309,9 +309,10 @@ class _PartitionEraser:
         await self._failpoints.reach("erase.proven")
         if reason := await self._reason_to_leave(step):
             return reason
+        await self._lease.renew_now()
         self._lease.require()
         try:
-            await metadata.publish(update, within_ms=_FINISH_WITHIN_MS)
+            await metadata.publish(update, within_ms=min(_FINISH_WITHIN_MS, self._lease.left_ms))
         except (IllegalTransitionError, UnknownSegmentError) as error:
             return f"its new segment was taken for dead meanwhile: {error}"
         await self._failpoints.reach("erase.finished")

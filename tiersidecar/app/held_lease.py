@@ -27,13 +27,18 @@ class HeldLease:
     def __init__(self, leases: Leases, clock: Clock, lease: Lease, *, sent_s: float) -> None:
         self._leases, self._clock, self._lease, self._sent_s = leases, clock, lease, sent_s
 
+    @property
+    def left_ms(self) -> int:
+        """For how long what is sent now may take until it is carried out; not positive where it is too late."""
+        return int(self._lease.duration_ms - _MARGIN_MS - (self._clock.monotonic_s() - self._sent_s) * 1000)
+
     def require(self) -> None:
         """Return if no other process can have claimed it by now: to be called right before each act, without a wait between.
 
         Raises:
             LeaseHeldError: the last renewal is too long ago.
         """
-        if (self._clock.monotonic_s() - self._sent_s) * 1000 >= self._lease.duration_ms - _MARGIN_MS:
+        if self.left_ms <= 0:
             raise LeaseHeldError(
                 name=self._lease.name, holder="another process, perhaps: this one did not renew it in time"
             )
@@ -44,8 +49,15 @@ class HeldLease:
         Raises:
             LeaseHeldError: another process has taken it over.
         """
-        if (self._clock.monotonic_s() - self._sent_s) * 1000 < self._lease.duration_ms / 3:
-            return
+        if (self._clock.monotonic_s() - self._sent_s) * 1000 >= self._lease.duration_ms / 3:
+            await self.renew_now()
+
+    async def renew_now(self) -> None:
+        """Renew it, whenever that was done last: what follows may take long.
+
+        Raises:
+            LeaseHeldError: another process has taken it over.
+        """
         renewed, sent_s = replace(self._lease, renewed_ms=self._clock.now_ms(), renewal=True), self._clock.monotonic_s()
         _require_same(await self._leases.publish_lease(renewed), renewed)
         self._lease, self._sent_s = renewed, sent_s

@@ -36,7 +36,7 @@ from tiersidecar.decide.erasure import Erasing
 from tiersidecar.domain.errors import CorruptDataError, ErasureError, LeaseHeldError, MetadataNotReadyError, StoreError
 from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
@@ -448,6 +448,28 @@ async def test_what_repair_asked_to_copy_again_is_left_until_that_is_answered(wo
     ]
     await world.session.state.decline_recopy(request, BrokerId(1), "it has nothing of it")
     assert len((await world.erase()).erased) == 1
+
+
+async def test_the_lease_is_renewed_right_before_the_new_segment_is_finished(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.add(0)
+    log, publish = world.builder.run.metadata, world.builder.run.metadata.publish
+    seen: list[tuple[int, bool]] = []
+
+    async def noting(event: MetadataEvent, *, within_ms: int | None = None) -> None:
+        lease = world.session.state.lease(LEASE)
+        assert lease is not None
+        if isinstance(event, RemoteLogSegmentMetadataUpdate):
+            seen.append((world.clock.now_ms() - lease.renewed_ms, within_ms is not None and within_ms <= 20_000))
+        await publish(event, within_ms=within_ms)
+
+    async def takes_long() -> None:
+        await world.clock.advance(15.0)
+
+    monkeypatch.setattr(log, "publish", noting)
+    await world.erase({"erase.proven": takes_long})
+    assert seen == [(0, True)]
 
 
 async def test_a_topic_of_another_id_by_the_same_name_is_not_touched(world: World) -> None:
