@@ -171,6 +171,7 @@ def _failpoints() -> Any:
 async def _refusal(session: Session, topic: str) -> str:
     """Return why nothing of the topic may be erased; "" if it may."""
     from tiersidecar.app.deletion_doubts import is_native, reason_not_to_delete
+    from tiersidecar.domain.lease import reason_to_wait_for_sidecars
     from tiersidecar.domain.pauses import PauseKind
 
     view = (await session.partitions(topic))[0]
@@ -187,7 +188,11 @@ async def _refusal(session: Session, topic: str) -> str:
         return "the broker tiers the topic itself: its segments are its own"
     if not session.config.deletes_enabled:
         return "deletes.enabled is false in the configuration: an erasure deletes"
-    return (reason_not_to_delete(session) or "") or session.state.why_paused(topic_id, PauseKind.COPIES)
+    if reason := (reason_not_to_delete(session) or "") or session.state.why_paused(topic_id, PauseKind.COPIES):
+        return reason
+    # One of a former release knows nothing of this kind of entry in the trash, and could take what is replaced for live.
+    brokers = (await session.broker.describe_cluster()).brokers
+    return reason_to_wait_for_sidecars(brokers, session.state.lease, session.config.deletes_brokers_without_sidecar)
 
 
 def _sentence(partition: PartitionErasure, step: ErasureStep) -> str:

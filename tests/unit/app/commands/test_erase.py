@@ -10,8 +10,10 @@ import typer
 
 from tests.unit.app.test_erase_run import KEY, World, world
 from tiersidecar.app.commands.erase import KeyFormat, Wanted, look_at_erasure, read_keys
+from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.policy import TieringMode
+from tiersidecar.ports.broker import ClusterDescription
 from tiersidecar.ports.state_log import TopicState
 
 __all__ = ["world"]
@@ -80,9 +82,12 @@ def tiered(there: World, mode: TieringMode | str = "strict") -> None:
         ("deleting", "all that is remote of the topic is being deleted"),
         ("deletes paused", "deletes and trims are paused"),
         ("copies paused", "copying is paused"),
+        ("a broker without a sidecar", "brokers 3 have no sidecar of this version yet"),
     ],
 )
-async def test_topics_of_which_nothing_is_erased(world: World, case: str, reason: str) -> None:
+async def test_topics_of_which_nothing_is_erased(
+    world: World, case: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.add(0)
     topic = world.builder.partition.topic
     if case != "not tiered":
@@ -95,6 +100,12 @@ async def test_topics_of_which_nothing_is_erased(world: World, case: str, reason
         kind = PauseKind.DELETES if case.startswith("deletes") else PauseKind.COPIES
         thing = PausedThing(kind=kind, topic_id=world.builder.partition.topic_id)
         await world.session.state.publish_pause(Pause(thing=thing, topic=topic, since_ms=0, by="an operator"))
+    if case == "a broker without a sidecar":
+
+        async def describe_cluster() -> ClusterDescription:
+            return ClusterDescription(cluster_id="scripted", brokers={BrokerId(3): "broker:9092"})
+
+        monkeypatch.setattr(world.broker, "describe_cluster", describe_cluster)
     assert reason in (await look_at_erasure(world.session, wanted(world))).refusal
 
 
