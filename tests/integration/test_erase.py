@@ -134,7 +134,7 @@ def test_what_has_the_key_is_gone_from_every_byte_and_all_else_reads_as_before(
         assert (shown["records"], shown["done"]) == (marks, False)
         assert finished(kafka, daemon) == before
 
-        done = answer_of(*command, "--carry-out")
+        done = answer_of(*command, "--carry-out", "--settle", "0s")
         assert (done["complete"], done["erased_records"], done["remaining"]) == (True, marks, [])
         assert all(one["read_back"] and one["sha256_before"] != one["sha256_after"] for one in done["erased"])
         for isolation in ("read_uncommitted", "read_committed"):
@@ -145,7 +145,7 @@ def test_what_has_the_key_is_gone_from_every_byte_and_all_else_reads_as_before(
         assert [one["segments"] for one in in_trash(daemon) if one["kind"] == "erasure"] == [len(done["erased"])]
         refused = answer_of(daemon.config_path, "undelete", topic, "--apply", code=1)
         assert "an erasure replaced" in refused["refusal"]
-        again = answer_of(*command, "--carry-out")
+        again = answer_of(*command, "--carry-out", "--settle", "0s")
         assert (again["records"], again["rewrite"], again["done"]) == (marks, 0, False)
 
         answer_of(daemon.config_path, "trash", "purge", topic, "--yes")

@@ -117,9 +117,11 @@ class Eraser:
         *,
         progress: Progress = lambda text: None,
         failpoints: Failpoints = NO_FAILPOINTS,
+        settle_s: float = 0.0,
     ) -> None:
         self._session, self._keys, self._scratch = session, keys, scratch
         self._progress, self._failpoints, self._ids = progress, failpoints, SystemIds()
+        self._settle_s, self._looked_s = settle_s, self._session.clock.monotonic_s()
 
     async def look(self, topic: str) -> list[PartitionErasure]:
         """Read every finished segment of the topic, and decide.
@@ -147,6 +149,8 @@ class Eraser:
         """
         erased: list[ErasedSegment] = []
         left: list[tuple[ErasureStep, str]] = []
+        if any(partition.of(Erasing.REWRITE) for partition in found):
+            await self._settle()
         async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
             for partition in found:
                 worker = _PartitionEraser(self._session, self._ids, partition, tools, lease, self._failpoints)
@@ -159,8 +163,16 @@ class Eraser:
                         erased.append(done)
         return ErasureResult(erased=erased, left=left)
 
+    async def _settle(self) -> None:
+        """A broker that is killed comes back with the log start that it last wrote to its disk: each has written it by then."""
+        left_s = self._settle_s - (self._session.clock.monotonic_s() - self._looked_s)
+        if left_s > 0:
+            self._progress(f"waiting {left_s:.0f} s, until brokers have written where their logs start")
+            await self._session.clock.sleep(left_s)
+
     async def _look_at(self, view: LeaderView, tools: _Tools) -> PartitionErasure:
         seen = await seen_now(self._session, view)
+        self._looked_s = self._session.clock.monotonic_s()
         records: dict[Uuid, int] = {}
         unread = unreadable_segments(seen)
         for segment in segments_to_read(seen):

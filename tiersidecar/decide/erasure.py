@@ -160,6 +160,8 @@ def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bo
     if not is_valid:
         return step(Erasing.LEAVE, "it is of another history, in whole or in part: it goes when its retention is over")
     if is_erased and holding.has(segment):
+        if not holding.view.silent and (reason := _still_local(holding.view, segment)):
+            return step(Erasing.LEAVE, f"an earlier erasure replaced it, but a log's start went back: {reason}")
         return step(Erasing.IN_TRASH, "an earlier erasure replaced it")
     if any(one.start <= segment.end_offset and one.stop > segment.start_offset for one in holding.view.asked):
         return step(

@@ -472,6 +472,21 @@ async def test_the_lease_is_renewed_right_before_the_new_segment_is_finished(
     assert seen == [(0, True)]
 
 
+async def test_it_waits_until_the_starts_that_it_saw_are_on_the_brokers_disks(world: World) -> None:
+    """Within that time a broker was killed, and came back with the start before."""
+    await world.add(0)
+    eraser = Eraser(world.session, world.keys, world.scratch, settle_s=75.0)
+    found = await eraser.look(world.builder.partition.topic)
+    erasing = asyncio.ensure_future(eraser.apply(found))
+    await world.clock.advance(74.0)
+    assert not erasing.done()
+    world.broker.replica_starts = {1: 100, 2: 0}
+    await world.clock.advance(2.0)
+    result = await erasing
+    assert result.erased == []
+    assert "still local: offsets 0 to 9 are in the logs of brokers 2" in result.left[0][1]
+
+
 async def test_a_topic_of_another_id_by_the_same_name_is_not_touched(world: World) -> None:
     await world.add(0)
     eraser = world.eraser()

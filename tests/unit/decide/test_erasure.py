@@ -102,6 +102,13 @@ def view(
             id="in the trash, and its new one is lost: rewritten again",
         ),
         pytest.param(
+            view([OLD, NEW], {1: 500, 2: 99}, trash=[ERASED], hidden=[OLD]),
+            [OLD],
+            [NEW],
+            [L],
+            id="in the trash, and local again: a broker's log start went back",
+        ),
+        pytest.param(
             view([OLD], {1: 0}, trash=[ERASED]),
             [OLD],
             [],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
-from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.decide.erasure import Erasing, ErasureStep
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -60,6 +60,14 @@ Scratch = Annotated[
         help="Directory for one rewritten segment at a time; else the system's for such files.",
     ),
 ]
+Settle = Annotated[
+    int,
+    typer.Option(
+        metavar="TIME",
+        parser=quantity("ms", 0),
+        help="Time for brokers to write where their logs start: more than log.flush.start.offset.checkpoint.interval.ms.",
+    ),
+]
 
 
 def erase(
@@ -68,6 +76,7 @@ def erase(
     config_file: ConfigFile,
     key_format: Annotated[KeyFormat, typer.Option(help="How a line gives a key.")] = KeyFormat.TEXT,
     scratch: Scratch = None,
+    settle: Settle = "75s",  # type: ignore[assignment]
     carry: Annotated[
         bool, typer.Option("--carry-out", help="Do it; without this option only show what would be done.")
     ] = False,
@@ -84,7 +93,7 @@ def erase(
     progress = StepProgress()
     manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
     with TemporaryDirectory(prefix="tiersidecar-erase-", dir=scratch) as directory:
-        wanted = Wanted(topic=topic, keys=keys, scratch=Path(directory), progress=progress)
+        wanted = Wanted(topic=topic, keys=keys, scratch=Path(directory), progress=progress, settle_s=settle / 1000)
         carry_out(lambda session: look_at_erasure(session, wanted), manner)
 
 
@@ -96,6 +105,7 @@ class Wanted:
     keys: frozenset[bytes]
     scratch: Path
     progress: Callable[[str], None] = field(default=lambda text: None)
+    settle_s: float = 0.0
 
 
 def read_keys(path: Path, form: KeyFormat) -> frozenset[bytes]:
@@ -143,7 +153,14 @@ async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
     facts = {"topic": wanted.topic, "keys": len(wanted.keys)}
     if refused := await _refusal(session, wanted.topic):
         return Intent(facts=facts, refusal=refused)
-    eraser = Eraser(session, wanted.keys, wanted.scratch, progress=wanted.progress, failpoints=_failpoints())
+    eraser = Eraser(
+        session,
+        wanted.keys,
+        wanted.scratch,
+        progress=wanted.progress,
+        failpoints=_failpoints(),
+        settle_s=wanted.settle_s,
+    )
     found = await eraser.look(wanted.topic)
     doing = [step for one in found for step in one.of(Erasing.REWRITE, Erasing.RETIRE)]
     steps = [_sentence(one, step) for one in found for step in one.of(Erasing.REWRITE, Erasing.RETIRE)]
