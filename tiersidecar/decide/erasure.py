@@ -35,8 +35,9 @@ class Erasing(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureView:
     """One partition.  ``segments`` are the remote ones of any state, ``log_starts`` where each replica's own log starts,
-    ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no look-up of a reader gives, ``asked`` ranges that
-    a broker's sidecar is asked to copy again, and may be copying now: from its disk, or from the store."""
+    ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no look-up of a reader gives;
+    ``asked`` ranges that a broker's sidecar is asked to copy again, and may be copying now: from its disk, or from the store.
+    """
 
     segments: Sequence[RemoteLogSegmentMetadata]
     trash: Sequence[TrashEntry]
