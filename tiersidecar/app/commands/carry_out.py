@@ -37,7 +37,8 @@ class Intent:
 
     ``refusal`` says why nothing is changed.  ``details`` are facts for ``--json`` alone, and ``notes`` summarize them.  Without
     steps and refusal nothing needs to change.  ``apply`` carries out the steps and returns the result; it may be called again
-    after a failure.  Its ``complete`` of False says that something is left to be done: exit code 3.
+    after a failure.  Its ``complete`` of False says that something is left to be done: exit code 3.  ``complete`` is the same for
+    an intent that is not applied, None where the command does not say.
     """
 
     facts: Mapping[str, Any]
@@ -46,6 +47,7 @@ class Intent:
     notes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     apply: Callable[[], Awaitable[Mapping[str, Any] | None]] | None = None
+    complete: bool | None = None
 
 
 Look = Callable[["Session"], Awaitable[Intent]]
@@ -142,7 +144,7 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
             manner.console.print("[green]done[/green]")
     if intent.refusal:
         return FAILED
-    if outcome.get("complete") is False:
+    if outcome.get("complete") is False or (not intent.steps and not manner.dry_run and intent.complete is False):
         return MUST_ACT
     return DONE if done or manner.dry_run or not intent.steps else FAILED
 
@@ -201,6 +203,7 @@ def _document(intent: Intent, *, done: bool) -> dict[str, Any]:
     return {
         **intent.facts,
         **intent.details,
+        **({} if intent.complete is None else {"complete": intent.complete}),
         "steps": list(intent.steps),
         "notes": list(intent.notes),
         "refusal": intent.refusal or None,

@@ -174,8 +174,14 @@ async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
         },
         steps=tuple(_most(steps)),
         notes=tuple(_most(_notes(session, found))),
-        details={"partitions": [_partition(session, one) for one in found], "copies_may_remain": list(ELSEWHERE)},
+        details={
+            "partitions": [_partition(session, one) for one in found],
+            "remaining": (remaining := _all_remaining(found)),
+            "not_looked_at": [_local(one) for one in found],
+            "copies_may_remain": list(ELSEWHERE),
+        },
         apply=lambda: _do(session, eraser, found, wanted.topic),
+        complete=not steps and not remaining,
     )
 
 
@@ -238,11 +244,27 @@ def _notes(session: Session, found: Sequence[PartitionErasure]) -> Iterator[str]
                 f"{name}: from offset {one.seen.local_start} on the brokers hold the log themselves; nothing of it is erased "
                 "until it is remote and trimmed: then run this command again"
             )
+        else:
+            yield f"{name}: what the brokers hold of the log themselves is not erased, and where that begins is not known"
 
 
 def _remaining(partition: PartitionErasure) -> list[tuple[RemoteLogSegmentMetadata, str]]:
     """Segments that have, or may have, such records and are left alone."""
     return [*((step.segment, step.reason) for step in partition.of(Erasing.LEAVE)), *partition.unread]
+
+
+def _all_remaining(found: Sequence[PartitionErasure]) -> list[dict[str, Any]]:
+    return [
+        {"partition": one.owner.partition, **_offsets(segment), "reason": reason}
+        for one in found
+        for segment, reason in _remaining(one)
+    ]
+
+
+def _local(partition: PartitionErasure) -> dict[str, Any]:
+    """From where on the brokers hold the log themselves, which is not looked at; None where that is not known."""
+    start = partition.seen.local_start
+    return {"partition": partition.owner.partition, "from_offset": start if start >= 0 else None}
 
 
 def _partition(session: Session, partition: PartitionErasure) -> dict[str, Any]:
@@ -272,11 +294,7 @@ def _offsets(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 async def _do(session: Session, eraser: Eraser, found: Sequence[PartitionErasure], topic: str) -> Mapping[str, Any]:
     """Apply, and return the proof."""
     result = await eraser.apply(found)
-    remaining = [
-        {"partition": one.owner.partition, **_offsets(segment), "reason": reason}
-        for one in found
-        for segment, reason in _remaining(one)
-    ] + [
+    remaining = _all_remaining(found) + [
         {"partition": step.segment.topic_id_partition.partition, **_offsets(step.segment), "reason": reason}
         for step, reason in result.left
     ]

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.commands import carry_out, session
-from tiersidecar.app.commands.carry_out import DONE, Intent, Manner
+from tiersidecar.app.commands.carry_out import DONE, MUST_ACT, Intent, Manner
 from tiersidecar.app.commands.complaints import FAILED
 
 STEPS = ("broker: retention.ms of the topic becomes 1",)
@@ -73,3 +73,25 @@ async def test_what_holds_at_the_moment_of_doing_counts(
     found = await carry_out._carry_out(load(tmp_path, LEAST), look, manner, with_metadata=False)
     assert (found, len(seen), bool(applied)) == (code, looks, code == DONE)
     assert words in console.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("intent", "dry_run", "code"),
+    [
+        pytest.param(Intent(facts={}, complete=False), False, MUST_ACT, id="nothing can be done, and something is left"),
+        pytest.param(Intent(facts={}, complete=True), False, DONE, id="nothing is left"),
+        pytest.param(Intent(facts={}), False, DONE, id="the command does not say"),
+        pytest.param(Intent(facts={}, complete=False), True, DONE, id="it was only to be shown"),
+        pytest.param(Intent(facts={}, complete=False, refusal="no"), False, FAILED, id="refused"),
+    ],
+)
+async def test_without_steps_the_exit_code_says_whether_anything_is_left(
+    console: StringIO, tmp_path: Path, intent: Intent, dry_run: bool, code: int
+) -> None:
+    async def look(session: Any) -> Intent:
+        return intent
+
+    manner = Manner(
+        config_file=tmp_path, yes=not dry_run, dry_run=dry_run, as_json=False, console=Console(file=console)
+    )
+    assert await carry_out._carry_out(load(tmp_path, LEAST), look, manner, with_metadata=True) == code

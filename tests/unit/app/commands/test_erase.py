@@ -127,3 +127,15 @@ async def test_it_shows_what_it_will_do_and_what_it_leaves_and_proves_what_it_di
     assert proof["sha256_before"] != proof["sha256_after"]
     assert (left["start_offset"], trash["segment_ids"]) == (10, [proof["segment_id"]])
     assert KEY.decode() not in repr((intent, outcome))
+
+
+@pytest.mark.parametrize("is_silent", [False, True], ids=["all of it is still local", "a replica is silent"])
+async def test_where_all_is_left_alone_it_says_that_something_remains(world: World, is_silent: bool) -> None:
+    tiered(world)
+    await world.add(0)
+    world.broker.replica_starts = {1: 0, 2: "it is down" if is_silent else 0}
+    intent = await look_at_erasure(world.session, wanted(world))
+    assert (intent.steps, intent.complete) == ((), False)
+    assert [one["start_offset"] for one in intent.details["remaining"]] == [0]
+    assert intent.details["not_looked_at"] == [{"partition": 0, "from_offset": None if is_silent else 0}]
+    assert any("hold" in note and "the log" in note for note in intent.notes)
