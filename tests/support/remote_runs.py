@@ -18,7 +18,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import (
     RemoteLogSegmentMetadata,
@@ -50,6 +50,7 @@ class FixedLogStarts:
     def __init__(self) -> None:
         self.offsets: dict[TopicIdPartition, int] = {}
         self.held: dict[TopicIdPartition, int] = {}
+        self.erased: frozenset[Uuid] = frozenset()
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         assert isinstance(lineage, Lineage), "the real one cannot tell without it"
@@ -61,6 +62,9 @@ class FixedLogStarts:
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         assert isinstance(leader_epoch, int), "the real one cannot tell without it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
+
+    def erased_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
+        return self.erased
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,11 @@ import structlog
 
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.trash import erased_segments
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
@@ -38,6 +39,9 @@ class LogStarts(Protocol):
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         """The first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
 
+    def erased_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
+        """Segments that an erasure has replaced, or is about to: they are not given out where others hold their offsets."""
+
 
 class StateLogStarts:
     """Remote log starts from ``__tiersidecar_state``."""
@@ -56,6 +60,10 @@ class StateLogStarts:
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         """See :class:`LogStarts`."""
         return self._state_log.partition_state(topic_id_partition).start_for(leader_epoch)
+
+    def erased_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
+        """See :class:`LogStarts`."""
+        return erased_segments(self._state_log.trash(topic_id_partition))
 
 
 log = structlog.get_logger(__name__)

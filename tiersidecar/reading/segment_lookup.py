@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -239,12 +240,15 @@ class SegmentLookup:
     async def segment(self, topic_id_partition: TopicIdPartition, uuid: Uuid) -> RemoteLogSegmentMetadata | None:
         """A finished segment of the lineage by its id, else None.
 
-        One that begins below the remote log start is not given out whole.
+        One that begins below the remote log start is not given out whole, and one that an erasure has replaced not at all.
         """
         segment_id = RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=uuid)
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         found = self._metadata.segment(segment_id)
         if found is None or found.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            return None
+        is_named = uuid in self._log_starts.erased_segments(topic_id_partition)
+        if is_named and uuid in self._replaced(topic_id_partition, lineage):
             return None
         log_end_offset = self._lineages.log_end_offset(topic_id_partition)
         is_ours = lineage.contains_segment(found.segment_leader_epochs, found.end_offset, log_end_offset)
@@ -254,13 +258,17 @@ class SegmentLookup:
     async def segments(
         self, topic_id_partition: TopicIdPartition, wanted: Callable[[RemoteLogSegmentMetadata], bool]
     ) -> AsyncIterator[RemoteLogSegmentMetadata]:
-        """The ``wanted`` ones of the lineage's finished segments, ascending by start offset; overlaps included."""
+        """The ``wanted`` ones of the lineage's finished segments, ascending by start offset; overlaps included, but
+        none that an erasure has replaced."""
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         log_end_offset = self._lineages.log_end_offset(topic_id_partition)
+        replaced = self._replaced(topic_id_partition, lineage)
         listed = self._metadata.list_remote_log_segments(topic_id_partition)
         for count, segment in enumerate(_finished(listed), start=1):
             if count % _SEGMENTS_PER_TURN == 0:
                 await asyncio.sleep(0)
+            if segment.remote_log_segment_id.uuid in replaced:
+                continue
             if wanted(segment) and lineage.contains_segment(
                 segment.segment_leader_epochs, segment.end_offset, log_end_offset
             ):
@@ -278,10 +286,13 @@ class SegmentLookup:
             return
         head_offset = lineage.entries[0].start_offset
         start = max(self._log_starts.remote_log_start_offset(topic_id_partition, lineage), head_offset)
+        replaced = self._replaced(topic_id_partition, lineage)
         listed = self._metadata.list_remote_log_segments(topic_id_partition)
         for count, segment in enumerate(_finished(listed), start=1):
             if count % _SEGMENTS_PER_TURN == 0:
                 await asyncio.sleep(0)
+            if segment.remote_log_segment_id.uuid in replaced:
+                continue
             first = max(segment.start_offset, start)
             if first > segment.end_offset or not wanted(segment):
                 continue
@@ -305,6 +316,24 @@ class SegmentLookup:
             if Lineage.of(found.segment_leader_epochs).epoch_for_offset(first) == lineage.epoch_for_offset(first):
                 return Located(found, agreed_stop(found, lineage, first))
         return None
+
+    def _replaced(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> frozenset[Uuid]:
+        """Those that an erasure names, and whose offsets others of the lineage hold: an entry alone proves nothing, as the
+        segment that takes its place may not be finished, or be gone."""
+        erased = self._log_starts.erased_segments(topic_id_partition)
+        if not erased:
+            return frozenset()
+        log_end_offset = self._lineages.log_end_offset(topic_id_partition)
+        named, runs = list[RemoteLogSegmentMetadata](), list[list[int]]()  # of offsets without a hole, first and last
+        for segment in _finished(self._metadata.list_remote_log_segments(topic_id_partition)):
+            if segment.remote_log_segment_id.uuid in erased:
+                named.append(segment)
+            elif lineage.contains_segment(segment.segment_leader_epochs, segment.end_offset, log_end_offset):
+                if runs and segment.start_offset <= runs[-1][1] + 1:
+                    runs[-1][1] = max(runs[-1][1], segment.end_offset)
+                else:
+                    runs.append([segment.start_offset, segment.end_offset])
+        return frozenset(one.remote_log_segment_id.uuid for one in named if _is_within(one, runs))
 
     def _find(self, topic_id_partition: TopicIdPartition, offset: int, lineage: Lineage) -> Located | None:
         epoch = lineage.epoch_for_offset(offset)
@@ -349,6 +378,12 @@ def agreed_stop(metadata: RemoteLogSegmentMetadata, lineage: Lineage, offset: in
 def _stops(lineage: Lineage) -> list[Offset | None]:
     """Where each epoch ends (exclusive), None for the last one; of a partition with nothing remote there is none."""
     return [*(entry.start_offset for entry in lineage.entries[1:]), None][: len(lineage.entries)]
+
+
+def _is_within(segment: RemoteLogSegmentMetadata, runs: Sequence[Sequence[int]]) -> bool:
+    """Whether one of ``runs``, which ascend, has all offsets of the segment."""
+    before = bisect_right(runs, segment.start_offset, key=lambda run: run[0]) - 1
+    return before >= 0 and runs[before][1] >= segment.end_offset
 
 
 def _finished(segments: Iterator[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:

@@ -16,7 +16,7 @@ from tests.support.remote_runs import FixedLogStarts
 from tests.support.segments import FINISHED, TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -437,3 +437,31 @@ async def test_a_long_list_gives_others_their_turn_each_256_segments(lists: str)
     is_over = True
     await counting
     assert (len(found), turns) == (520, 2)
+
+
+@pytest.mark.parametrize(
+    ("others", "is_left_out"),
+    [
+        pytest.param([(0, 9, FINISHED)], True, id="another holds its offsets"),
+        pytest.param([(0, 4, FINISHED), (5, 12, FINISHED)], True, id="two others hold them"),
+        pytest.param([(0, 9, STARTED)], False, id="what takes its place is not finished"),
+        pytest.param([(0, 9, DELETING)], False, id="what took its place is being deleted"),
+        pytest.param([(0, 4, FINISHED), (6, 9, FINISHED)], False, id="the others have a hole"),
+        pytest.param([], False, id="nothing takes its place"),
+    ],
+)
+async def test_what_an_erasure_has_replaced_is_not_given_out(
+    others: list[tuple[int, int, RemoteLogSegmentState]], is_left_out: bool
+) -> None:
+    uuid = Uuid(b"the one replaced")
+    old_id = RemoteLogSegmentId(topic_id_partition=TOPIC_ID_PARTITION, uuid=uuid)
+    old = replace(remote(0, 9), remote_log_segment_id=old_id)
+    beside = [remote(start, end, state=state) for start, end, state in others]
+    world = await World({0: 0}).with_segments(old, *beside)
+    assert await world.lookup.segment(TOPIC_ID_PARTITION, uuid) is not None
+    world.log_starts.erased = frozenset({uuid})
+    assert (await world.lookup.segment(TOPIC_ID_PARTITION, uuid) is None) is is_left_out
+    listed = [one async for one in world.lookup.segments(TOPIC_ID_PARTITION, lambda _: True)]
+    readable = [one.metadata async for one in world.lookup.readable(TOPIC_ID_PARTITION, lambda _: True)]
+    for given in (listed, readable):
+        assert (old_id not in {one.remote_log_segment_id for one in given}) is is_left_out

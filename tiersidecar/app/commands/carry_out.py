@@ -37,8 +37,8 @@ class Intent:
 
     ``refusal`` says why nothing is changed.  ``details`` are facts for ``--json`` alone, and ``notes`` summarize them.  Without
     steps and refusal nothing needs to change.  ``apply`` carries out the steps and returns the result; it may be called again
-    after a failure.  Its ``complete`` of False says that something is left to be done: exit code 3.  ``complete`` is the same for
-    an intent that is not applied, None where the command does not say.
+    after a failure.  Its ``complete`` of False says that something is left to be done: exit code 3.  ``complete`` says the same
+    where there are no steps, None where the command does not tell.
     """
 
     facts: Mapping[str, Any]

@@ -78,7 +78,9 @@ async def test_what_holds_at_the_moment_of_doing_counts(
 @pytest.mark.parametrize(
     ("intent", "dry_run", "code"),
     [
-        pytest.param(Intent(facts={}, complete=False), False, MUST_ACT, id="nothing can be done, and something is left"),
+        pytest.param(
+            Intent(facts={}, complete=False), False, MUST_ACT, id="nothing can be done, and something is left"
+        ),
         pytest.param(Intent(facts={}, complete=True), False, DONE, id="nothing is left"),
         pytest.param(Intent(facts={}), False, DONE, id="the command does not say"),
         pytest.param(Intent(facts={}, complete=False), True, DONE, id="it was only to be shown"),
