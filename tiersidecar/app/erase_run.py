@@ -39,10 +39,12 @@ from tiersidecar.decide.erasure import (
 from tiersidecar.decide.trash import MOST_NAMED, replaced
 from tiersidecar.domain.errors import (
     CorruptDataError,
+    CustomMetadataTooLargeError,
     ErasureError,
     IllegalTransitionError,
     MetadataNotReadyError,
     ObjectNotFoundError,
+    TiersidecarError,
     UnknownSegmentError,
 )
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
@@ -64,6 +66,9 @@ _log = structlog.get_logger(__name__)
 _THREADS = 2
 _FINISH_WITHIN_MS = 20_000
 """COPY_SEGMENT_FINISHED is read back while the lease holds, or given up: the lease is renewed right before."""
+
+_OF_ONE_SEGMENT = (CorruptDataError, CustomMetadataTooLargeError, ObjectNotFoundError)
+"""Errors that say nothing of the segments behind it."""
 
 Progress = Callable[[str], None]
 
@@ -100,7 +105,7 @@ class ErasedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureResult:
-    """``left`` were to be done and are not, with the reason: the partition had changed."""
+    """``left`` were to be done and are not, with the reason: the partition had changed, or an error stood in the way."""
 
     erased: Sequence[ErasedSegment]
     left: Sequence[tuple[ErasureStep, str]]
@@ -145,22 +150,33 @@ class Eraser:
 
         Raises:
             LeaseHeldError: another erasure or a repair acts.
-            TiersidecarError: the first that stands in the way; what was done stays done.
+            TiersidecarError: the first that stood in the way, where nothing was done; else it is a reason in ``left``.
         """
         erased: list[ErasedSegment] = []
         left: list[tuple[ErasureStep, str]] = []
+        failed: TiersidecarError | None = None
+        goes_on = True
         if any(partition.of(Erasing.REWRITE) for partition in found):
             await self._settle()
         async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
             for partition in found:
                 worker = _PartitionEraser(self._session, self._ids, partition, tools, lease, self._failpoints)
                 for step in partition.of(Erasing.REWRITE, Erasing.RETIRE):
+                    if not goes_on:
+                        left.append((step, f"not tried after an error: {failed}"))
+                        continue
                     self._progress(f"{step.erasing}: {step.segment.remote_log_segment_id}")
-                    done = await worker.carry_out(step)
+                    try:
+                        done = await worker.carry_out(step)
+                    except TiersidecarError as error:
+                        failed, goes_on = error, isinstance(error, _OF_ONE_SEGMENT)
+                        done = f"it failed: {error}"
                     if isinstance(done, str):
                         left.append((step, done))
                     else:
                         erased.append(done)
+        if failed is not None and not erased:
+            raise failed
         return ErasureResult(erased=erased, left=left)
 
     async def _settle(self) -> None:

@@ -33,7 +33,14 @@ from tiersidecar.app.erase_run import Eraser, ErasureResult, PartitionErasure
 from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.erasure import Erasing
-from tiersidecar.domain.errors import CorruptDataError, ErasureError, LeaseHeldError, MetadataNotReadyError, StoreError
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    ErasureError,
+    LeaseHeldError,
+    MetadataNotReadyError,
+    StoreError,
+    TiersidecarError,
+)
 from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -496,3 +503,32 @@ async def test_a_topic_of_another_id_by_the_same_name_is_not_touched(world: Worl
     with pytest.raises(ErasureError, match="created again"):
         await eraser.apply(found)
     assert len(world.segments(*State)) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "starts"),
+    [
+        pytest.param(CorruptDataError(where="it", position=0, reason="damaged"), [0, 20], id="of one segment"),
+        pytest.param(StoreError(verb="read", key="it", reason="away"), [0], id="of the store: nothing else is tried"),
+    ],
+)
+async def test_an_error_midway_does_not_lose_the_report_of_what_was_done(
+    world: World, error: TiersidecarError, starts: list[int]
+) -> None:
+    for start in (0, 10, 20):
+        await world.add(start)
+    passed = 0
+
+    async def fail_second() -> None:
+        nonlocal passed
+        passed += 1
+        if passed == 2:
+            raise error
+
+    result = await world.erase({"erase.started": fail_second})
+    assert [one.step.segment.start_offset for one in result.erased] == starts
+    assert sorted({*starts, *(step.segment.start_offset for step, _ in result.left)}) == [0, 10, 20]
+    assert all(str(error) in reason for _, reason in result.left)
+    assert [one.step.segment.start_offset for one in (await world.erase()).erased] == [
+        start for start in (0, 10, 20) if start not in starts
+    ]
