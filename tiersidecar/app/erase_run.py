@@ -127,6 +127,8 @@ class Eraser:
         self._session, self._keys, self._scratch = session, keys, scratch
         self._progress, self._failpoints, self._ids = progress, failpoints, SystemIds()
         self._settle_s, self._looked_s = settle_s, self._session.clock.monotonic_s()
+        self.found_keys: set[bytes] = set()
+        """Those that a record has that was read."""
 
     async def look(self, topic: str) -> list[PartitionErasure]:
         """Read every finished segment of the topic, and decide.
@@ -235,6 +237,7 @@ class Eraser:
             )
             eraser = SegmentEraser(
                 keys=self._keys,
+                found_keys=self.found_keys,
                 scratch=self._scratch,
                 stream=stream,
                 blobs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import codecs
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tiersidecar.app.erase_run import ErasedSegment, Eraser, PartitionErasure
 
 _SHOWN = 50
+_BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 ELSEWHERE = (
     "the logs of the brokers: what a segment file has below its log's start goes with the file, and until then a next leader "
@@ -102,20 +104,24 @@ class Wanted:
     """The operator's request."""
 
     topic: str
-    keys: frozenset[bytes]
+    keys: Mapping[bytes, int]
+    """With the line of the file that names each first: reports name lines, never keys."""
     scratch: Path
     progress: Callable[[str], None] = field(default=lambda text: None)
     settle_s: float = 0.0
 
 
-def read_keys(path: Path, form: KeyFormat) -> frozenset[bytes]:
-    """Return the keys of a file.
+def read_keys(path: Path, form: KeyFormat) -> dict[bytes, int]:
+    """Return the keys of a file, each with the first line that names it.
 
     Raises:
-        typer.BadParameter: a line is empty or none of this format, or there is none.
+        typer.BadParameter: a line is empty, blank or none of this format, or there is none; the file begins with a byte-order
+            mark, or has a NUL as text.
     """
+    keys: dict[bytes, int] = {}
     try:
-        keys = frozenset(_key(line, number, form) for number, line in enumerate(_lines(path), start=1))
+        for number, line in enumerate(_lines(path), start=1):
+            keys.setdefault(_key(line, number, form), number)
     except OSError as error:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--keys") from None
     if not keys:
@@ -131,6 +137,12 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _key(line: bytes, number: int, form: KeyFormat) -> bytes:
     if not line:
         raise typer.BadParameter(f"line {number} is empty", param_hint="--keys")
+    if number == 1 and line.startswith(_BYTE_ORDER_MARKS):
+        raise typer.BadParameter("line 1 begins with a byte-order mark: save the file without it", param_hint="--keys")
+    if b"\0" in line:
+        raise typer.BadParameter(f"line {number} has a NUL: give such a key as hex or base64", param_hint="--keys")
+    if form is not KeyFormat.TEXT and not line.strip():
+        raise typer.BadParameter(f"line {number} is blank", param_hint="--keys")
     try:
         match form:
             case KeyFormat.TEXT:
@@ -155,26 +167,29 @@ async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
         return Intent(facts=facts, refusal=refused)
     eraser = Eraser(
         session,
-        wanted.keys,
+        wanted.keys.keys(),
         wanted.scratch,
         progress=wanted.progress,
         failpoints=_failpoints(),
         settle_s=wanted.settle_s,
     )
     found = await eraser.look(wanted.topic)
+    not_found = sorted(line for key, line in wanted.keys.items() if key not in eraser.found_keys)
     doing = [step for one in found for step in one.of(Erasing.REWRITE, Erasing.RETIRE)]
     steps = [_sentence(one, step) for one in found for step in one.of(Erasing.REWRITE, Erasing.RETIRE)]
     return Intent(
         facts=facts
         | {
+            "keys_found": len(wanted.keys) - len(not_found),
             "segments": sum(len(one.records) for one in found),
             "records": sum(sum(one.records.values()) for one in found),
             "rewrite": sum(step.erasing is Erasing.REWRITE for step in doing),
             "retire": sum(step.erasing is Erasing.RETIRE for step in doing),
         },
         steps=tuple(_most(steps)),
-        notes=tuple(_most(_notes(session, found))),
+        notes=(*_missing(not_found), *_most(_notes(session, found))),
         details={
+            "keys_not_found_lines": not_found,
             "partitions": [_partition(session, one) for one in found],
             "remaining": (remaining := _all_remaining(found)),
             "not_looked_at": [_local(one) for one in found],
@@ -229,6 +244,12 @@ def _sentence(partition: PartitionErasure, step: ErasureStep) -> str:
         f"partition {partition.owner.partition}: segment {_name(segment)}, offsets {segment.start_offset} to "
         f"{segment.end_offset}: {count} records; {what}, then it goes into the trash"
     )
+
+
+def _missing(lines: Sequence[int]) -> Iterator[str]:
+    if lines:
+        some = ", ".join(map(str, lines[:_SHOWN])) + (f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else "")
+        yield f"no record that was read has the key of line {some} of the file"
 
 
 def _notes(session: Session, found: Sequence[PartitionErasure]) -> Iterator[str]:

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.compaction.raw_records import iter_raw_records, open_records
-from tiersidecar.formats.compaction.rewriting import Emptied, RewrittenBatch, empty_batch, rewrite_batch
+from tiersidecar.formats.compaction.raw_records import RawRecord, iter_raw_records, open_records
+from tiersidecar.formats.compaction.rewriting import Emptied, Keeps, RewrittenBatch, empty_batch, rewrite_batch
 from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, RecordBatchHeader
 
 _MOST_SOUGHT = 64
@@ -23,11 +23,13 @@ class KeyEraser:
     """Rewrites the batches of one .log (``where``) without the records of ``keys``, for a
     :class:`~tiersidecar.formats.compaction.segments.SegmentRewriter`.
 
-    Records are read only where a key's bytes are among them at all: most batches are passed on after a search.
+    Keys that a record has are added to ``found``.  Records are read only where a key's bytes are among them at all: most
+    batches are passed on after a search.
     """
 
-    def __init__(self, keys: AbstractSet[bytes], *, where: str) -> None:
+    def __init__(self, keys: AbstractSet[bytes], *, found: set[bytes] | None = None, where: str) -> None:
         self._keys, self._where = keys, where
+        self._found: set[bytes] = set() if found is None else found
         self._sought = sorted(keys, key=len, reverse=True) if len(keys) <= _MOST_SOUGHT else []
         self.is_first_compressed: bool | None = None
         """Whether the first batch that was kept is compressed; None before there was one."""
@@ -41,18 +43,20 @@ class KeyEraser:
             if not any(key in records for key in self._sought):
                 count = max(header.record_count, 0)
                 return RewrittenBatch(data=batch, read=count, kept=count)
-        return erase_keys(batch, header, self._keys, where=self._where, position=position)
+        return erase_keys(batch, header, self._keys, self._found, where=self._where, position=position)
 
 
 def erase_keys(
     batch: memoryview,
     header: RecordBatchHeader,
     keys: AbstractSet[bytes],
+    found: set[bytes] | None = None,
     *,
     where: str = "record batch",
     position: int = 0,
 ) -> RewrittenBatch:
-    """Give the batch without the records whose key is one of ``keys``: the same bytes where it has none.
+    """Give the batch without the records whose key is one of ``keys``: the same bytes where it has none.  Keys that a record
+    has are added to ``found``.
 
     A message of format 0 or 1 that has one becomes a batch of format 2, with the same offsets.
 
@@ -62,30 +66,41 @@ def erase_keys(
     if header.is_control or header.record_count == 0:
         count = max(header.record_count, 0)
         return RewrittenBatch(data=batch, read=count, kept=count)
+    keeps = _keeps(keys, set() if found is None else found)
     if header.magic < 2:
-        return _erase_from_message(batch, header, keys, where, position)
+        return _erase_from_message(batch, header, keeps, where, position)
     return rewrite_batch(
         batch,
         header,
-        lambda record: record.key is None or record.key not in keys,
+        keeps,
         Emptied.KEPT_EMPTY,
         where=where,
         position=position,
     )
 
 
+def _keeps(keys: AbstractSet[bytes], found: set[bytes]) -> Keeps:
+    def keeps(record: RawRecord) -> bool:
+        if record.key is None or record.key not in keys:
+            return True
+        found.add(record.key)
+        return False
+
+    return keeps
+
+
 def _erase_from_message(
-    message: memoryview, header: RecordBatchHeader, keys: AbstractSet[bytes], where: str, position: int
+    message: memoryview, header: RecordBatchHeader, keeps: Keeps, where: str, position: int
 ) -> RewrittenBatch:
     records = list(iter_raw_records(message, header, where=where, position=position))
-    kept = sum(one.key is None or one.key not in keys for one in records)
+    kept = sum(keeps(one) for one in records)
     if kept == len(records):
         return RewrittenBatch(data=message, read=kept, kept=kept)
     if kept:
         return rewrite_batch(
             message,
             header,
-            lambda record: record.key is None or record.key not in keys,
+            keeps,
             Emptied.DROPPED,
             where=where,
             position=position,
