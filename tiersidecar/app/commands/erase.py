@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.app.scratch import open_scratch
 from tiersidecar.decide.erasure import Erasing, ErasureStep
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -94,8 +94,8 @@ def erase(
     keys = read_keys(keys_file, key_format)
     progress = StepProgress()
     manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
-    with TemporaryDirectory(prefix="tiersidecar-erase-", dir=scratch) as directory:
-        wanted = Wanted(topic=topic, keys=keys, scratch=Path(directory), progress=progress, settle_s=settle / 1000)
+    with open_scratch(scratch, "tiersidecar-erase-") as directory:
+        wanted = Wanted(topic=topic, keys=keys, scratch=directory, progress=progress, settle_s=settle / 1000)
         carry_out(lambda session: look_at_erasure(session, wanted), manner)
 
 

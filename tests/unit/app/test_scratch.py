@@ -1,0 +1,44 @@
+"""The directory of a command's files: gone with it, and with the next command where it was killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tiersidecar.app.scratch import open_scratch
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tiersidecar.app.scratch import open_scratch
+with open_scratch(Path(sys.argv[1]), "of-ours-") as directory:
+    (directory / "a.log").write_bytes(b"records")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_is_gone_with_the_body(tmp_path: Path) -> None:
+    with open_scratch(tmp_path, "of-ours-") as directory:
+        (directory / "a.log").write_bytes(b"records")
+        assert directory.stat().st_mode & 0o077 == 0, "for nobody else to read"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_goes_when_the_next_one_begins(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _KILLED, str(tmp_path)], check=False, timeout=60)
+    (left,) = tmp_path.iterdir()
+    assert (left / "a.log").read_bytes() == b"records"
+    with open_scratch(tmp_path, "of-ours-") as directory:
+        assert list(tmp_path.iterdir()) == [directory]
+
+
+def test_one_that_is_in_use_another_one_and_what_a_link_names_stay(tmp_path: Path) -> None:
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "file").touch()
+    (tmp_path / "of-ours-link").symlink_to(elsewhere)
+    with open_scratch(tmp_path, "of-ours-") as first, open_scratch(tmp_path, "of-ours-") as second:
+        assert first.is_dir()
+        assert second.is_dir()
+    assert {one.name for one in tmp_path.iterdir()} == {"elsewhere", "of-ours-link"}
+    assert (elsewhere / "file").exists()
