@@ -36,6 +36,7 @@ class Obstacle(StrEnum):
     UNFINISHED_COPY = "unfinished-copy"
     UNFINISHED_DELETE = "unfinished-delete"
     TRASH = "trash"
+    ERASURE = "erasure"
     UNANSWERED_UNDELETE = "unanswered-undelete"
     RECOPY = "recopy"
     MOUNT = "mount"
@@ -53,6 +54,8 @@ REMEDIES: Mapping[Obstacle, str] = {
     Obstacle.UNFINISHED_DELETE: "let the sidecar finish what it deletes: a native broker would",
     Obstacle.TRASH: "`tiersidecar undelete TOPIC` what is to stay, `tiersidecar trash purge TOPIC` the rest, and wait until it "
     "is gone; or give it up with --accept trash: a native broker has no trash, and deletes it in its first round",
+    Obstacle.ERASURE: "`tiersidecar trash purge TOPIC`, and wait until they are gone: an erasure has replaced these segments, "
+    "and a native broker keeps their objects, with what was erased, until the retention is over",
     Obstacle.UNANSWERED_UNDELETE: "wait until the leader's sidecar has answered the last undelete",
     Obstacle.RECOPY: "wait until the leader's sidecar has copied again what the store has lost",
     Obstacle.MOUNT: "wait until the sidecar has copied the segment behind them: `tiersidecar mount` ended open transactions "
@@ -94,8 +97,8 @@ class HandoverView:
     ``segments`` are Kafka's fold of all its events.  ``lineage`` is the whole history as the sidecar knows it.  ``broker`` is
     the leader's log as its files have it now.  ``remote_log_start_offset`` is the users' log start, -1 while nobody has said
     it.  ``retention`` is what the native topic is to have.  ``in_trash`` are finished segments that entries of the trash cover,
-    ``recopied`` those that the store has lost in part.  ``open_at_mounts`` are those of :func:`last_before_mounts` at whose end
-    a transaction was open.
+    ``erased`` all that entries of erasures name, ``recopied`` those that the store has lost in part.
+    ``open_at_mounts`` are those of :func:`last_before_mounts` at whose end a transaction was open.
     """
 
     owner: TopicIdPartition
@@ -105,6 +108,7 @@ class HandoverView:
     remote_log_start_offset: Offset
     retention: NativeRetention
     in_trash: frozenset[Uuid] = frozenset()
+    erased: frozenset[Uuid] = frozenset()
     recopied: frozenset[Uuid] = frozenset()
     awaits_answer: bool = False
     open_at_mounts: tuple[RemoteLogSegmentMetadata, ...] = ()
@@ -203,12 +207,14 @@ def _of_segments(view: HandoverView) -> Iterator[Finding]:
     copying = [one for one in view.segments if one.state is State.COPY_SEGMENT_STARTED]
     deleting = [one for one in view.segments if one.state is State.DELETE_SEGMENT_STARTED]
     finished = [one for one in view.segments if one.state is State.COPY_SEGMENT_FINISHED]
-    thrown = [one for one in finished if _uuid(one) in view.in_trash]
+    erased = [one for one in finished if _uuid(one) in view.erased]
+    thrown = [one for one in finished if _uuid(one) in view.in_trash - view.erased]
     lost = [one for one in finished if _uuid(one) in view.recopied]
     for obstacle, segments in (
         (Obstacle.UNFINISHED_COPY, copying),
         (Obstacle.UNFINISHED_DELETE, deleting),
         (Obstacle.TRASH, thrown),
+        (Obstacle.ERASURE, erased),
         (Obstacle.RECOPY, lost),
     ):
         if segments:

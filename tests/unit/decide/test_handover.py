@@ -36,6 +36,7 @@ class Partition:
     start: int = 0
     retention: NativeRetention = UNLIMITED
     in_trash: Sequence[int] = ()
+    erased: Sequence[int] = ()
     recopied: Sequence[int] = ()
     awaits_answer: bool = False
     open_at_mounts: Sequence[int] = ()
@@ -49,6 +50,7 @@ class Partition:
             remote_log_start_offset=Offset(self.start),
             retention=self.retention,
             in_trash=frozenset(segment_id(number).uuid for number in self.in_trash),
+            erased=frozenset(segment_id(number).uuid for number in self.erased),
             recopied=frozenset(segment_id(number).uuid for number in self.recopied),
             awaits_answer=self.awaits_answer,
             open_at_mounts=tuple(added(number, number * 10 - 10, number * 10 - 1) for number in self.open_at_mounts),
@@ -73,6 +75,7 @@ ROWS = {
         [Obstacle.UNFINISHED_DELETE],
     ),
     "what is in the trash": (Partition(start=10, in_trash=[1]), [Obstacle.TRASH]),
+    "what an erasure has replaced": (Partition(in_trash=[1], erased=[1]), [Obstacle.ERASURE]),
     "an undelete that no leader has answered": (Partition(awaits_answer=True), [Obstacle.UNANSWERED_UNDELETE]),
     "what is to be copied again": (Partition(recopied=[2]), [Obstacle.RECOPY]),
     "transactions that a mount has ended, where nothing behind it is copied": (
@@ -271,6 +274,13 @@ def test_an_operator_may_give_up_trash_and_what_is_past_retention() -> None:
     partition = Partition(start=10, in_trash=[1], retention=NativeRetention(retention_ms=NOW_MS - 25), recopied=[3])
     accepted = frozenset({Obstacle.TRASH, Obstacle.RETENTION, Obstacle.RECOPY})  # the last is not for giving up
     assert [one.obstacle for one in partition.decide(accepted).findings] == [Obstacle.RECOPY]
+
+
+def test_what_an_erasure_has_replaced_is_not_for_giving_up() -> None:
+    """A native broker would keep the objects, and with them what was to be erased."""
+    accepted = frozenset({Obstacle.TRASH, Obstacle.ERASURE})
+    plan = Partition(start=10, in_trash=[1, 2], erased=[2]).decide(accepted)
+    assert [one.obstacle for one in plan.findings] == [Obstacle.ERASURE]
 
 
 def test_displaced_segments_are_read_once_they_are_published_again() -> None:
