@@ -320,6 +320,7 @@ class _PartitionEraser:
             ),
             event_timestamp_ms=later_ms,
             segment_size_in_bytes=rewritten.tally.bytes_kept,
+            max_timestamp_ms=rewritten.max_timestamp_ms,
             state=State.COPY_SEGMENT_STARTED,
             custom_metadata=None,
         )

@@ -42,6 +42,11 @@ class Rewritten:
     digest_after: str
 
     @property
+    def max_timestamp_ms(self) -> int:
+        """Of its latest record; where none stays, as before: its retention goes by it."""
+        return self.tally.max_timestamp_ms if self.tally.max_timestamp_ms >= 0 else self.local.max_timestamp_ms
+
+    @property
     def erased_records(self) -> int:
         return self.tally.records_read - self.tally.records_kept
 

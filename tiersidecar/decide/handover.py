@@ -54,7 +54,7 @@ REMEDIES: Mapping[Obstacle, str] = {
     Obstacle.UNFINISHED_DELETE: "let the sidecar finish what it deletes: a native broker would",
     Obstacle.TRASH: "`tiersidecar undelete TOPIC` what is to stay, `tiersidecar trash purge TOPIC` the rest, and wait until it "
     "is gone; or give it up with --accept trash: a native broker has no trash, and deletes it in its first round",
-    Obstacle.ERASURE: "`tiersidecar trash purge TOPIC`, and wait until they are gone: an erasure has replaced these segments, "
+    Obstacle.ERASURE: "`tiersidecar trash purge TOPIC`, and wait until these segments are gone: an erasure has replaced them, "
     "and a native broker keeps their objects, with what was erased, until the retention is over",
     Obstacle.UNANSWERED_UNDELETE: "wait until the leader's sidecar has answered the last undelete",
     Obstacle.RECOPY: "wait until the leader's sidecar has copied again what the store has lost",

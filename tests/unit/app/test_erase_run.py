@@ -216,6 +216,7 @@ async def test_the_new_segment_has_all_but_these_records_and_is_the_one_that_is_
         old,
         remote_log_segment_id=one.new.remote_log_segment_id,
         event_timestamp_ms=one.new.event_timestamp_ms,
+        max_timestamp_ms=max(header.max_timestamp for _, header in iter_batch_headers(after)),
         segment_size_in_bytes=len(after),
         custom_metadata=one.new.custom_metadata,
         state=State.COPY_SEGMENT_FINISHED,

@@ -30,7 +30,8 @@ RewriteBatch = Callable[[memoryview, RecordBatchHeader, int], RewrittenBatch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTally:
-    """Of the sources and of the new segment.  ``last_offset`` is -1, and ``max_timestamp_ms`` too, where nothing stays.
+    """Of the sources and of the new segment.  ``last_offset`` is -1 where no batch stays, and ``max_timestamp_ms`` where no
+    record does: a batch that is kept empty still has the time of its latest record, which a look-up by time would not find.
 
     ``untouched_batches`` are the same bytes as before.
     """
@@ -83,7 +84,7 @@ class SegmentRewriter:
             rewritten = self._rewrite(batch, header, position)
             self._count(rewritten, batch)
             if len(rewritten.data):
-                self._index(rewritten.data, where, position)
+                self._index(rewritten, where, position)
                 yield rewritten.data
         self._tail = bytes(view[whole:])
         self._read_position += whole
@@ -115,7 +116,8 @@ class SegmentRewriter:
         counts["batches_kept"] += is_kept
         counts["untouched_batches"] += rewritten.data is batch
 
-    def _index(self, data: Buffer, where: str, position: int) -> None:
+    def _index(self, rewritten: RewrittenBatch, where: str, position: int) -> None:
+        data = rewritten.data
         header = read_batch_header(data, where=where, position=position)
         if header.last_offset - self._base_offset > MOST_OFFSETS:
             reason = f"offset {header.last_offset} is more than {MOST_OFFSETS} above base offset {self._base_offset}"
@@ -123,4 +125,5 @@ class SegmentRewriter:
         self._indexes.add(self._write_position, header)
         self._write_position += len(data)
         self._counts["last_offset"] = header.last_offset
-        self._counts["max_timestamp_ms"] = max(self._counts["max_timestamp_ms"], header.max_timestamp)
+        if rewritten.kept:
+            self._counts["max_timestamp_ms"] = max(self._counts["max_timestamp_ms"], header.max_timestamp)
