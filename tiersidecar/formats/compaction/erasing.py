@@ -96,16 +96,17 @@ def _erase_from_message(
     kept = sum(keeps(one) for one in records)
     if kept == len(records):
         return RewrittenBatch(data=message, read=kept, kept=kept)
+    first, last = records[0].offset, records[-1].offset
     if kept:
         return rewrite_batch(
             message,
             header,
             keeps,
             Emptied.DROPPED,
+            span=(first, last),
             where=where,
             position=position,
         )
-    first, last = records[0].offset, records[-1].offset
     attributes = header.attributes & ~COMPRESSION_MASK
     as_format_2 = replace(
         header,

@@ -67,13 +67,15 @@ def rewrite_batch(
     *,
     horizon_ms: int | None = None,
     is_horizon_due: bool = False,
+    span: tuple[int, int] | None = None,
     where: str = "record batch",
     position: int = 0,
 ) -> RewrittenBatch:
     """Give the batch with the records that ``keeps`` wants; formats 0 and 1 become format 2, as in Kafka.
 
     ``horizon_ms`` is set where the batch has no delete horizon yet and keeps a tombstone, or ``is_horizon_due``; None sets
-    none.
+    none.  ``span`` is the first and the last offset that a batch of format 0 or 1 is to have; None: those of the records that
+    stay.
 
     Raises:
         CorruptDataError: the records cannot be read.
@@ -93,7 +95,7 @@ def rewrite_batch(
     sets_horizon = horizon_ms is not None and former_ms is None and (has_tombstone or is_horizon_due)
     if len(kept) == read and header.magic >= 2 and not sets_horizon:
         return RewrittenBatch(data=batch, read=read, kept=read)
-    data = _written(header, kept, horizon_ms if sets_horizon else former_ms)
+    data = _written(header, kept, horizon_ms if sets_horizon else former_ms, span)
     return RewrittenBatch(data=data, read=read, kept=len(kept))
 
 
@@ -109,10 +111,15 @@ def empty_batch(header: RecordBatchHeader) -> bytes:
     return _batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
 
-def _written(header: RecordBatchHeader, records: list[RawRecord], horizon_ms: int | None) -> bytes:
+def _written(
+    header: RecordBatchHeader, records: list[RawRecord], horizon_ms: int | None, legacy_span: tuple[int, int] | None
+) -> bytes:
     """``MemoryRecordsBuilder``: the first record's timestamp is the base, unless that is the delete horizon."""
     is_legacy = header.magic < 2
-    base_offset = records[0].offset if is_legacy else header.base_offset
+    base_offset: int = header.base_offset
+    last_offset: int = header.last_offset
+    if is_legacy:
+        base_offset, last_offset = legacy_span or (records[0].offset, records[-1].offset)
     base_ms = records[0].timestamp_ms if horizon_ms is None else horizon_ms
     body = bytearray()
     for record in records:
@@ -123,7 +130,6 @@ def _written(header: RecordBatchHeader, records: list[RawRecord], horizon_ms: in
     if horizon_ms is not None:
         attributes |= DELETE_HORIZON_FLAG
     max_ms = max(NO_TIMESTAMP, *(one.timestamp_ms for one in records))
-    last_offset = records[-1].offset if is_legacy else header.last_offset
     span = (base_offset, last_offset - base_offset)
     return _batch(header, attributes, base_ms, max_ms, len(records), compress(body, header.compression), span)
 
