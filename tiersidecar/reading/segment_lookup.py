@@ -382,7 +382,8 @@ def _stops(lineage: Lineage) -> list[Offset | None]:
 
 def _is_within(segment: RemoteLogSegmentMetadata, runs: Sequence[Sequence[int]]) -> bool:
     """Whether one of ``runs``, which ascend, has all offsets of the segment."""
-    before = bisect_right(runs, segment.start_offset, key=lambda run: run[0]) - 1
+    start: int = segment.start_offset
+    before = bisect_right(runs, start, key=lambda run: run[0]) - 1
     return before >= 0 and runs[before][1] >= segment.end_offset
 
 
