@@ -128,7 +128,7 @@ class Eraser:
         self._progress, self._failpoints, self._ids = progress, failpoints, SystemIds()
         self._settle_s, self._looked_s = settle_s, self._session.clock.monotonic_s()
         self.found_keys: set[bytes] = set()
-        """Those that a record has that was read."""
+        """Keys that some record has of those that were read."""
 
     async def look(self, topic: str) -> list[PartitionErasure]:
         """Read every finished segment of the topic, and decide.
@@ -199,6 +199,7 @@ class Eraser:
                 records[segment.remote_log_segment_id.uuid] = await tools.eraser.count(segment)
             except (CorruptDataError, ObjectNotFoundError) as error:
                 unread.append((segment, f"it cannot be read: {error}"))
+        self.found_keys |= tools.eraser.found_keys
         dirty = {uuid for uuid, count in records.items() if count}
         steps = decide_erasure(seen, dirty, records.keys() - dirty)
         return PartitionErasure(view=view, seen=seen, records=records, unread=unread, steps=steps)
@@ -237,7 +238,6 @@ class Eraser:
             )
             eraser = SegmentEraser(
                 keys=self._keys,
-                found_keys=self.found_keys,
                 scratch=self._scratch,
                 stream=stream,
                 blobs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),

@@ -52,14 +52,12 @@ class Rewritten:
 
 
 class SegmentEraser:
-    """Reads past every cache, so that what is proven stands in the store.  ``scratch`` holds one segment at a time.  Which of
-    the keys were met is added to ``found_keys``."""
+    """Reads past every cache, so that what is proven stands in the store.  ``scratch`` holds one segment at a time."""
 
     def __init__(
         self,
         *,
         keys: Set[bytes],
-        found_keys: set[bytes],
         scratch: Path,
         stream: SegmentStream,
         blobs: IndexBlobReader,
@@ -68,7 +66,9 @@ class SegmentEraser:
         blocking: Blocking,
         most_custom_metadata_bytes: int,
     ) -> None:
-        self._keys, self._found_keys, self._scratch = keys, found_keys, scratch
+        self._keys, self._scratch = keys, scratch
+        self.found_keys: set[bytes] = set()
+        """Keys that some record has of those that were read."""
         self._stream, self._blobs, self._objects = stream, blobs, objects
         self._pace, self._blocking, self._most_custom_bytes = pace, blocking, most_custom_metadata_bytes
 
@@ -199,7 +199,7 @@ class SegmentEraser:
         )
 
     def _rewriter(self, segment: RemoteLogSegmentMetadata) -> tuple[SegmentRewriter, KeyEraser]:
-        eraser = KeyEraser(self._keys, found=self._found_keys, where=str(segment.remote_log_segment_id))
+        eraser = KeyEraser(self._keys, found=self.found_keys, where=str(segment.remote_log_segment_id))
         return SegmentRewriter(eraser, base_offset=segment.start_offset), eraser
 
     async def _feed(self, segment: RemoteLogSegmentMetadata, look: Callable[[memoryview], None]) -> None:
