@@ -23,6 +23,7 @@ from tiersidecar.domain.trash import erased_segments
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.state_records import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.reading.shared_fetches import SingleFlight
 
@@ -43,10 +44,14 @@ class LogStarts(Protocol):
         """Segments that an erasure has replaced, or is about to: they are not given out where others hold their offsets."""
 
 
+class StateAndTrash(StateLog, TrashLog, Protocol):
+    """What remote log starts, and what an erasure has replaced, are read from."""
+
+
 class StateLogStarts:
     """Remote log starts from ``__tiersidecar_state``."""
 
-    def __init__(self, state_log: StateLog) -> None:
+    def __init__(self, state_log: StateAndTrash) -> None:
         self._state_log = state_log
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
