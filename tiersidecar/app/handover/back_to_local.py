@@ -301,6 +301,7 @@ def _planned(seen: SeenReturn, key_prefix: str) -> PlannedPartition:
         log_start_offset=plan.log_start_offset,
         leader_epochs=plan.leader_epochs,
         high_watermark=seen.high_watermark,
+        broker_log_start_offset=seen.broker_log_start_offset,
         copied_stop=plan.copied_stop,
         segments=tuple(
             PlannedSegment(

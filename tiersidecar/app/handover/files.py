@@ -80,7 +80,7 @@ def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
                 f"{log_dir} has no {CLEAN_SHUTDOWN}: the broker was killed before it had closed its logs, which may end "
                 "before the last copy once it has recovered them. Start it, and let it end by SIGTERM"
             )
-        starts = _read_starts(log_dir / LOG_START_OFFSET_CHECKPOINT)
+        starts = read_starts(log_dir / LOG_START_OFFSET_CHECKPOINT)
         found = list(_planned_in(plan, log_dir, starts.offsets, faults, seen))
         partitions += found
         checkpoints.append(starts.changed_by(found))
@@ -108,7 +108,9 @@ def misplaced_replicas(plan: Plan, node_id: int, seen: Collection[tuple[str, int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Starts:
+class LogStarts:
+    """A log-start-offset-checkpoint."""
+
     path: Path
     data: bytes
     offsets: dict[tuple[str, int], Offset]
@@ -125,10 +127,15 @@ class _Starts:
         return FileChange(path=self.path, before=self.data, after=after)
 
 
-def _read_starts(path: Path) -> _Starts:
+def read_starts(path: Path) -> LogStarts:
+    """Read the log starts of a log dir.
+
+    Raises:
+        HandoverError: it cannot be read.
+    """
     try:
         data = path.read_bytes()
-        return _Starts(path=path, data=data, offsets=read_offset_checkpoint(data, where=str(path)))
+        return LogStarts(path=path, data=data, offsets=read_offset_checkpoint(data, where=str(path)))
     except OSError as error:
         raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
     except CorruptDataError as error:
@@ -196,7 +203,11 @@ def _change_of(
     if local.topic_id_partition.topic_id != owner.topic_id:
         return f"it is of another topic of this name, with id {format_uuid(local.topic_id_partition.topic_id)}"
     try:
-        fault = _other_log(planned, local, former_start) or _beyond_its_end(planned, local)
+        fault = (
+            begins_later(planned, local, former_start)
+            or _other_log(planned, local, former_start)
+            or _beyond_its_end(planned, local)
+        )
     except OSError as error:
         return explain_os_error(error)
     if fault:
@@ -210,6 +221,18 @@ def _change_of(
         directory=str(directory),
         former_start=former_start,
         epochs=FileChange(path=path, before=before, after=after),
+    )
+
+
+def begins_later(planned: PlannedPartition, local: LocalPartition, former_start: Offset | None) -> str:
+    """Why a log start would bring back what was deleted after the plan; empty if it would not."""
+    border = planned.broker_log_start_offset
+    first = max(local.segments[0].base_offset, former_start or 0)
+    if border is None or first <= border:
+        return ""
+    return (
+        f"its log starts at {first}, and the leader's started at {border} at the time of the plan: records were deleted since "
+        "(by users, or by retention), and would come back. Plan again"
     )
 
 

@@ -82,6 +82,7 @@ class SeenPartition:
             high_watermark=self.high_watermark,
             copied_stop=self.plan.prepared.copies_from,
             foretold_start=self.plan.prepared.log_start_offset,
+            broker_log_start_offset=self.log_start_offset,
             segments=tuple(
                 PlannedSegment(
                     uuid=segment.remote_log_segment_id.uuid,

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tiersidecar.adapters.broker_files import sync_directory
+from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.restored_segment import RestoredFile, digest_of
+from tiersidecar.app.handover.coverage import log_holes
 from tiersidecar.app.handover.files import LogDirChanges
-from tiersidecar.app.handover.plan import Plan
+from tiersidecar.app.handover.plan import Plan, PlannedPartition
 from tiersidecar.app.handover.staged import Staged, StagedPartition, in_order, staged_path
-from tiersidecar.domain.errors import HandoverError
+from tiersidecar.domain.errors import CorruptDataError, HandoverError, LogDirError
 from tiersidecar.formats.kafka.log_names import LogFileKind, parse_log_file
 
 _ANSWER_S = 2.0
@@ -51,6 +53,37 @@ def place_faults(changes: LogDirChanges, staged: Staged, *, reads_all: bool) -> 
             yield f"{change.partition.owner}: it was staged in {one.directory}, and lies in {change.directory}: stage it again"
         else:
             yield from _of_partition(one, Path(change.directory), reads_all=reads_all)
+            yield from _holes(change.partition, one, Path(change.directory))
+
+
+def _holes(planned: PlannedPartition, one: StagedPartition, directory: Path) -> Iterator[str]:
+    """Yield what the log would lack, by the plan: a staged.json may be of a run that saw only a part."""
+    restored = {
+        name.offset for file in one.files if (name := parse_log_file(file.name)) and name.kind is LogFileKind.LOG
+    }
+    try:
+        local = read_partition_directory(
+            str(directory.parent), str(directory), planned.owner.topic, planned.owner.partition
+        )
+        if local is None:
+            return
+        for start, stop in log_holes(planned, local, restored, planned.log_start_offset):
+            yield (
+                f"{directory}: it would lack the offsets [{start}, {stop}), which the plan has: --undo or --discard, and stage "
+                "it again"
+            )
+    except OSError as error:
+        yield f"{directory}: {explain_os_error(error)}"
+    except (LogDirError, CorruptDataError) as error:
+        yield f"{directory}: {error}"
+
+
+def places_taken(staged: Staged) -> Iterator[str]:
+    """Yield partitions of which a staged segment has its place already: staging would take it for the log's own."""
+    for one in staged.partitions:
+        logs = [file.name for file in one.files if file.name.endswith(f".{LogFileKind.LOG}")]
+        if any(os.path.lexists(Path(one.directory) / name) for name in logs):
+            yield f"{one.owner}: what was staged has been carried out, at least in part: go on with --carry-out, or --undo it"
 
 
 def _of_partition(one: StagedPartition, directory: Path, *, reads_all: bool) -> Iterator[str]:

@@ -83,6 +83,8 @@ class PlannedPartition:
     below its own first segment."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Offsets, [from, to), that no piece has, and that were given up."""
+    broker_log_start_offset: Offset | None = None
+    """Where the leader's log began; a replica's that begins later has lost records since, which users may have deleted."""
     committed: RecordsDigest | None = None
     """As ``records``, without those of aborted transactions."""
 
@@ -167,7 +169,11 @@ def read_plan(path: Path) -> Plan:
             cluster_id=str(document["cluster_id"]),
             to_native=to_native,
             plugin={str(name): str(value) for name, value in document["plugin"].items()},
-            partitions=tuple(_partitions(document["partitions"], changes_files=to_native or back_to_local)),
+            partitions=tuple(
+                _partitions(
+                    document["partitions"], changes_files=to_native or back_to_local, back_to_local=back_to_local
+                )
+            ),
             back_to_local=back_to_local,
             brokers={int(one): str(at) for one, at in document.get("brokers", {}).items()},
         )
@@ -204,6 +210,7 @@ def _document(partition: PlannedPartition) -> dict[str, Any]:
         ],
         "foretold_start": partition.foretold_start,
         "gaps": [list(gap) for gap in partition.gaps],
+        "broker_log_start_offset": partition.broker_log_start_offset,
         "committed": _digest_row(partition.committed),
         "pieces": [
             [
@@ -220,7 +227,9 @@ def _digest_row(records: RecordsDigest | None) -> list[Any] | None:
     return None if records is None else [records.start_offset, records.stop_offset, records.count, records.sha256]
 
 
-def _partitions(rows: Iterable[Mapping[str, Any]], *, changes_files: bool) -> Iterator[PlannedPartition]:
+def _partitions(
+    rows: Iterable[Mapping[str, Any]], *, changes_files: bool, back_to_local: bool
+) -> Iterator[PlannedPartition]:
     """All of them, each once.
 
     Raises:
@@ -233,6 +242,8 @@ def _partitions(rows: Iterable[Mapping[str, Any]], *, changes_files: bool) -> It
         if at in seen:
             raise ValueError(f"{planned.owner} is named twice")
         seen.add(at)
+        if back_to_local and planned.broker_log_start_offset is None:
+            raise ValueError(f"{planned.owner}: it does not say where the brokers' log began: plan again")
         if fault := _fault_of(planned, changes_files=changes_files):
             raise ValueError(f"{planned.owner}: {fault}")
         yield planned
@@ -308,6 +319,9 @@ def _partition(row: Mapping[str, Any]) -> PlannedPartition:
         records=None if row["records"] is None else _digest(*row["records"]),
         segments=tuple(_segment(*one) for one in row["segments"]),
         foretold_start=None if row.get("foretold_start") is None else _offset(row["foretold_start"]),
+        broker_log_start_offset=(
+            None if row.get("broker_log_start_offset") is None else _offset(row["broker_log_start_offset"])
+        ),
         committed=None if row.get("committed") is None else _digest(*row["committed"]),
         pieces=tuple(_piece(*one) for one in row.get("pieces", ())),
         gaps=tuple((_offset(start), _offset(stop)) for start, stop in row.get("gaps", ())),

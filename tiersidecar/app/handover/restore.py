@@ -28,6 +28,8 @@ from tiersidecar.adapters.restored_segment import STAGED, RestoredFile, Restored
 from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.builders.untouched_store import open_store_untouched
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.handover.coverage import Covered, log_holes
+from tiersidecar.app.handover.files import LogStarts, begins_later, read_starts
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedPiece
 from tiersidecar.app.handover.seam import seam_fault
 from tiersidecar.app.handover.staged import StagedPartition
@@ -38,6 +40,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.readable import size_text
 from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.formats.kafka.checkpoints import LOG_START_OFFSET_CHECKPOINT
 from tiersidecar.formats.kafka.log_names import DirectoryKind, parse_log_directory
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
@@ -78,14 +81,8 @@ class LackingReplica:
     @property
     def given_up(self) -> tuple[tuple[int, int], ...]:
         """Offsets below ``local_start`` that no piece has."""
-        spans = [_Span(one.start_offset, one.stop_offset) for one in self.pieces]
+        spans = [Covered(one.start_offset, one.stop_offset) for one in self.pieces]
         return tuple(uncovered(spans, self.planned.log_start_offset, self.local_start))
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    start: int
-    stop: int
 
 
 def lacking_replicas(plan: Plan, log_dirs: Sequence[Path], faults: list[str]) -> list[LackingReplica]:
@@ -96,6 +93,7 @@ def lacking_replicas(plan: Plan, log_dirs: Sequence[Path], faults: list[str]) ->
     found = []
     wanted = plan.of_topic_partition()
     for log_dir in log_dirs:
+        starts = read_starts(log_dir / LOG_START_OFFSET_CHECKPOINT)
         for directory in sorted(log_dir.iterdir()):
             name = parse_log_directory(directory.name)
             if name is None or name.kind is not DirectoryKind.CURRENT:
@@ -103,7 +101,7 @@ def lacking_replicas(plan: Plan, log_dirs: Sequence[Path], faults: list[str]) ->
             planned = wanted.get((name.topic, name.partition))
             if planned is None:
                 continue
-            replica = _lacking(planned, log_dir, directory)
+            replica = _lacking(planned, log_dir, directory, starts)
             if isinstance(replica, str):
                 faults.append(f"{directory}: {replica}")
             else:
@@ -111,7 +109,7 @@ def lacking_replicas(plan: Plan, log_dirs: Sequence[Path], faults: list[str]) ->
     return found
 
 
-def _lacking(planned: PlannedPartition, log_dir: Path, directory: Path) -> LackingReplica | str:
+def _lacking(planned: PlannedPartition, log_dir: Path, directory: Path, starts: LogStarts) -> LackingReplica | str:
     owner = planned.owner
     try:
         local = read_partition_directory(str(log_dir), str(directory), owner.topic, owner.partition)
@@ -123,7 +121,18 @@ def _lacking(planned: PlannedPartition, log_dir: Path, directory: Path) -> Lacki
         return "it has no segment"
     if local.topic_id_partition.topic_id != owner.topic_id:
         return f"it is of another topic of this name, with id {format_uuid(local.topic_id_partition.topic_id)}"
-    return _cut_at(planned, local, local.segments[0].base_offset)
+    if fault := begins_later(planned, local, starts.offsets.get((owner.topic, owner.partition))):
+        return fault
+    local_start = local.segments[0].base_offset
+    try:
+        for start, stop in log_holes(planned, local, (), local_start):
+            return (
+                f"its log begins at {local_start}, and lacks the offsets [{start}, {stop}): a restore of it has broken off. "
+                "Take it out with --undo and the plan of that one"
+            )
+    except OSError as error:
+        return explain_os_error(error)
+    return _cut_at(planned, local, local_start)
 
 
 def _cut_at(planned: PlannedPartition, local: LocalPartition, local_start: Offset) -> LackingReplica | str:

@@ -24,6 +24,7 @@ from tiersidecar.app.handover.places import (
     nodes_of,
     own_partitions,
     place_faults,
+    places_taken,
     running_brokers,
     take_places,
 )
@@ -126,6 +127,7 @@ class _Run:
 
     async def stage(self) -> Restored:
         replicas, faults = self._seen()
+        faults += self._carried_out()
         if faults:
             return self._found(replicas=tuple(replicas), faults=tuple(faults))
         with _alone(self._directory, self._log_dirs):
@@ -196,6 +198,20 @@ class _Run:
             known = self._known(replicas) if self._staged_file.exists() else {}
             faults += room_faults([one for one in replicas if one.planned.owner not in known])
         return replicas, faults
+
+    def _carried_out(self) -> list[str]:
+        """Why nothing is staged any more; empty while nothing was carried out."""
+        faults = []
+        if self._staged_file.exists():
+            staged = read_staged(self._staged_file)
+            if staged.node_id == self._node_id and staged.plan_sha256 == self._plan_sha256:
+                faults += places_taken(staged)
+        if (self._directory / _FORMER).exists():
+            faults.append(
+                f"{self._directory / _FORMER} is there: this was carried out, at least in part. Go on with --carry-out, or "
+                "--undo it; once the broker has run since, move that directory away"
+            )
+        return faults
 
     def _request_faults(self) -> list[str]:
         request = self._request

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.batches import plain_segment
 from tests.support.segments import remote_segment
 from tests.unit.adapters.log_dirs_fs.broker_files import TOPIC_ID, ScratchLogDir
 from tiersidecar.adapters.restored_segment import STAGED, RestoredFile
@@ -60,6 +61,7 @@ def planned(**changes: Any) -> PlannedPartition:
         leader_epochs=(EpochEntry(LeaderEpoch(0), Offset(0)),),
         high_watermark=Offset(100),
         copied_stop=Offset(40),
+        broker_log_start_offset=Offset(30),
         replicas=(1, 2),
         pieces=(piece(0, 10), piece(10, 25), piece(25, 40)),
     )
@@ -82,6 +84,7 @@ def log_dir(tmp_path: Path) -> Path:
     """As a broker leaves it that was trimmed to 30, in a segment that begins at 20."""
     scratch = ScratchLogDir(tmp_path / "data")
     directory = scratch.add_partition("orders-0", 20, 60)
+    (directory / f"{20:020d}.log").write_bytes(plain_segment([100] * 40, base_offset=20))
     (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 30\n")
     (scratch.path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 30\n")
     (scratch.path / ".kafka_cleanshutdown").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class World:
             "leader_epochs": (EpochEntry(LeaderEpoch(0), Offset(0)),),
             "high_watermark": Offset(294),
             "copied_stop": self.segments[-1].next_offset,
+            "broker_log_start_offset": Offset(LOCAL_START),
             "replicas": (1,),
             "pieces": tuple(
                 PlannedPiece(start_offset=one.start_offset, stop_offset=one.next_offset, segment=one)
@@ -174,11 +176,14 @@ async def test_nothing_takes_its_place_beside_a_backup_of_another_time(world: Wo
     start.write_text(f"0\n1\ntransactions 0 {LOCAL_START}\n")
     for name in [name for name in world.files() if name[:20].isdigit() and int(name[:20]) < LOCAL_START]:
         (world.directory / name).unlink()  # it has deleted them by that
-    await world.run(Deed.STAGE)
+    assert "move that directory away" in " ".join((await world.run(Deed.STAGE)).faults)
     before = world.files()
-    with pytest.raises(HandoverError, match="has run since"):
-        await world.run(Deed.CARRY_OUT)
+    assert (await world.run(Deed.CARRY_OUT)).faults
     assert world.files() == before
+    former = world.plan_file.with_name("plan.json.broker-1") / "former"
+    former.rename(former.with_name("old"))
+    assert (await world.run(Deed.STAGE)).faults == ()
+    assert (await world.run(Deed.CARRY_OUT)).faults == ()
 
 
 async def test_a_broker_that_has_run_since_is_not_undone(world: World) -> None:
@@ -214,3 +219,84 @@ async def test_only_what_is_missing_above_the_users_start_comes_back(world: Worl
     assert (await world.run(Deed.CARRY_OUT)).faults == ()
     assert min(name for name in world.files() if name.endswith(".log")) == f"{second.start_offset:020d}.log"
     assert world.files()["log-start-offset-checkpoint"] == b"0\n1\ntransactions 0 43\n"
+
+
+def breaks_off_at_log(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], None]:
+    """The rename of the ``number``-th .log fails, as if the run were killed there; gives what mends it."""
+    real, seen = Path.rename, [0]
+
+    def rename(self: Path, target: Path) -> Path:
+        seen[0] += str(target).endswith(".log")
+        if seen[0] >= number:
+            raise OSError(5, "killed")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    return lambda: monkeypatch.setattr(Path, "rename", real)
+
+
+async def test_staging_refuses_what_broke_off_within_the_renames(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take the restored segments for the log's own, and forget those beside them (a silent hole)."""
+    await world.run(Deed.STAGE)
+    staged_file = world.plan_file.with_name("plan.json.broker-1") / "staged.json"
+    known = staged_file.read_bytes()
+    mend = breaks_off_at_log(monkeypatch, 2)
+    with pytest.raises(HandoverError, match="killed"):
+        await world.run(Deed.CARRY_OUT)
+    mend()
+    again = await world.run(Deed.STAGE)
+    assert "carried out, at least in part" in " ".join(again.faults)
+    assert staged_file.read_bytes() == known
+    assert (await world.run(Deed.CARRY_OUT, reads_all=True)).faults == ()
+    bases = {int(name[:20]) for name in world.files() if name.endswith(".log")}
+    assert {one.start_offset for one in world.segments} <= bases
+
+
+async def test_another_plan_sees_the_hole_of_one_that_broke_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.run(Deed.STAGE)
+    mend = breaks_off_at_log(monkeypatch, 2)
+    with pytest.raises(HandoverError, match="killed"):
+        await world.run(Deed.CARRY_OUT)
+    mend()
+    world.plan_file = world.plan_file.with_name("second.json")
+    world.write_plan(high_watermark=Offset(293))
+    (fault,) = (await world.run(Deed.STAGE)).faults
+    assert "a restore of it has broken off" in fault
+
+
+async def test_carrying_out_goes_by_the_plan_and_not_by_staged_json(world: World) -> None:
+    await world.run(Deed.STAGE)
+    staged_file = world.plan_file.with_name("plan.json.broker-1") / "staged.json"
+    document = json.loads(staged_file.read_text())
+    (partition,) = document["partitions"]
+    partition["files"] = [one for one in partition["files"] if not one[0].startswith(f"{43:020d}.")]
+    staged_file.write_text(json.dumps(document))
+    before = world.files()
+    (fault,) = (await world.run(Deed.CARRY_OUT)).faults
+    assert "it would lack the offsets [43, 86)" in fault
+    assert world.files() == before
+
+
+async def test_staging_after_it_was_carried_out_is_refused(world: World) -> None:
+    """Else the staged.json is overwritten, and --undo takes nothing out."""
+    before = world.files()
+    staged = await world.run(Deed.STAGE)
+    await world.run(Deed.CARRY_OUT)
+    assert (await world.run(Deed.STAGE)).faults
+    assert (await world.run(Deed.UNDO)).files == staged.files
+    assert {name: data for name, data in world.files().items() if not name.endswith(STAGED)} == before
+
+
+@pytest.mark.parametrize("deed", [Deed.STAGE, Deed.CARRY_OUT])
+async def test_what_users_deleted_after_the_plan_does_not_come_back(world: World, deed: Deed) -> None:
+    """The broker's checkpoint has it, within its first segment (kafka-delete-records)."""
+    world.write_plan(copied_stop=Offset(200))
+    if deed is Deed.CARRY_OUT:
+        assert (await world.run(Deed.STAGE)).faults == ()
+    start = world.log_dir / "log-start-offset-checkpoint"
+    start.write_text(f"0\n1\ntransactions 0 {LOCAL_START + 10}\n")
+    before = world.files()
+    assert "records were deleted since" in " ".join((await world.run(deed)).faults)
+    assert world.files() == before
