@@ -45,6 +45,12 @@ from kio.static.protocol import RequestPayload
 _SET, _DELETE = i8(0), i8(1)
 _TOPIC_RESOURCE, _BROKER_RESOURCE = i8(2), i8(4)
 _TIMEOUT = i32Timedelta.parse(timedelta(seconds=15))
+_LEADS_S = 20
+_NOT_YET = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.leader_not_available,
+    ErrorCode.unknown_topic_or_partition,
+)
 T = TypeVar("T")
 
 
@@ -194,6 +200,17 @@ class KafkaAdmin:
         return deleted.low_watermark
 
     def _offset(self, topic: str, partition: int, spec: int) -> int:
+        """A broker that has just started answers before it leads: that is asked again."""
+        deadline = time.monotonic() + _LEADS_S
+        while True:
+            try:
+                return self._offset_now(topic, partition, spec)
+            except KafkaAdminError as error:
+                if error.error_code not in _NOT_YET or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
+
+    def _offset_now(self, topic: str, partition: int, spec: int) -> int:
         row = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(spec))
         wanted = ListOffsetsTopic(name=TopicName(topic), partitions=(row,))
         request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(wanted,))

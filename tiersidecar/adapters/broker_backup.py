@@ -58,11 +58,14 @@ class Backup:
     """A directory with the former contents of the files that were changed, and what they were changed to.
 
     Each file's copy is durable before the file is changed, and the first copy stays: a run that was interrupted goes on, and an
-    undo gives back what the broker left.
+    undo gives back what the broker left.  ``made_for`` says of which plan it is, where that matters.
     """
 
-    def __init__(self, directory: Path, *, cluster_id: str, node_id: int, log_dirs: Sequence[Path]) -> None:
+    def __init__(
+        self, directory: Path, *, cluster_id: str, node_id: int, log_dirs: Sequence[Path], made_for: str = ""
+    ) -> None:
         self._directory, self._cluster_id, self._node_id = directory, cluster_id, node_id
+        self._made_for = made_for
         self._log_dirs = tuple(log_dirs)
         self._manifest = self._read()
 
@@ -80,6 +83,27 @@ class Backup:
         if todo := [change for change in changes if change.before != change.after]:
             self._require_unchanged(todo)
             self._require_stopped(_MOVE_AWAY)
+
+    def require_stopped(self) -> None:
+        """Compare how the broker had ended when its files were saved with how it has ended now.
+
+        Raises:
+            HandoverError: it has run since.
+        """
+        self._require_stopped("nothing is given back. Take the way back that the documentation has")
+
+    def save(self, changes: Sequence[FileChange]) -> None:
+        """Save each, also one that is not to change, and write none.
+
+        Raises:
+            HandoverError: as :meth:`apply`.
+        """
+        self._require_unchanged(changes)
+        try:
+            self._require_stopped(_MOVE_AWAY)
+            self._save(changes)
+        except OSError as error:
+            raise HandoverError(subject=str(self._directory), reason=explain_os_error(error)) from error
 
     def apply(self, changes: Sequence[FileChange]) -> int:
         """Save and write each, and return how many were written; one that says it already is left.
@@ -119,7 +143,7 @@ class Backup:
                     raise HandoverError(
                         subject=name, reason="it has changed since, so the former contents may be outdated"
                     )
-            self._require_stopped("nothing is given back. Take the way back that the documentation has")
+            self.require_stopped()
             back = {Path(name): self._former(one) for name, one in saved.items() if now[name] != one.before}
             for path, data in back.items():
                 write_whole(path, data)
@@ -178,6 +202,7 @@ class Backup:
             "version": _VERSION,
             "cluster_id": self._cluster_id,
             "node_id": self._node_id,
+            **({"made_for": self._made_for} if self._made_for else {}),
             "shutdowns": dict(self._manifest.shutdowns),
             "files": {path: asdict(saved) for path, saved in self._manifest.files.items()},
         }
@@ -192,7 +217,7 @@ class Backup:
                 shutdowns={str(name): str(one) for name, one in document["shutdowns"].items()},
                 files={name: _Saved(**saved) for name, saved in files.items()},
             )
-            fault = _fault_of_owner(status) or self._fault_of(document, manifest)
+            fault = fault_of_owner(status) or self._fault_of(document, manifest)
         except FileNotFoundError:
             return _Manifest()
         except OSError as error:
@@ -211,6 +236,8 @@ class Backup:
             return f"it is of cluster {document['cluster_id']}, and this broker of cluster {self._cluster_id}"
         if document["node_id"] != self._node_id:
             return f"it is of broker {document['node_id']}, and this is broker {self._node_id}"
+        if document.get("made_for", "") != self._made_for:
+            return "it is of another plan"
         if set(manifest.shutdowns) != set(map(str, self._log_dirs)):
             return "it is of other log dirs than those that are configured"
         for name, saved in manifest.files.items():
@@ -233,7 +260,8 @@ class Backup:
         )
 
 
-def _fault_of_owner(status: os.stat_result) -> str:
+def fault_of_owner(status: os.stat_result) -> str:
+    """Return why a directory with what was saved is not to be trusted; empty if it is."""
     if status.st_uid != os.geteuid():
         return f"it belongs to user {status.st_uid}, and this is user {os.geteuid()}: run it as the user who made it"
     if status.st_mode & stat.S_IWOTH:

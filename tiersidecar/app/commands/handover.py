@@ -21,7 +21,7 @@ from tiersidecar.app.commands.looking import DONE, FOUND
 from tiersidecar.app.commands.options import ConfigFile
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.decide.handover import ACCEPTABLE
-from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.errors import HandoverError, TiersidecarError
 from tiersidecar.domain.readable import duration_text, moment_text, printable
 
 if TYPE_CHECKING:  # adapters are slow to import, and --help needs none
@@ -309,6 +309,10 @@ def _files(
     from tiersidecar.app.handover.texts import files_document, files_text
 
     plan, now_ms = read_plan(plan_file), SystemClock().now_ms()
+    if plan.back_to_local:  # checkpoints without segments would be a log with a hole
+        raise HandoverError(
+            subject=str(plan_file), reason="it is a plan of `handover back-to-local`: `handover restore` carries it out"
+        )
     log_dirs = [Path(one) for one in config.log_dirs]
     faults = [] if properties is None else property_faults(properties, plan, config, undo=undo)
     if not undo and not takes_old and (fault := fault_of_age(plan, now_ms)):

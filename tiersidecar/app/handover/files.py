@@ -6,7 +6,7 @@ anything that would make it wrong is a fault.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,16 +41,24 @@ class PartitionChange:
     partition: PlannedPartition
     directory: str
     former_start: Offset | None
+    first_segment: Offset
     epochs: FileChange
+
+    @property
+    def log_start_now(self) -> Offset:
+        """Where the broker lets the log begin by the files that it has."""
+        return max(self.first_segment, self.former_start or Offset(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirChanges:
-    """Of all log dirs of a broker.  ``faults`` keep everything from being changed."""
+    """Of all log dirs of a broker.  ``faults`` keep everything from being changed.  ``borders`` are the log starts as they are
+    now, written out: a broker has no entry where its log begins with its first segment, and a segment below would move it."""
 
     node_id: int
     partitions: tuple[PartitionChange, ...]
     checkpoints: tuple[FileChange, ...]
+    borders: tuple[FileChange, ...]
     faults: tuple[str, ...] = field(default=())
 
     @property
@@ -67,7 +75,7 @@ def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
     """
     partitions: list[PartitionChange] = []
     seen = set[tuple[str, int]]()
-    checkpoints: list[FileChange] = []
+    checkpoints, borders = list[FileChange](), list[FileChange]()
     faults: list[str] = []
     if not plan.changes_files:
         faults.append("the plan is one of from-native, which changes no files")
@@ -83,10 +91,15 @@ def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
         starts = read_starts(log_dir / LOG_START_OFFSET_CHECKPOINT)
         found = list(_planned_in(plan, log_dir, starts.offsets, faults, seen))
         partitions += found
-        checkpoints.append(starts.changed_by(found))
+        checkpoints.append(starts.changed_by((one.partition, one.partition.log_start_offset) for one in found))
+        borders.append(starts.changed_by((one.partition, one.log_start_now) for one in found))
     faults += misplaced_replicas(plan, min(node_ids), seen)
     return LogDirChanges(
-        node_id=min(node_ids), partitions=tuple(partitions), checkpoints=tuple(checkpoints), faults=tuple(faults)
+        node_id=min(node_ids),
+        partitions=tuple(partitions),
+        checkpoints=tuple(checkpoints),
+        borders=tuple(borders),
+        faults=tuple(faults),
     )
 
 
@@ -115,11 +128,11 @@ class LogStarts:
     data: bytes
     offsets: dict[tuple[str, int], Offset]
 
-    def changed_by(self, changes: Sequence[PartitionChange]) -> FileChange:
+    def changed_by(self, wanted: Iterable[tuple[PlannedPartition, Offset]]) -> FileChange:
         """Other topics' entries stay.  A log that starts at 0 has no entry, as a broker writes it."""
         offsets = dict(self.offsets)
-        for change in changes:
-            owner, start = change.partition.owner, change.partition.log_start_offset
+        for partition, start in wanted:
+            owner = partition.owner
             offsets.pop((owner.topic, owner.partition), None)
             if start > 0:
                 offsets[owner.topic, owner.partition] = start
@@ -220,6 +233,7 @@ def _change_of(
         partition=planned,
         directory=str(directory),
         former_start=former_start,
+        first_segment=local.segments[0].base_offset,
         epochs=FileChange(path=path, before=before, after=after),
     )
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from tiersidecar.adapters.broker_files import sync_directory
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
 from tiersidecar.adapters.os_errors import explain_os_error
-from tiersidecar.adapters.restored_segment import RestoredFile, digest_of
+from tiersidecar.adapters.restored_segment import STAGED, RestoredFile, digest_of
 from tiersidecar.app.handover.coverage import log_holes
 from tiersidecar.app.handover.files import LogDirChanges
 from tiersidecar.app.handover.plan import Plan, PlannedPartition
 from tiersidecar.app.handover.staged import Staged, StagedPartition, in_order, staged_path
 from tiersidecar.domain.errors import CorruptDataError, HandoverError, LogDirError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.log_names import LogFileKind, parse_log_file
 
 _ANSWER_S = 2.0
@@ -26,18 +27,36 @@ _SNAPSHOT = f".{LogFileKind.SNAPSHOT}"
 """One of the broker's own may be there still, and says more of the producers."""
 
 
-def own_partitions(staged: Staged, log_dirs: Sequence[Path]) -> tuple[StagedPartition, ...]:
-    """What was staged, each in its partition's directory of a configured log dir.
+def own_partitions(plan: Plan, staged: Staged, log_dirs: Sequence[Path]) -> tuple[StagedPartition, ...]:
+    """What was staged, each for a replica of the plan, in its directory of a configured log dir.
 
     Raises:
         HandoverError: the file names another one.
     """
+    planned = {one.owner for one in plan.partitions if staged.node_id in one.replicas}
     for one in staged.partitions:
+        if one.owner not in planned:
+            raise HandoverError(
+                subject=str(one.owner), reason="what was staged names it, and the plan has no such replica"
+            )
         path = Path(one.directory)
         if path.parent not in log_dirs or path.name != f"{one.owner.topic}-{one.owner.partition}" or path.is_symlink():
             reason = f"what was staged names {path}, which is not its directory in a configured log dir"
             raise HandoverError(subject=str(one.owner), reason=reason)
+        if not _is_of(path, one.owner):
+            raise HandoverError(subject=str(path), reason="it is not of the topic that the plan has")
     return staged.partitions
+
+
+def _is_of(directory: Path, owner: TopicIdPartition) -> bool:
+    """Whether the directory is there, and of the topic with this id."""
+    try:
+        local = read_partition_directory(str(directory.parent), str(directory), owner.topic, owner.partition)
+    except OSError as error:
+        raise HandoverError(subject=str(directory), reason=explain_os_error(error)) from error
+    except (LogDirError, CorruptDataError) as error:
+        raise HandoverError(subject=str(directory), reason=str(error)) from error
+    return local is not None and local.topic_id_partition.topic_id == owner.topic_id
 
 
 def place_faults(changes: LogDirChanges, staged: Staged, *, reads_all: bool) -> Iterator[str]:
@@ -152,12 +171,37 @@ def take_places(partitions: Sequence[StagedPartition]) -> int:
 
 
 def leave_places(partitions: Sequence[StagedPartition]) -> int:
-    """The other way round, so that the log begins where it did; files that are gone are passed over.
+    """The other way round, so that the log begins where it did.
 
     Raises:
         HandoverError: a file could not be renamed.
     """
     return _moved(partitions, back=True)
+
+
+def are_waiting(partitions: Sequence[StagedPartition]) -> bool:
+    """Whether :func:`take_places` has anything to rename."""
+    return any(_is_waiting(*_places(Path(one.directory), file)) for one in partitions for file in one.files)
+
+
+def _is_waiting(source: Path, target: Path) -> bool:
+    return source.is_file() and not source.is_symlink() and not os.path.lexists(target)
+
+
+def return_faults(partitions: Sequence[StagedPartition]) -> Iterator[str]:
+    """Yield files that :func:`leave_places` would move and that are not those that were staged, by size, age and digest."""
+    for one in partitions:
+        for file in one.files:
+            beside, place = _places(Path(one.directory), file)
+            if os.path.lexists(beside):
+                continue
+            if not _is_waiting(place, beside):
+                yield f"{place}: it is gone, in its place and beside it"
+                continue
+            status = place.lstat()
+            is_same = (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.modified_ns)
+            if not is_same or digest_of(place) != file.sha256:
+                yield f"{place}: it is not the file that was staged, and stays"
 
 
 def _moved(partitions: Sequence[StagedPartition], *, back: bool) -> int:
@@ -168,29 +212,46 @@ def _moved(partitions: Sequence[StagedPartition], *, back: bool) -> int:
             for file in reversed(in_order(one.files)) if back else in_order(one.files):
                 place, beside = directory / file.name, staged_path(directory, file)
                 source, target = (place, beside) if back else (beside, place)
-                if source.is_file() and not source.is_symlink() and not os.path.lexists(target):
+                if _is_waiting(source, target):
                     source.rename(target)
                     count += 1
+                elif not os.path.lexists(target):
+                    raise HandoverError(subject=str(place), reason="it is gone, in its place and beside it")
             sync_directory(directory)
         except OSError as error:
             raise HandoverError(subject=str(directory), reason=explain_os_error(error)) from error
     return count
 
 
-def discard(partitions: Sequence[StagedPartition]) -> int:
-    """Remove what is staged and has not taken its place; return how many files were.
+def discard(plan: Plan, log_dirs: Sequence[Path]) -> int:
+    """Remove what is staged for partitions of the plan, by whichever run; return how many files were.
 
     Raises:
         HandoverError: a file could not be removed.
     """
     count = 0
-    for one in partitions:
-        for file in one.files:
-            path = staged_path(Path(one.directory), file)
-            try:
-                if path.is_file() and not path.is_symlink():
-                    path.unlink()
-                    count += 1
-            except OSError as error:
-                raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
+    for directory in _directories(plan, log_dirs):
+        try:
+            for path in _staged_in(directory):
+                path.unlink()
+                count += 1
+            sync_directory(directory)
+        except OSError as error:
+            raise HandoverError(subject=str(directory), reason=explain_os_error(error)) from error
     return count
+
+
+def _directories(plan: Plan, log_dirs: Sequence[Path]) -> Iterator[Path]:
+    for planned in plan.partitions:
+        for log_dir in log_dirs:
+            directory = log_dir / f"{planned.owner.topic}-{planned.owner.partition}"
+            if directory.is_dir() and not directory.is_symlink() and _is_of(directory, planned.owner):
+                yield directory
+
+
+def _staged_in(directory: Path) -> list[Path]:
+    return [
+        path
+        for path in sorted(directory.glob(f"*{STAGED}"))
+        if parse_log_file(path.name.removesuffix(STAGED)) and path.is_file() and not path.is_symlink()
+    ]

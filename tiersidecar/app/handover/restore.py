@@ -148,13 +148,18 @@ def _cut_at(planned: PlannedPartition, local: LocalPartition, local_start: Offse
     return found
 
 
+def staged_bytes(directory: Path) -> int:
+    """Return what an earlier run has staged there, and a new one writes anew."""
+    return sum(path.lstat().st_size for path in directory.glob(f"*{STAGED}"))
+
+
 def room_faults(replicas: Sequence[LackingReplica]) -> Iterator[str]:
     """Yield volumes that have not enough left for what goes there."""
     needed: dict[int, tuple[Path, int]] = {}
     for one in replicas:
         device = one.directory.stat().st_dev
         path, before = needed.get(device, (one.directory, 0))
-        needed[device] = path, before + one.size_bytes
+        needed[device] = path, before + max(one.size_bytes - staged_bytes(one.directory), 0)
     for path, size_bytes in needed.values():
         volume = os.statvfs(path)
         free = volume.f_bavail * volume.f_frsize - volume.f_blocks * volume.f_frsize // _RESERVE

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tiersidecar.adapters.broker_backup import Backup
+from tiersidecar.adapters.broker_backup import Backup, FileChange, fault_of_owner
 from tiersidecar.adapters.broker_files import locked_log_dirs, require_broker_user
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.app.commands.tables import size, table
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.handover.broker_properties import property_faults
-from tiersidecar.app.handover.files import misplaced_replicas, node_id_of, planned_changes
+from tiersidecar.app.handover.files import LogDirChanges, misplaced_replicas, node_id_of, planned_changes
 from tiersidecar.app.handover.places import (
+    are_waiting,
     discard,
     leave_places,
     nodes_of,
     own_partitions,
     place_faults,
     places_taken,
+    return_faults,
     running_brokers,
     take_places,
 )
@@ -45,6 +48,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 STAGED_FILE = "staged.json"
 _FORMER, _UNDONE = "former", "former.undone-{}"
 """Former contents of checkpoints; once they are given back, the broker may run, and it can be carried out anew."""
+_BORDERS, _PLANNED = "borders", "planned"
+"""Two steps of them: as the broker left them, before segments take their places, and before the planned ones are written."""
 Say = Callable[[str], None]
 
 
@@ -146,37 +151,62 @@ class _Run:
 
     def carry_out(self) -> Restored:
         staged = self._read_staged()
-        with locked_log_dirs(self._log_dirs):
+        with self._alone_and_locked():
             changes = planned_changes(self._plan, self._log_dirs)
             others = [
                 read_staged(path) for path in self._request.staged if path.resolve() != self._staged_file.resolve()
             ]
-            partitions = own_partitions(staged, self._log_dirs)
+            partitions = own_partitions(self._plan, staged, self._log_dirs)
+            borders, planned = self._backup(_BORDERS), self._backup(_PLANNED)
             faults = [
                 *changes.faults,
                 *self._request_faults(),
                 *faults_of_all(self._plan, self._plan_sha256, [staged, *others]),
                 *place_faults(changes, staged, reads_all=self._request.reads_all),
                 *running_brokers(self._plan.brokers, nodes_of(self._plan)),
+                *([] if borders.is_made else self._without_backup(staged)),
             ]
             if faults:
                 return self._found(faults=tuple(faults))
-            # Segments first: below the log start that still stands they are nothing to a broker, but for their room.
-            backup = self._backup()
-            backup.check(changes.files)
-            files = take_places(partitions)
-            checkpoints = backup.apply(changes.files)
+            planned.check(changes.files)
+            files, todo = 0, changes.files
+            if are_waiting(partitions) or (not borders.is_made and any(one.before != one.after for one in todo)):
+                # The log start as it is stays until the last segment has its place: below it they are only room on a disk.
+                borders.save(changes.borders)
+                borders.apply(changes.borders)
+                files, todo = take_places(partitions), _behind(changes)
+            checkpoints = planned.apply(todo)
         return self._found(files=files, checkpoints=checkpoints)
 
+    def _without_backup(self, staged: Staged) -> list[str]:
+        """Why nothing can be undone any more; empty if it can, or if all is done."""
+        if not are_waiting(staged.partitions):
+            return []
+        return [
+            f"{taken}; and there is no backup of it. Start the broker, which deletes what is below its log start, and stage "
+            "it again"
+            for taken in places_taken(staged)
+        ]
+
     def undo(self) -> Restored:
-        partitions = own_partitions(self._read_staged(), self._log_dirs)
-        with locked_log_dirs(self._log_dirs):
-            backup = self._backup()
-            checkpoints = backup.undo() if backup.is_made else 0
+        partitions = own_partitions(self._plan, self._read_staged(), self._log_dirs)
+        with self._alone_and_locked():
+            borders, planned = self._backup(_BORDERS), self._backup(_PLANNED)
+            if not borders.is_made:
+                raise HandoverError(subject=str(self._directory), reason="nothing was carried out by this plan")
+            borders.require_stopped()
+            if faults := tuple(return_faults(partitions)):
+                return self._found(faults=faults)
+            given = planned.undo() if planned.is_made else 0
             files = leave_places(partitions)
-            if backup.is_made:
-                self._set_aside()
+            checkpoints = max(given, borders.undo())
+            self._set_aside()
         return self._found(files=files, checkpoints=checkpoints)
+
+    @contextmanager
+    def _alone_and_locked(self) -> Iterator[None]:
+        with _alone(self._directory, self._log_dirs), locked_log_dirs(self._log_dirs):
+            yield
 
     def _set_aside(self) -> None:
         try:
@@ -185,9 +215,13 @@ class _Run:
             raise HandoverError(subject=str(self._directory), reason=explain_os_error(error)) from error
 
     def discard(self) -> Restored:
-        partitions = own_partitions(self._read_staged(), self._log_dirs)
         with _alone(self._directory, self._log_dirs):
-            return self._found(files=discard(partitions))
+            if (self._directory / _FORMER).exists():
+                return self._found(faults=(self._was_carried_out(),))
+            files = discard(self._plan, self._log_dirs)
+            if self._staged_file.exists():
+                write_staged(self._staged(()), self._staged_file)
+            return self._found(files=files)
 
     def _seen(self) -> tuple[list[LackingReplica], list[str]]:
         faults = self._request_faults()
@@ -207,11 +241,14 @@ class _Run:
             if staged.node_id == self._node_id and staged.plan_sha256 == self._plan_sha256:
                 faults += places_taken(staged)
         if (self._directory / _FORMER).exists():
-            faults.append(
-                f"{self._directory / _FORMER} is there: this was carried out, at least in part. Go on with --carry-out, or "
-                "--undo it; once the broker has run since, move that directory away"
-            )
+            faults.append(self._was_carried_out())
         return faults
+
+    def _was_carried_out(self) -> str:
+        return (
+            f"{self._directory / _FORMER} is there: this was carried out, at least in part. Go on with --carry-out, or --undo "
+            "it; once the broker has run since, move that directory away"
+        )
 
     def _request_faults(self) -> list[str]:
         request = self._request
@@ -260,13 +297,23 @@ class _Run:
             raise HandoverError(subject=str(self._staged_file), reason="it is by another plan: stage by this one")
         return staged
 
-    def _backup(self) -> Backup:
+    def _backup(self, name: str) -> Backup:
         return Backup(
-            self._directory / _FORMER, cluster_id=self._plan.cluster_id, node_id=self._node_id, log_dirs=self._log_dirs
+            self._directory / _FORMER / name,
+            cluster_id=self._plan.cluster_id,
+            node_id=self._node_id,
+            log_dirs=self._log_dirs,
+            made_for=self._plan_sha256,
         )
 
     def _found(self, **values: Any) -> Restored:
         return Restored(node_id=self._node_id, deed=self._request.deed, **values)
+
+
+def _behind(changes: LogDirChanges) -> tuple[FileChange, ...]:
+    """Return the planned changes, from where the borders are written."""
+    written = {one.path: one.after for one in changes.borders}
+    return tuple(replace(one, before=written.get(one.path, one.before)) for one in changes.files)
 
 
 @contextmanager
@@ -280,8 +327,12 @@ def _alone(directory: Path, log_dirs: Sequence[Path]) -> Iterator[None]:
         for log_dir in log_dirs:
             require_broker_user(log_dir)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if fault := fault_of_owner(directory.stat()):
+            raise HandoverError(subject=str(directory), reason=fault)
         with ExitStack() as stack:
-            file = stack.enter_context((directory / ".lock").open("wb"))
+            # What another has put there is neither followed nor emptied.
+            descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            file = stack.enter_context(os.fdopen(descriptor, "r+b"))
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

@@ -153,14 +153,14 @@ def test_files_take_their_places_and_leave_them(log_dir: Path) -> None:
     staged = staged_for(log_dir)
     assert faults(log_dir, staged, reads_all=True) == []
     before = listed(log_dir)
-    assert take_places(own_partitions(staged, [log_dir])) == 3
+    assert take_places(own_partitions(plan(), staged, [log_dir])) == 3
     assert set(NAMES) <= listed(log_dir)
     assert not any(name.endswith(STAGED) for name in listed(log_dir))
     assert faults(log_dir, staged) == [], "it may be carried out again"
-    assert take_places(own_partitions(staged, [log_dir])) == 0
-    assert leave_places(own_partitions(staged, [log_dir])) == 3
+    assert take_places(own_partitions(plan(), staged, [log_dir])) == 0
+    assert leave_places(own_partitions(plan(), staged, [log_dir])) == 3
     assert listed(log_dir) == before
-    assert discard(own_partitions(staged, [log_dir])) == 3
+    assert discard(plan(), [log_dir]) == 3
     assert not any(name.endswith(STAGED) for name in listed(log_dir))
 
 
@@ -232,7 +232,7 @@ def test_a_staged_file_leads_nowhere_else(log_dir: Path, tmp_path: Path) -> None
     for directory in ("/etc/orders-0", str(log_dir / "others-0"), str(log_dir)):
         forged = replace(staged, partitions=(replace(staged.partitions[0], directory=directory),))
         with pytest.raises(HandoverError, match="not its directory"):
-            own_partitions(forged, [log_dir])
+            own_partitions(plan(), forged, [log_dir])
     path = tmp_path / "staged.json"
     write_staged(staged, path)
     document = json.loads(path.read_text())

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE, Popen
+from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.daemon import daemon_settings
 from tests.support.golden import AIVEN_OBJECTS
 from tests.support.remote_runs import load_run, segments_of
 from tests.unit.adapters.log_dirs_fs.broker_files import GOLDEN, ScratchLogDir, copy_golden_partition
+from tiersidecar.adapters.broker_backup import Backup, FileChange
 from tiersidecar.adapters.restored_segment import STAGED
+from tiersidecar.app.cli import app
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedPiece, write_plan
 from tiersidecar.app.handover.restore_run import Deed, Restored, RestoreRequest, run_restore
@@ -235,9 +241,7 @@ def breaks_off_at_log(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[
     return lambda: monkeypatch.setattr(Path, "rename", real)
 
 
-async def test_staging_refuses_what_broke_off_within_the_renames(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_staging_refuses_what_broke_off_within_the_renames(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take the restored segments for the log's own, and forget those beside them (a silent hole)."""
     await world.run(Deed.STAGE)
     staged_file = world.plan_file.with_name("plan.json.broker-1") / "staged.json"
@@ -299,4 +303,171 @@ async def test_what_users_deleted_after_the_plan_does_not_come_back(world: World
     start.write_text(f"0\n1\ntransactions 0 {LOCAL_START + 10}\n")
     before = world.files()
     assert "records were deleted since" in " ".join((await world.run(deed)).faults)
+    assert world.files() == before
+
+
+async def test_a_start_half_way_finds_the_log_start_as_it_was(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker has no entry where its log begins with its first segment: each rename would move it (issue 21)."""
+    start = world.log_dir / "log-start-offset-checkpoint"
+    start.write_text("0\n0\n")
+    before, seen, real = world.files(), set[tuple[bytes, bytes]](), Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if Path(target).parent == world.directory or self.parent == world.directory:
+            seen.add((start.read_bytes(), (world.directory / "leader-epoch-checkpoint").read_bytes()))
+        return real(self, target)
+
+    await world.run(Deed.STAGE)
+    monkeypatch.setattr(Path, "rename", rename)
+    await world.run(Deed.CARRY_OUT)
+    as_it_was = (f"0\n1\ntransactions 0 {LOCAL_START}\n".encode(), before["leader-epoch-checkpoint"])
+    assert seen == {as_it_was}
+    assert start.read_bytes() == b"0\n0\n", "the users' start is 0"
+    seen.clear()
+    await world.run(Deed.UNDO)
+    assert seen == {as_it_was}
+    assert {name: data for name, data in world.files().items() if not name.endswith(STAGED)} == before
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_what_broke_off_is_undone(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    (world.log_dir / "log-start-offset-checkpoint").write_text("0\n0\n")
+    before = world.files()
+    await world.run(Deed.STAGE)
+    mend = breaks_off_at_log(monkeypatch, number)
+    with pytest.raises(HandoverError, match="killed"):
+        await world.run(Deed.CARRY_OUT)
+    mend()
+    assert (await world.run(Deed.DISCARD)).faults, "not while some have their places"
+    assert (await world.run(Deed.UNDO)).faults == ()
+    assert {name: data for name, data in world.files().items() if not name.endswith(STAGED)} == before
+    assert (await world.run(Deed.CARRY_OUT)).faults == ()
+
+
+async def test_a_plan_that_was_never_carried_out_undoes_nothing(world: World) -> None:
+    """Files in their places are another plan's, and the broker may have run on them for weeks."""
+    await world.run(Deed.STAGE)
+    first = world.plan_file
+    world.plan_file = first.with_name("second.json")
+    world.write_plan(high_watermark=Offset(293))
+    await world.run(Deed.STAGE)
+    assert (await world.run(Deed.CARRY_OUT)).faults == ()
+    before = world.files()
+    world.plan_file = first
+    with pytest.raises(HandoverError, match="nothing was carried out by this plan"):
+        await world.run(Deed.UNDO)
+    assert world.files() == before
+
+
+async def test_undo_moves_no_file_that_is_not_what_was_staged(world: World) -> None:
+    await world.run(Deed.STAGE)
+    await world.run(Deed.CARRY_OUT)
+    (world.directory / f"{43:020d}.log").write_bytes(b"a live one")
+    before = world.files()
+    (fault,) = (await world.run(Deed.UNDO)).faults
+    assert "is not the file that was staged" in fault
+    assert world.files() == before
+
+
+@pytest.mark.parametrize("deed", [Deed.CARRY_OUT, Deed.UNDO])
+async def test_a_forged_staged_json_reaches_no_other_topic(world: World, deed: Deed) -> None:
+    await world.run(Deed.STAGE)
+    await world.run(Deed.CARRY_OUT)
+    victim = world.log_dir / "victim-0"
+    victim.mkdir()
+    (victim / f"{0:020d}.log").write_bytes(b"x" * 100)
+    staged_file = world.plan_file.with_name("plan.json.broker-1") / "staged.json"
+    document = json.loads(staged_file.read_text())
+    forged = {"topic": "victim", "directory": str(victim), "files": [[f"{0:020d}.log", 1, "0" * 64, 1]]}
+    document["partitions"].append(document["partitions"][0] | forged)
+    staged_file.write_text(json.dumps(document))
+    with pytest.raises(HandoverError, match="the plan has no such replica"):
+        await world.run(deed)
+    assert [path.name for path in victim.iterdir()] == [f"{0:020d}.log"]
+
+
+async def test_the_lock_of_a_run_follows_no_link(world: World) -> None:
+    directory = world.plan_file.with_name("plan.json.broker-1")
+    directory.mkdir()
+    (directory / ".lock").symlink_to(world.directory / f"{LOCAL_START:020d}.log")
+    before = world.files()
+    with pytest.raises(HandoverError):
+        await world.run(Deed.STAGE)
+    assert world.files() == before
+    (directory / ".lock").unlink()
+    directory.chmod(0o777)
+    with pytest.raises(HandoverError, match="everybody may write to it"):
+        await world.run(Deed.STAGE)
+
+
+@pytest.mark.parametrize("deed", [Deed.STAGE, Deed.CARRY_OUT, Deed.UNDO, Deed.DISCARD])
+async def test_one_run_at_a_time(world: World, deed: Deed) -> None:
+    await world.run(Deed.STAGE)
+    lock = world.plan_file.with_name("plan.json.broker-1") / ".lock"
+    script = "import fcntl, sys; file = open(sys.argv[1], 'r+b'); fcntl.lockf(file, fcntl.LOCK_EX); print(flush=True); input()"
+    with Popen([sys.executable, "-c", script, str(lock)], stdin=PIPE, stdout=PIPE) as other:  # noqa: ASYNC220
+        assert other.stdout is not None
+        assert other.stdin is not None
+        other.stdout.readline()
+        with pytest.raises(HandoverError, match="another `handover restore` works there"):
+            await world.run(deed)
+        other.stdin.close()
+
+
+async def test_a_file_that_goes_meanwhile_ends_the_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.run(Deed.STAGE)
+    real = Backup.save
+
+    def save(self: Backup, changes: Sequence[FileChange]) -> None:
+        (world.directory / f"{43:020d}.log{STAGED}").unlink()
+        real(self, changes)
+
+    monkeypatch.setattr(Backup, "save", save)
+    with pytest.raises(HandoverError, match="it is gone"):
+        await world.run(Deed.CARRY_OUT)
+    assert (world.directory / "leader-epoch-checkpoint").read_text() == f"0\n1\n0 {LOCAL_START}\n"
+
+
+async def test_discard_knows_staged_files_by_their_names(world: World) -> None:
+    """Also of a run that broke off before it could write down what it has, or of an earlier plan."""
+    before = world.files()
+    lost = next(world.store_root.glob("transactions-*/0/00000000000000000086-*.log"))
+    lost.unlink()
+    with pytest.raises(StoreError):
+        await world.run(Deed.STAGE)
+    assert any(name.endswith(STAGED) for name in world.files())
+    world.plan_file = world.plan_file.with_name("second.json")
+    world.write_plan()
+    assert (await world.run(Deed.DISCARD)).files
+    assert world.files() == before
+
+
+async def test_what_is_discarded_is_not_said_to_be_staged(world: World) -> None:
+    await world.run(Deed.STAGE)
+    await world.run(Deed.DISCARD)
+    staged_file = world.plan_file.with_name("plan.json.broker-1") / "staged.json"
+    assert json.loads(staged_file.read_text())["partitions"] == []
+
+
+async def test_what_an_earlier_plan_has_staged_counts_as_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.run(Deed.STAGE)
+    world.plan_file = world.plan_file.with_name("second.json")
+    world.write_plan(high_watermark=Offset(293))
+    left = SimpleNamespace(f_bavail=0, f_frsize=1, f_blocks=0)
+    monkeypatch.setattr("tiersidecar.app.handover.restore.os.statvfs", lambda _: left)
+    assert (await world.run(Deed.STAGE)).faults == ()
+
+
+def test_files_refuses_the_plan(world: World, tmp_path: Path) -> None:
+    """Its checkpoints without its segments are a log with a hole."""
+    settings = daemon_settings(tmp_path, bootstrap_servers="127.0.0.1:1", log_dirs=[world.log_dir], topics=[])
+    config, properties = tmp_path / "config.json", tmp_path / "server.properties"
+    config.write_text(json.dumps(settings))
+    properties.write_text(f"log.dirs={world.log_dir}\n")
+    before = world.files()
+    for deed in ("--carry-out", "--undo"):
+        told = ["handover", "files", str(world.plan_file), "-c", str(config), deed, "--old-plan"]
+        done = CliRunner().invoke(app, [*told, "--broker-properties", str(properties)])
+        assert "handover restore" in done.stderr
+        assert done.exit_code != 0
     assert world.files() == before
