@@ -46,11 +46,7 @@ _SET, _DELETE = i8(0), i8(1)
 _TOPIC_RESOURCE, _BROKER_RESOURCE = i8(2), i8(4)
 _TIMEOUT = i32Timedelta.parse(timedelta(seconds=15))
 _LEADS_S = 20
-_NOT_YET = (
-    ErrorCode.not_leader_or_follower,
-    ErrorCode.leader_not_available,
-    ErrorCode.unknown_topic_or_partition,
-)
+_NOT_YET = (ErrorCode.not_leader_or_follower, ErrorCode.leader_not_available)
 T = TypeVar("T")
 
 

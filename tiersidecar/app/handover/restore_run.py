@@ -235,7 +235,7 @@ class _Run:
 
     def _carried_out(self) -> list[str]:
         """Why nothing is staged any more; empty while nothing was carried out."""
-        faults = []
+        faults = list[str]()
         if self._staged_file.exists():
             staged = read_staged(self._staged_file)
             if staged.node_id == self._node_id and staged.plan_sha256 == self._plan_sha256:

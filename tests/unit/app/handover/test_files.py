@@ -325,3 +325,10 @@ def test_a_plan_with_a_path_for_a_name_is_refused(tmp_path: Path) -> None:
     write_plan(plan(planned(owner=replace(ORDERS, topic="../../etc"))), path)
     with pytest.raises(HandoverError, match="is no name of a topic"):
         read_plan(path)
+
+
+@pytest.mark.parametrize("border", [30, 29])
+def test_what_was_deleted_after_the_plan_does_not_come_back(log_dir: Path, border: int) -> None:
+    """The log starts at 30: where the leader's started later or there at the time of the plan, nothing was deleted since."""
+    faults = planned_changes(plan(planned(broker_log_start_offset=Offset(border))), [log_dir]).faults
+    assert [("records were deleted since" in one) for one in faults] == ([True] if border < 30 else [])
