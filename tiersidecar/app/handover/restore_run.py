@@ -46,7 +46,7 @@ from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition
 
 STAGED_FILE = "staged.json"
-_FORMER, _UNDONE = "former", "former.undone-{}"
+_FORMER, _UNDONE = "former", "{}.undone-{}"
 """Former contents of checkpoints; once they are given back, the broker may run, and it can be carried out anew."""
 _BORDERS, _PLANNED = "borders", "planned"
 """Two steps of them: as the broker left them, before segments take their places, and before the planned ones are written."""
@@ -199,8 +199,11 @@ class _Run:
                 return self._found(faults=faults)
             given = planned.undo() if planned.is_made else 0
             files = leave_places(partitions)
+            # One after the other: what one backup gives back is nothing that the other one knows.
+            if planned.is_made:
+                self._set_aside(f"{_FORMER}/{_PLANNED}")
             checkpoints = max(given, borders.undo())
-            self._set_aside()
+            self._set_aside(_FORMER)
         return self._found(files=files, checkpoints=checkpoints)
 
     @contextmanager
@@ -208,9 +211,9 @@ class _Run:
         with _alone(self._directory, self._log_dirs), locked_log_dirs(self._log_dirs):
             yield
 
-    def _set_aside(self) -> None:
+    def _set_aside(self, name: str) -> None:
         try:
-            (self._directory / _FORMER).rename(self._directory / _UNDONE.format(SystemClock().now_ms()))
+            (self._directory / name).rename(self._directory / _UNDONE.format(name, SystemClock().now_ms()))
         except OSError as error:
             raise HandoverError(subject=str(self._directory), reason=explain_os_error(error)) from error
 

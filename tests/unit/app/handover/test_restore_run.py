@@ -471,3 +471,32 @@ def test_files_refuses_the_plan(world: World, tmp_path: Path) -> None:
         assert "handover restore" in done.stderr
         assert done.exit_code != 0
     assert world.files() == before
+
+
+@pytest.mark.parametrize("then", [Deed.UNDO, Deed.CARRY_OUT])
+async def test_an_undo_that_broke_off_goes_on(world: World, monkeypatch: pytest.MonkeyPatch, then: Deed) -> None:
+    """All is given back, and the backup is not set aside yet."""
+    (world.log_dir / "log-start-offset-checkpoint").write_text("0\n0\n")
+    before, real = world.files(), Path.rename
+    second = world.segments[1].start_offset
+    pieces = [
+        PlannedPiece(start_offset=one.start_offset, stop_offset=one.next_offset, segment=one) for one in world.segments
+    ]
+    world.write_plan(log_start_offset=second, pieces=tuple(pieces[1:]))
+    await world.run(Deed.STAGE)
+    await world.run(Deed.CARRY_OUT)
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "former":
+            raise OSError(5, "killed")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(HandoverError, match="killed"):
+        await world.run(Deed.UNDO)
+    monkeypatch.setattr(Path, "rename", real)
+    assert (await world.run(then)).faults == ()
+    if then is Deed.CARRY_OUT:
+        assert world.files()["log-start-offset-checkpoint"] == f"0\n1\ntransactions 0 {second}\n".encode()
+        assert (await world.run(Deed.UNDO)).faults == ()
+    assert {name: data for name, data in world.files().items() if not name.endswith(STAGED)} == before
