@@ -112,7 +112,7 @@ class Prepared:
 def settings_of(row: Situation) -> dict[str, str]:
     """Of the row's topic."""
     wanted = row.retention
-    ms = wanted.retention_ms * DAY_MS - DAY_MS // 2 if wanted.retention_ms >= 0 else -1
+    ms = max(wanted.retention_ms * DAY_MS - DAY_MS // 2, 0) if wanted.retention_ms >= 0 else -1
     size = wanted.retention_bytes * KIB if wanted.retention_bytes >= 0 else -1
     return {
         "retention.ms": str(ms),
@@ -245,7 +245,7 @@ def test_the_foretold_deletions_are_the_real_ones(world: World) -> None:
     def deleted() -> dict[TopicIdPartition, set[str]]:
         states = world.states()
         return {
-            owner: {uuid for uuid, state in states[owner].items() if state is State.DELETE_SEGMENT_FINISHED}
+            owner: {uuid for uuid, state in states.get(owner, {}).items() if state is State.DELETE_SEGMENT_FINISHED}
             - before[owner]
             for owner in foretold
         }

@@ -16,30 +16,44 @@ SPARK_SESSION = "tests/spark/test_"
 """All files of one session, which takes as long to start as the tests of a file."""
 SHARES_NOTHING = "tests/unit/simulation/"
 """Each test by itself, last: they need only a processor, so no worker ends long before the others."""
+CLUSTERS = "clusters of three brokers"
+"""One such cluster at a time: two with their sidecars leave two cores nothing, and brokers are fenced."""
+OF_THREE_BROKERS = frozenset(
+    f"tests/integration/test_{name}.py"
+    for name in (
+        "chaos",
+        "cli_cluster",
+        "cut_transactions",
+        "daemon_expiry_cluster",
+        "failover",
+        "gateway_clients_cluster",
+        "leadership",
+        "metadata_topic_failover",
+        "pins",
+        "recopy_cluster",
+        "upgrade_cluster",
+    )
+)
 LONG = (
-    "tests/integration/test_failover.py",
-    "tests/integration/test_chaos.py",
-    "tests/integration/test_upgrade_cluster.py",
-    "tests/integration/test_leadership.py",
-    "tests/integration/test_daemon_expiry_cluster.py",
+    CLUSTERS,
     SPARK_SESSION,
-    "tests/integration/test_pins.py",
-    "tests/integration/test_gateway_clients_cluster.py",
     "tests/integration/test_daemon_crash.py",
-    "tests/integration/test_cli_cluster.py",
     "tests/integration/test_gateway_recreated.py",
     "tests/integration/test_kafka_broker.py",
-    "tests/integration/test_cut_transactions.py",
     "tests/integration/test_compose.py",
     "tests/integration/test_mount.py",
+    "tests/integration/test_back_to_local.py",
+    "tests/integration/test_handover.py",
     "tests/integration/test_s3_faults.py",
 )
-"""Begun first, in this order: they have three brokers, or wait long."""
+"""Begun first, in this order."""
 
 
 def unit_of(nodeid: str) -> str:
     """Return the name of what the test shares a worker with."""
     path = nodeid.partition("::")[0]
+    if path in OF_THREE_BROKERS:
+        return CLUSTERS
     if path.startswith(SPARK_SESSION):
         return SPARK_SESSION
     return nodeid if path.startswith(SHARES_NOTHING) else path
