@@ -22,18 +22,19 @@ _VERBS_OF_THE_BUCKET = frozenset({"put", "list"})
 """What a 404 is answered to by the bucket: these need no object."""
 
 
-def gcs_error(verb: str, key: str, status: int, body: bytes) -> StoreError:
+def gcs_error(verb: str, key: str, status: int, body: bytes, *, is_conditional: bool = False) -> StoreError:
     """Return what an answer of ``status``, with the error document ``body``, means.
 
     A :class:`~tiersidecar.domain.errors.ObjectNotFoundError` says that the object, not its bucket, is missing; an
-    :class:`~tiersidecar.domain.errors.ObjectExistsError` that a conditional put found the key taken.
+    :class:`~tiersidecar.domain.errors.ObjectExistsError` that a conditional put found the key taken.  The service answers
+    412 for other reasons too, such as a constraint of the organization.
     """
     said = _message_in(body)
     if status == 404 and (verb in _VERBS_OF_THE_BUCKET or _NO_BUCKET in said):
         return StoreError(verb=verb, key=key, reason=f"404: {said or 'no such bucket'} ({_CREATE_IT})")
     if status == 404:
         return ObjectNotFoundError(verb=verb, key=key, reason="no such object")
-    if status == 412 and verb == "put":
+    if status == 412 and is_conditional and _reason_in(body) in (None, "conditionNotMet"):
         return ObjectExistsError(verb=verb, key=key, reason="it exists already")
     hint = _hint(verb, status, said)
     text = f"{status}: {said}" if said else str(status)
@@ -53,6 +54,18 @@ def _hint(verb: str, status: int, said: str) -> str | None:
         503: "the service is overloaded; it is tried again",
     }
     return hints.get(status)
+
+
+def _reason_in(body: bytes) -> str | None:
+    """The service's word for the first error of its document, empty if it has none; None without a document."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return None
+    try:
+        return str(document["error"]["errors"][0]["reason"])
+    except (TypeError, KeyError, IndexError):
+        return ""
 
 
 def _message_in(body: bytes) -> str:

@@ -57,6 +57,7 @@ class GcsRequests:
         headers: Mapping[str, str] | None = None,
         open_body: OpenBody | None = None,
         max_bytes: int | None = None,
+        is_conditional: bool = False,
     ) -> GcsAnswer:
         """Return an answer of 2xx.  What may pass is tried again, with a pause that doubles and jitter.
 
@@ -79,7 +80,7 @@ class GcsRequests:
                 continue
             if answer.status // 100 == 2:
                 return GcsAnswer(status=answer.status, headers=answer.headers, body=answer.body, attempts=attempt + 1)
-            failed = gcs_error(verb, key, answer.status, answer.body)
+            failed = gcs_error(verb, key, answer.status, answer.body, is_conditional=is_conditional)
             if answer.status not in AGAIN:
                 break
         assert failed is not None

@@ -96,7 +96,15 @@ class GcsUpload:
         url = self._urls.upload(uploadType="multipart", name=self._key, fields=FIELDS, **self._condition)
         open_body = self._open_part(view, body, head=head, tail=tail)
         try:
-            answer = await self._requests.ask("put", self._key, "POST", url, headers=headers, open_body=open_body)
+            answer = await self._requests.ask(
+                "put",
+                self._key,
+                "POST",
+                url,
+                headers=headers,
+                open_body=open_body,
+                is_conditional=self._writer is not None,
+            )
         except ObjectExistsError as error:
             return await self._may_be_ours(error)
         return await self._stored(answer, filler)
@@ -123,6 +131,7 @@ class GcsUpload:
             self._urls.upload(uploadType="resumable", name=self._key, fields=FIELDS, **self._condition),
             headers={"Content-Type": _JSON, "X-Upload-Content-Type": "application/octet-stream"},
             open_body=open_bytes(described, within_s=self._settings.attempt_timeout_s),
+            is_conditional=self._writer is not None,
         )
         location = answer.headers.get("Location")
         if not location:
@@ -188,12 +197,12 @@ class GcsUpload:
             if answer.status // 100 == 2:
                 return answer
             if answer.status in AGAIN:
-                failed, asks_first = gcs_error("put", self._key, answer.status, answer.body), True
+                failed, asks_first = self._refusal(answer), True
                 continue
             if answer.status in _SESSION_GONE:
                 raise StoreError(verb="put", key=self._key, reason="the service has forgotten the upload")
             if answer.status != _RESUME:
-                raise gcs_error("put", self._key, answer.status, answer.body)
+                raise self._refusal(answer)
             sent_bytes = _kept_bytes(answer) - start
             if not 0 <= sent_bytes <= len(view):
                 reason = f"the service has {sent_bytes + start} bytes of an upload whose bytes from {start} on are sent"
@@ -202,6 +211,9 @@ class GcsUpload:
                 return None
             asks_first = False
         raise failed or StoreError(verb="put", key=self._key, reason="the service does not take the whole of a chunk")
+
+    def _refusal(self, answer: GcsAnswer) -> StoreError:
+        return gcs_error("put", self._key, answer.status, answer.body, is_conditional=self._writer is not None)
 
     async def _send_rest(
         self, session_url: str, view: memoryview, start: int, whole: PartFiller | None, body: ObjectBody

@@ -24,7 +24,6 @@ def said(message: str) -> bytes:
         pytest.param("delete", 404, b"Not Found", ObjectNotFoundError, "no such object", id="deleted already"),
         pytest.param("put", 404, b"", StoreError, "create the bucket", id="a put into no bucket"),
         pytest.param("list", 404, said("Not Found"), StoreError, "create the bucket", id="a listing of no bucket"),
-        pytest.param("put", 412, said("conditionNotMet"), ObjectExistsError, "exists already", id="a key that is taken"),
         pytest.param("delete", 412, said("conditionNotMet"), StoreError, "412", id="a condition of a delete"),
         pytest.param(
             "put", 403, said("x@y does not have storage.objects.create access"), StoreError,
@@ -49,3 +48,26 @@ def test_an_answer_becomes_an_error(verb: str, status: int, body: bytes, kind: t
     assert type(error) is kind
     assert part in str(error)
     assert "\n" not in str(error)
+
+
+def because(reason: str) -> bytes:
+    return json.dumps({"error": {"code": 412, "message": "so it is", "errors": [{"reason": reason}]}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("is_conditional", "body", "kind"),
+    [
+        pytest.param(True, because("conditionNotMet"), ObjectExistsError, id="a key that is taken"),
+        pytest.param(True, b"", ObjectExistsError, id="a key that is taken, told without a document"),
+        pytest.param(True, because("orgPolicyConstraintFailed"), StoreError, id="a constraint of the organization"),
+        pytest.param(True, said("so it is"), StoreError, id="a document without a reason"),
+        pytest.param(False, because("conditionNotMet"), StoreError, id="a put without a condition"),
+        pytest.param(False, b"", StoreError, id="a put without a condition, told without a document"),
+    ],
+)
+def test_only_the_condition_of_a_put_says_that_a_key_is_taken(
+    is_conditional: bool, body: bytes, kind: type[StoreError]
+) -> None:
+    error = gcs_error("put", "t/0/a.log", 412, body, is_conditional=is_conditional)
+    assert type(error) is kind
+    assert kind is ObjectExistsError or error.reason.startswith("412")
