@@ -33,6 +33,7 @@ _WRITER = "tiersidecar-upload"
 """The name under which a conditional put's object keeps which put wrote it."""
 _RESUME = 308
 _SESSION_GONE = frozenset({404, 410})
+_NOT_AS_SENT = "what the service has is not what was sent"
 _JSON = "application/json; charset=UTF-8"
 
 _log = structlog.get_logger(__name__)
@@ -242,21 +243,32 @@ class GcsUpload:
         """Return what the answer says is there, or what the service says when the answer is not one of its own.
 
         Raises:
-            StoreError: it is not what was sent; then it is removed, unless something newer is there.
+            ObjectExistsError: the answer is none of its own, and what is there is of another conditional put.
+            StoreError: it is not what was sent; what the answer itself describes is removed, unless something newer is
+                there.
         """
         try:
             document = read_document("put", self._key, answer.body)
             stored = stored_object("put", self._key, document)
         except StoreError:
-            document = await self._look()
-            stored = stored_object("put", self._key, document)
+            return await self._found(filler)
         if (stored.key, stored.size_bytes) == (self._key, filler.size_bytes) and stored.crc32c in (
             None,
             filler.crc32c,
         ):
             return stored
         await self._remove(document)
-        raise StoreError(verb="put", key=self._key, reason="what the service has is not what was sent")
+        raise StoreError(verb="put", key=self._key, reason=_NOT_AS_SENT)
+
+    async def _found(self, filler: PartFiller) -> StoredObject:
+        """Return what is there, if it is what was sent.  It may be another's, so nothing is removed."""
+        document = await self._look()
+        if self._writer is not None and not self._is_ours(document):
+            raise ObjectExistsError(verb="put", key=self._key, reason="it exists already")
+        stored = stored_object("put", self._key, document)
+        if (stored.key, stored.size_bytes, stored.crc32c) != (self._key, filler.size_bytes, filler.crc32c):
+            raise StoreError(verb="put", key=self._key, reason=f"the answer is not the service's, and {_NOT_AS_SENT}")
+        return stored
 
     async def _may_be_ours(self, error: ObjectExistsError) -> StoredObject:
         """An answer that was lost makes us send the request again, and the second one meets what the first has done.
@@ -265,9 +277,14 @@ class GcsUpload:
             ObjectExistsError: ``error``, unless the object is of this very put.
         """
         document = await self._look()
-        if (document.get("metadata") or {}).get(_WRITER) != self._writer:
+        if not self._is_ours(document):
             raise error
         return stored_object("put", self._key, document)
+
+    def _is_ours(self, document: dict[str, Any]) -> bool:
+        """Return whether ``document`` names this very put, which must be a conditional one."""
+        metadata = document.get("metadata")
+        return self._writer is not None and isinstance(metadata, dict) and metadata.get(_WRITER) == self._writer
 
     async def _look(self) -> dict[str, Any]:
         try:
@@ -277,9 +294,14 @@ class GcsUpload:
         return read_document("put", self._key, answer.body)
 
     async def _remove(self, document: dict[str, Any]) -> None:
-        """Remove what ``document`` describes, no later object of that key."""
-        url = self._urls.object(self._key, ifGenerationMatch=str(document.get("generation", "")))
+        """Remove what ``document``, the answer to this put, describes: no object of another put or generation."""
+        generation = document.get("generation")
+        is_ours = document.get("name") == self._key and (self._writer is None or self._is_ours(document))
+        if not generation or not is_ours:
+            _log.warning("store.upload.left_over", key=self._key, reason="the answer does not say which object it is")
+            return
         try:
+            url = self._urls.object(self._key, ifGenerationMatch=str(generation))
             await self._requests.ask("delete", self._key, "DELETE", url)
         except StoreError as error:
             _log.warning("store.upload.left_over", key=self._key, reason=error.reason)

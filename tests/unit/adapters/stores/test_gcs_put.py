@@ -5,8 +5,6 @@ The service is a few lines of HTTP: no server gives these answers when it is ask
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from aiohttp import web
 
@@ -31,3 +29,58 @@ async def test_a_constraint_that_forbids_a_put_is_no_success() -> None:
                 await store.put_object("k", BytesBody(NEW), if_absent=if_absent)
             assert not isinstance(raised.value, ObjectExistsError)
     assert service.methods == ["POST", "POST"]
+
+
+LOGIN_PAGE = b"<html>please log in</html>"
+
+
+@pytest.mark.parametrize(
+    ("if_absent", "said", "there", "failure"),
+    [
+        pytest.param(False, LOGIN_PAGE, description("k", OLD), StoreError, id="a page, and what was there before"),
+        pytest.param(True, LOGIN_PAGE, description("k", OLD), ObjectExistsError, id="a page, and a claim of nobody's"),
+        pytest.param(
+            True, LOGIN_PAGE, description("k", NEW, writer="another"), ObjectExistsError,
+            id="a page, and another's claim with the same bytes",
+        ),
+        pytest.param(
+            False, b"{}", description("k", NEW).replace(b'"crc32c"', b'"md5"'), StoreError,
+            id="no description, and an object without a checksum",
+        ),
+        pytest.param(False, description("k", OLD, generation=None), b"", StoreError, id="another object, of no generation"),
+        pytest.param(False, description("l", OLD), b"", StoreError, id="an object of another key"),
+        pytest.param(
+            True, description("k", OLD, writer="another"), b"", StoreError, id="an object that another put wrote"
+        ),
+    ],
+)  # fmt: skip
+async def test_nothing_is_removed_that_may_be_anothers(
+    if_absent: bool, said: bytes, there: bytes, failure: type[StoreError]
+) -> None:
+    def answer(request: web.Request) -> web.Response:
+        return web.Response(body={"POST": said, "GET": there}[request.method])
+
+    async with scripted_gcs_store(answer) as (store, service):
+        with pytest.raises(StoreError) as raised:
+            await store.put_object("k", BytesBody(NEW), if_absent=if_absent)
+    assert type(raised.value) is failure
+    assert "DELETE" not in service.methods
+
+
+async def test_what_was_just_put_and_is_not_what_was_sent_is_removed() -> None:
+    def answer(request: web.Request) -> web.Response:
+        return web.Response(status=204) if request.method == "DELETE" else web.Response(body=description("k", OLD))
+
+    async with scripted_gcs_store(answer) as (store, service):
+        with pytest.raises(StoreError, match="not what was sent"):
+            await store.put_object("k", BytesBody(NEW))
+    assert service.asked[-1].startswith("DELETE ")
+    assert service.asked[-1].endswith("?ifGenerationMatch=7")
+
+
+async def test_an_answer_that_nobody_can_read_is_no_failure_when_all_of_it_is_there() -> None:
+    def answer(request: web.Request) -> web.Response:
+        return web.Response(body=LOGIN_PAGE if request.method == "POST" else description("k", NEW))
+
+    async with scripted_gcs_store(answer) as (store, _):
+        assert (await store.put_object("k", BytesBody(NEW))).size_bytes == len(NEW)
