@@ -155,6 +155,10 @@ async def open_gcs_store(settings: GcsSettings, *, blocking: Blocking, ids: Ids)
     tokens = None
     if settings.login != "anonymous":
         tokens = GcsTokens(credentials_loader(settings), blocking=blocking)
-    async with new_session(tls) as session:
-        requests = GcsRequests(session, settings, tokens=tokens, ids=ids)
-        yield GcsStore(requests, settings, blocking=blocking, ids=ids)
+    try:
+        async with new_session(tls) as session:
+            requests = GcsRequests(session, settings, tokens=tokens, ids=ids)
+            yield GcsStore(requests, settings, blocking=blocking, ids=ids)
+    finally:
+        if tokens is not None:
+            await tokens.aclose()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ _NONE_FOUND = (
     " gcs.credentials.default: false for a server that asks for none"
 )
 
+_REQUEST_TIMEOUT_S = 10.0
+"""Of a request for a token, instead of two minutes."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -32,45 +36,87 @@ class GcsTokens:
     """Headers that authorize a request.
 
     Credentials are loaded at the first request, and anew when the service refuses them: a key file may have been replaced.
-    A token near its end is renewed; while that fails, the old one is used until it expires.
+    A token near its end is renewed in the background, once in ``pause_s``, and used meanwhile.  Without a usable one all
+    requests wait for one renewal; for ``failed_pause_s`` after its failure they fail with it.
     """
 
-    def __init__(self, load: Callable[[], Credentials], *, blocking: Blocking) -> None:
+    def __init__(
+        self,
+        load: Callable[[], Credentials],
+        *,
+        blocking: Blocking,
+        pause_s: float = 10.0,
+        failed_pause_s: float = 1.0,
+    ) -> None:
         self._load, self._blocking = load, blocking
+        self._pause_s, self._failed_pause_s = pause_s, failed_pause_s
         self._credentials: Credentials | None = None
-        self._turn = asyncio.Lock()
+        self._renewal: asyncio.Task[Credentials | None] | None = None
+        self._renewed_s = self._failed_s = -math.inf
+        self._failure = ""
 
     async def headers(self, verb: str, key: str) -> Mapping[str, str]:
-        """``verb`` and ``key`` are for the error.
+        """Return them at once while a token is good.  ``verb`` and ``key`` are for the error.
 
         Raises:
             StoreError: there are no credentials, or the service that gives tokens refuses or does not answer.
         """
         credentials = self._credentials
-        if credentials is None or credentials.token_state is not TokenState.FRESH:
-            async with self._turn:
-                credentials = await self._fresh(verb, key)
-        headers: dict[str, str] = {}
-        credentials.apply(headers)  # type: ignore[no-untyped-call]
-        return headers
+        if credentials is None or credentials.token_state is TokenState.INVALID:
+            credentials = await self._usable()
+        elif credentials.token_state is TokenState.STALE and _now_s() >= self._renewed_s + self._pause_s:
+            self._running_renewal()
+        if credentials is None:
+            raise StoreError(verb=verb, key=key, reason=self._failure)
+        return _headers_of(credentials)
 
-    def refused(self) -> None:
-        """Load credentials anew for the next request: the service did not take these."""
-        self._credentials = None
+    def refused(self, headers: Mapping[str, str]) -> None:
+        """Load credentials anew for the next request, unless that was done: the service did not take ``headers``."""
+        if self._credentials is not None and _headers_of(self._credentials) == headers:
+            self._credentials = None
 
-    async def _fresh(self, verb: str, key: str) -> Credentials:
-        credentials = self._credentials
+    async def aclose(self) -> None:
+        """End a renewal that is under way; a thread in the middle of a request ends with it."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal], timeout=_REQUEST_TIMEOUT_S)
+
+    async def _usable(self) -> Credentials | None:
+        """Credentials with a token, None when they cannot be had.  A caller who leaves does not end the renewal."""
+        if _now_s() < self._failed_s + self._failed_pause_s:
+            return None
+        return await asyncio.shield(self._running_renewal())
+
+    def _running_renewal(self) -> asyncio.Task[Credentials | None]:
+        if self._renewal is None or self._renewal.done():
+            self._renewed_s = _now_s()
+            self._renewal = asyncio.create_task(self._renew(), name="renewal of the access token")
+        return self._renewal
+
+    async def _renew(self) -> Credentials | None:
+        before = credentials = self._credentials
         try:
             if credentials is None:
                 credentials = await self._blocking.run(self._load)
             if credentials.token_state is not TokenState.FRESH:
                 await self._blocking.run(_refresh, credentials)
         except (GoogleAuthError, OSError, ValueError) as error:
-            if credentials is None or credentials.token_state is TokenState.INVALID:
-                raise StoreError(verb=verb, key=key, reason=_explain(error)) from error
-            _log.warning("store.token.not_renewed", reason=_explain(error))
-        self._credentials = credentials
+            self._failed_s, self._failure = _now_s(), _explain(error)
+            _log.warning("store.token.not_renewed", reason=self._failure)
+            return None
+        if self._credentials is before:
+            self._credentials = credentials
         return credentials
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _headers_of(credentials: Credentials) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    credentials.apply(headers)  # type: ignore[no-untyped-call]
+    return headers
 
 
 def credentials_loader(settings: GcsSettings) -> Callable[[], Credentials]:
@@ -111,8 +157,13 @@ def _refresh(credentials: Credentials) -> None:
     credentials.refresh(_request())  # type: ignore[no-untyped-call]
 
 
+class _ImpatientRequest(Request):  # type: ignore[misc]
+    def __call__(self, *args: Any, timeout: float | None = None, **others: Any) -> Any:
+        return super().__call__(*args, timeout=timeout or _REQUEST_TIMEOUT_S, **others)  # type: ignore[no-untyped-call]
+
+
 def _request() -> Request:
-    return Request()
+    return _ImpatientRequest()  # type: ignore[no-untyped-call]
 
 
 def _explain(error: Exception) -> str:

@@ -104,10 +104,12 @@ class GcsRequests:
             StoreError: there are no credentials.
             ObjectTooLargeError: a good answer has more than ``max_bytes``.
         """
-        answer = await self._send(verb, key, method, url, headers, open_body, max_bytes)
+        authorized = await self._authorized(verb, key)
+        answer = await self._send(key, method, url, {**authorized, **(headers or {})}, open_body, max_bytes)
         if answer.status == 401 and self._tokens is not None:
-            self._tokens.refused()
-            answer = await self._send(verb, key, method, url, headers, open_body, max_bytes)
+            self._tokens.refused(authorized)
+            authorized = await self._authorized(verb, key)
+            answer = await self._send(key, method, url, {**authorized, **(headers or {})}, open_body, max_bytes)
         return answer
 
     async def pause(self, attempt: int) -> None:
@@ -115,17 +117,24 @@ class GcsRequests:
         longest_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
         await asyncio.sleep(longest_s * (0.5 + self._ids.random() / 2))
 
+    async def _authorized(self, verb: str, key: str) -> Mapping[str, str]:
+        if self._tokens is None:
+            return {}
+        try:
+            async with asyncio.timeout(self._settings.attempt_timeout_s):
+                return await self._tokens.headers(verb, key)
+        except TimeoutError as error:
+            raise ConnectionFailedError("no access token in time") from error
+
     async def _send(
         self,
-        verb: str,
         key: str,
         method: str,
         url: str,
-        headers: Mapping[str, str] | None,
+        headers: Mapping[str, str],
         open_body: OpenBody | None,
         max_bytes: int | None,
     ) -> GcsAnswer:
-        authorized = {} if self._tokens is None else await self._tokens.headers(verb, key)
         body = _no_body(self._settings.attempt_timeout_s) if open_body is None else open_body()
         try:
             async with (
@@ -134,7 +143,7 @@ class GcsRequests:
                 self._session.request(
                     method,
                     URL(url, encoded=True),
-                    headers={**authorized, **(headers or {})},
+                    headers=headers,
                     data=sent,
                     allow_redirects=False,
                 ) as answer,

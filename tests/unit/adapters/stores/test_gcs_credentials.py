@@ -15,11 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from google.auth.credentials import Credentials
+from google.auth.exceptions import TransportError
 
+from tests.support.inline_blocking import InlineBlocking
 from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.gcs_credentials import GcsTokens, credentials_loader
+from tiersidecar.adapters.stores.gcs_requests import ConnectionFailedError, GcsRequests, new_session
 from tiersidecar.adapters.stores.gcs_settings import GcsSettings
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.ports.clock import Blocking
@@ -124,8 +130,8 @@ def user(issuer: Issuer) -> dict[str, str]:
     }
 
 
-def tokens_of(settings: GcsSettings, blocking: Blocking) -> GcsTokens:
-    return GcsTokens(credentials_loader(settings), blocking=blocking)
+def tokens_of(settings: GcsSettings, blocking: Blocking, *, pause_s: float = 10) -> GcsTokens:
+    return GcsTokens(credentials_loader(settings), blocking=blocking, pause_s=pause_s)
 
 
 def from_file(path: Path, document: dict[str, str]) -> GcsSettings:
@@ -173,21 +179,89 @@ async def test_a_machine_without_files_asks_its_metadata_server(
     assert any("instance/service-accounts" in path for path, _ in issuer.asked)
 
 
-async def test_a_token_near_its_end_is_renewed(issuer: Issuer, blocking: Blocking, tmp_path: Path) -> None:
-    issuer.lasts_s = 60
-    tokens = tokens_of(from_file(tmp_path / "key.json", user(issuer)), blocking)
-    await tokens.headers("put", "k")
-    assert (await tokens.headers("put", "k"))["authorization"] == "Bearer token-2"
+class HungCredentials(Credentials):
+    """A token that lasts ``lasts_s``, and a service for the next one that answers, with an error, when it is let go."""
+
+    def __init__(self, lasts_s: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.token = "old"
+        self.expiry = (datetime.now(UTC) + timedelta(seconds=lasts_s)).replace(tzinfo=None)
+        self.asked, self.may_end = 0, threading.Event()
+
+    def refresh(self, request: object) -> None:
+        self.asked += 1
+        self.may_end.wait(20)
+        raise TransportError("so the test wants it")
 
 
-async def test_a_token_near_its_end_is_used_while_no_other_can_be_had(
+async def test_a_token_near_its_end_is_renewed_beside_its_use(
     issuer: Issuer, blocking: Blocking, tmp_path: Path
 ) -> None:
     issuer.lasts_s = 60
-    tokens = tokens_of(from_file(tmp_path / "key.json", user(issuer)), blocking)
+    tokens = tokens_of(from_file(tmp_path / "key.json", user(issuer)), blocking, pause_s=0)
     await tokens.headers("put", "k")
-    issuer.status = 400
     assert (await tokens.headers("put", "k"))["authorization"] == "Bearer token-1"
+    assert tokens._renewal is not None
+    await tokens._renewal
+    assert (await tokens.headers("put", "k"))["authorization"] == "Bearer token-2"
+    await tokens.aclose()
+
+
+async def test_a_hanging_service_for_tokens_holds_no_request_while_the_old_token_is_good(blocking: Blocking) -> None:
+    hung = HungCredentials(lasts_s=100)
+    tokens = GcsTokens(lambda: hung, blocking=blocking)
+    tokens._credentials = hung
+    try:
+        async with asyncio.timeout(5):
+            found = await asyncio.gather(*(tokens.headers("fetch", "k") for _ in range(10)))
+            hung.may_end.set()
+            assert tokens._renewal is not None
+            await tokens._renewal
+            found += [await tokens.headers("fetch", "k")]
+    finally:
+        hung.may_end.set()
+    assert {headers["authorization"] for headers in found} == {"Bearer old"}
+    assert hung.asked == 1, "once in ten seconds"
+
+
+async def test_without_a_good_token_one_request_for_it_serves_all_and_a_failure_lasts_a_while(
+    blocking: Blocking,
+) -> None:
+    hung = HungCredentials(lasts_s=-1)
+    hung.may_end.set()
+    tokens = GcsTokens(lambda: hung, blocking=blocking, failed_pause_s=60)
+    found = await asyncio.gather(*(tokens.headers("fetch", f"{i}") for i in range(10)), return_exceptions=True)
+    with pytest.raises(StoreError, match="'later'.*so the test wants it"):
+        await tokens.headers("fetch", "later")
+    assert all(isinstance(error, StoreError) for error in found)
+    assert hung.asked == 1
+
+
+async def test_a_token_that_does_not_come_is_waited_for_no_longer_than_an_attempt(blocking: Blocking) -> None:
+    hung = HungCredentials(lasts_s=-1)
+    tokens = GcsTokens(lambda: hung, blocking=blocking)
+    settings = GcsSettings(bucket="b", attempt_timeout_s=0.05)
+    async with new_session(None) as session:
+        sender = GcsRequests(session, settings, tokens=tokens, ids=SystemIds())
+        with pytest.raises(ConnectionFailedError, match="no access token in time"):
+            await sender.once("fetch", "k", "GET", "http://127.0.0.1:1/")
+    hung.may_end.set()
+    await tokens.aclose()
+
+
+async def test_a_service_for_tokens_that_hangs_is_left_after_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[object] = []
+
+    def refuse(*_: object, **others: object) -> None:
+        limits.append(others["timeout"])
+        raise requests.exceptions.Timeout("so the test wants it")
+
+    monkeypatch.setattr(requests.Session, "request", refuse)
+    document = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}
+    settings = GcsSettings(bucket="b", login="json", credentials_json=json.dumps(document))
+    with pytest.raises(StoreError, match="so the test wants it"):
+        await tokens_of(settings, InlineBlocking()).headers("put", "k")
+    assert set(limits) == {10.0}
 
 
 async def test_an_expired_token_is_not_used(issuer: Issuer, blocking: Blocking, tmp_path: Path) -> None:
@@ -209,7 +283,10 @@ async def test_a_file_that_was_replaced_is_read_when_the_old_token_is_refused(
     assert (await tokens.headers("put", "k"))["authorization"] == "Bearer first"
     file.write_text(json.dumps({"access_token": "second"}))
     assert (await tokens.headers("put", "k"))["authorization"] == "Bearer first"
-    tokens.refused()
+    tokens.refused({"authorization": "Bearer first"})
+    assert (await tokens.headers("put", "k"))["authorization"] == "Bearer second"
+    file.write_text(json.dumps({"access_token": "third"}))
+    tokens.refused({"authorization": "Bearer first"})  # of a request that was under way before
     assert (await tokens.headers("put", "k"))["authorization"] == "Bearer second"
 
 
