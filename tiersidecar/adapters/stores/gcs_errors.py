@@ -9,6 +9,7 @@ from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, St
 
 _XML_CODE = re.compile(r"<Code>(\w+)</Code>")
 _XML_MESSAGE = re.compile(r"<Message>([^<]+)")
+_QUERY = re.compile(r"(?<=\S)\?[^\s'\")>,]+")
 _NEEDED = {
     "put": "storage.objects.create, and storage.objects.delete to overwrite",
     "fetch": "storage.objects.get",
@@ -39,6 +40,11 @@ def gcs_error(verb: str, key: str, status: int, body: bytes, *, is_conditional: 
     hint = _hint(verb, status, said)
     text = f"{status}: {said}" if said else str(status)
     return StoreError(verb=verb, key=key, reason=f"{text} ({hint})" if hint else text)
+
+
+def without_queries(text: str) -> str:
+    """Return ``text`` with its addresses cut before their queries: that of an upload has a secret there."""
+    return _QUERY.sub("", text)
 
 
 def _hint(verb: str, status: int, said: str) -> str | None:
@@ -77,4 +83,4 @@ def _message_in(body: bytes) -> str:
     except (ValueError, TypeError, KeyError):
         code, message = _XML_CODE.search(text), _XML_MESSAGE.search(text)
         said = ": ".join(found.group(1) for found in (code, message) if found) or ("" if "<" in text else text)
-    return " ".join(str(said or "").split())[:300]
+    return without_queries(" ".join(str(said or "").split()))[:300]

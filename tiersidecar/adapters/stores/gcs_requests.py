@@ -12,7 +12,7 @@ import aiohttp
 from yarl import URL
 
 from tiersidecar.adapters.stores.gcs_credentials import GcsTokens
-from tiersidecar.adapters.stores.gcs_errors import gcs_error
+from tiersidecar.adapters.stores.gcs_errors import gcs_error, without_queries
 from tiersidecar.adapters.stores.gcs_settings import GcsSettings
 from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
 from tiersidecar.ports.clock import Ids
@@ -153,7 +153,7 @@ class GcsRequests:
         except TimeoutError as error:
             raise ConnectionFailedError("no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ConnectionFailedError(f"{type(error).__name__}: {error}") from error
+            raise ConnectionFailedError(without_queries(f"{type(error).__name__}: {error}")) from None
 
 
 class ConnectionFailedError(Exception):

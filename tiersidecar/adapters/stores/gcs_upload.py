@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
+from yarl import URL
 
 from tiersidecar.adapters.stores.body_parts import PartBuffers, PartFiller, watched_part
 from tiersidecar.adapters.stores.gcs_errors import gcs_error
@@ -134,9 +135,10 @@ class GcsUpload:
             open_body=open_bytes(described, within_s=self._settings.attempt_timeout_s),
             is_conditional=self._writer is not None,
         )
-        location = answer.headers.get("Location")
-        if not location:
-            raise StoreError(verb="put", key=self._key, reason="the answer to a new upload has no address to send to")
+        location = answer.headers.get("Location", "")
+        if not _is_at(self._settings.endpoint_url, location):
+            reason = "the answer to a new upload names no address at gcs.endpoint.url to send to"
+            raise StoreError(verb="put", key=self._key, reason=reason)
         return location
 
     async def _send_chunks(
@@ -337,6 +339,14 @@ async def _framed(head: bytes, part: AsyncIterator[memoryview], tail: bytes) -> 
         yield piece
     if tail:
         yield tail
+
+
+def _is_at(endpoint_url: str, address: str) -> bool:
+    """Return whether ``address`` has the scheme, host and port of ``endpoint_url``: only there may a token be sent."""
+    try:
+        return URL(address, encoded=True).origin() == URL(endpoint_url).origin()
+    except ValueError:
+        return False
 
 
 def _kept_bytes(answer: GcsAnswer) -> int:

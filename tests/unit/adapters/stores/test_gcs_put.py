@@ -8,9 +8,10 @@ from __future__ import annotations
 import pytest
 from aiohttp import web
 
-from tests.support.scripted_gcs import description, refusal, scripted_gcs_store
+from tests.support.scripted_gcs import CHUNK_BYTES, description, refusal, scripted_gcs_store
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.testing.store_contract import PiecesBody
 
 OLD, NEW = b"the old manifest", b"the new manifest, which is longer"
 
@@ -84,3 +85,39 @@ async def test_an_answer_that_nobody_can_read_is_no_failure_when_all_of_it_is_th
 
     async with scripted_gcs_store(answer) as (store, _):
         assert (await store.put_object("k", BytesBody(NEW))).size_bytes == len(NEW)
+
+
+LARGE = PiecesBody([bytes(CHUNK_BYTES)] * 3, tells_size=False)
+
+
+@pytest.mark.parametrize(
+    "location", ["", "upload?upload_id=secret", "http://[bad?upload_id=secret", "http://127.0.0.1:1/up?upload_id=secret"]
+)
+async def test_an_upload_goes_to_no_other_server(location: str) -> None:
+    def answer(request: web.Request) -> web.Response:
+        return web.Response(headers={"Location": location})
+
+    async with scripted_gcs_store(answer) as (store, service):
+        with pytest.raises(StoreError, match=r"no address at gcs\.endpoint\.url") as raised:
+            await store.put_object("k", LARGE)
+    assert service.methods == ["POST"]
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("status", [400, 0], ids=["a refusal that names the address", "no HTTP"])
+async def test_no_error_has_the_address_of_an_upload(status: int) -> None:
+    """Who has it can write the object."""
+
+    def answer(request: web.Request) -> web.Response:
+        address = f"http://{request.host}/up?uploadType=resumable&upload_id=secret"
+        if request.method == "POST":
+            return web.Response(headers={"Location": address})
+        if status == 0:
+            assert request.transport is not None
+            request.transport.write(b"no HTTP\r\n\r\n")
+        return web.Response(status=status or 200, text=f"cannot go on with {address}")
+
+    async with scripted_gcs_store(answer) as (store, _):
+        with pytest.raises(StoreError, match=r"/up\b") as raised:
+            await store.put_object("k", LARGE)
+    assert "secret" not in str(raised.value)
