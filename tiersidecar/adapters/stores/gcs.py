@@ -115,12 +115,12 @@ class GcsStore:
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
         """The service begins at ``start_after`` itself, and a server that does not know it at the beginning."""
         asked = {"prefix": prefix, "startOffset": start_after, "maxResults": _LISTED_AT_ONCE}
-        asked["fields"] = "nextPageToken,items(name,size,updated,crc32c)"
+        asked["fields"] = "kind,nextPageToken,items(name,size,updated,crc32c)"
         bound, page_token = start_after.encode(), ""
         while True:
             url = self._urls.listing(**asked, **({"pageToken": page_token} if page_token else {}))
             answer = await self._requests.ask("list", prefix, "GET", url)
-            page = read_document("list", prefix, answer.body)
+            page = read_document("list", prefix, answer.body, kind="storage#objects")
             for document in page.get("items") or ():
                 stored = stored_object("list", prefix, document)
                 if stored.key.encode() > bound:

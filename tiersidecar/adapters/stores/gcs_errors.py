@@ -33,7 +33,7 @@ def gcs_error(verb: str, key: str, status: int, body: bytes, *, is_conditional: 
     said = _message_in(body)
     if status == 404 and (verb in _VERBS_OF_THE_BUCKET or _NO_BUCKET in said):
         return StoreError(verb=verb, key=key, reason=f"404: {said or 'no such bucket'} ({_CREATE_IT})")
-    if status == 404:
+    if status == 404 and _is_of_the_service(body, said):
         return ObjectNotFoundError(verb=verb, key=key, reason="no such object")
     if status == 412 and is_conditional and _reason_in(body) in (None, "conditionNotMet"):
         return ObjectExistsError(verb=verb, key=key, reason="it exists already")
@@ -54,12 +54,21 @@ def _hint(verb: str, status: int, said: str) -> str | None:
         400: "correct gcs.endpoint.url, gcs.bucket.name or gcs.storage.class" if "Invalid" in said else None,
         401: "the credentials were refused: the key was revoked or has expired, or the clock of this machine is wrong",
         403: f"the identity needs {_NEEDED.get(verb, 'more rights')}: the role Storage Object User on the bucket has it",
+        404: "it is not the service that says so: is gcs.endpoint.url right, and no proxy in the way?",
         408: "the service took too long",
         416: "the object is shorter than that",
         429: "the bucket or the project is at its limit of requests; it is tried again",
         503: "the service is overloaded; it is tried again",
     }
     return hints.get(status)
+
+
+def _is_of_the_service(body: bytes, said: str) -> bool:
+    """Return whether a 404 is the service's own and not a proxy's page: nothing is taken for gone because of that.
+
+    Metadata come with a document, content with a sentence alone.
+    """
+    return _reason_in(body) == "notFound" or said == "Not Found" or said.startswith(("No such object", "NoSuchKey"))
 
 
 def _reason_in(body: bytes) -> str | None:

@@ -49,8 +49,8 @@ def decode_crc32c(text: str) -> int:
     return int.from_bytes(base64.b64decode(text), "big")
 
 
-def read_document(verb: str, key: str, body: bytes) -> dict[str, Any]:
-    """Return the JSON object of an answer.
+def read_document(verb: str, key: str, body: bytes, *, kind: str | None = None) -> dict[str, Any]:
+    """Return the JSON object of an answer, of ``kind`` if one is given.
 
     Raises:
         StoreError: it is none, so that something else than the service has answered.
@@ -59,7 +59,7 @@ def read_document(verb: str, key: str, body: bytes) -> dict[str, Any]:
         document = json.loads(body)
     except ValueError:
         document = None
-    if not isinstance(document, dict):
+    if not isinstance(document, dict) or (kind is not None and document.get("kind") != kind):
         reason = "the answer is not the service's: is gcs.endpoint.url right, and no proxy's login page in the way?"
         raise StoreError(verb=verb, key=key, reason=reason)
     return document

@@ -22,6 +22,14 @@ def said(message: str) -> bytes:
             "fetch", 404, said("The specified bucket does not exist."), StoreError, "gcs.bucket.name", id="no bucket"
         ),
         pytest.param("delete", 404, b"Not Found", ObjectNotFoundError, "no such object", id="deleted already"),
+        pytest.param("fetch", 404, b"No such object: b/k", ObjectNotFoundError, "no such object", id="no content"),
+        pytest.param(
+            "head", 404, b'{"error": {"message": "x", "errors": [{"reason": "notFound"}]}}', ObjectNotFoundError,
+            "no such object", id="the service's word for it",
+        ),
+        pytest.param("delete", 404, b"<html>nginx: Not Found</html>", StoreError, "no proxy in the way", id="a page"),
+        pytest.param("head", 404, b"", StoreError, "no proxy in the way", id="nothing but the number"),
+        pytest.param("fetch", 404, b'{"error": "no route"}', StoreError, "404: no route", id="another service's word"),
         pytest.param("put", 404, b"", StoreError, "create the bucket", id="a put into no bucket"),
         pytest.param("list", 404, said("Not Found"), StoreError, "create the bucket", id="a listing of no bucket"),
         pytest.param("delete", 412, said("conditionNotMet"), StoreError, "412", id="a condition of a delete"),
