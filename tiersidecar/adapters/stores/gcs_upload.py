@@ -182,38 +182,55 @@ class GcsUpload:
     ) -> GcsAnswer | None:
         """Send ``view``, the bytes from ``start`` on, and again what of it the service says that it has not got.
 
-        ``whole`` is given with the last chunk.  Returns the answer that ends the upload, None while it goes on.
+        ``whole`` is given with the last chunk.  Returns the answer that ends the upload, None while it goes on.  What
+        fails is tried ``max_attempts`` times, and again as often after each step forward.
         """
-        failed: StoreError | None = None
-        sent_bytes, asks_first = 0, False
-        for attempt in range(self._settings.max_attempts):
-            if failed is not None:
-                await self._requests.pause(attempt)
+        failures, sent_bytes, most_bytes, asks = 0, 0, 0, False
+        while True:
             try:
-                if asks_first:
+                if asks:
                     answer = await self._ask_how_far(session_url)
                 else:
                     answer = await self._send_rest(session_url, view[sent_bytes:], start + sent_bytes, whole, body)
             except ConnectionFailedError as error:
-                failed, asks_first = error.as_store_error("put", self._key), True
-                continue
-            if answer.status // 100 == 2:
-                return answer
-            if answer.status in AGAIN:
-                failed, asks_first = self._refusal(answer), True
-                continue
-            if answer.status in _SESSION_GONE:
-                raise StoreError(verb="put", key=self._key, reason="the service has forgotten the upload")
-            if answer.status != _RESUME:
-                raise self._refusal(answer)
-            sent_bytes = _kept_bytes(answer) - start
-            if not 0 <= sent_bytes <= len(view):
-                reason = f"the service has {sent_bytes + start} bytes of an upload whose bytes from {start} on are sent"
-                raise StoreError(verb="put", key=self._key, reason=reason)
-            if sent_bytes == len(view) and whole is None:
-                return None
-            asks_first = False
-        raise failed or StoreError(verb="put", key=self._key, reason="the service does not take the whole of a chunk")
+                failed, asks = error.as_store_error("put", self._key), True
+            else:
+                if answer.status // 100 == 2:
+                    return answer
+                if answer.status in AGAIN:
+                    failed, asks = self._refusal(answer), True
+                else:
+                    sent_bytes = self._kept_of(answer, start, len(view))
+                    if sent_bytes == len(view) and whole is None:
+                        return None
+                    if sent_bytes > most_bytes:
+                        failures, most_bytes, asks = 0, sent_bytes, False
+                        continue
+                    if asks:
+                        asks = False
+                        continue
+                    reason = "the service does not take the whole of a chunk"
+                    failed = StoreError(verb="put", key=self._key, reason=reason)
+            failures += 1
+            if failures >= self._settings.max_attempts:
+                raise failed
+            await self._requests.pause(failures)
+
+    def _kept_of(self, answer: GcsAnswer, start: int, chunk_bytes: int) -> int:
+        """Return how much the service has of the ``chunk_bytes`` from ``start`` on.
+
+        Raises:
+            StoreError: the upload cannot go on.
+        """
+        if answer.status in _SESSION_GONE:
+            raise StoreError(verb="put", key=self._key, reason="the service has forgotten the upload")
+        if answer.status != _RESUME:
+            raise self._refusal(answer)
+        kept_bytes = _kept_bytes(answer) - start
+        if not 0 <= kept_bytes <= chunk_bytes:
+            reason = f"the service has {kept_bytes + start} bytes of an upload whose bytes from {start} on are sent"
+            raise StoreError(verb="put", key=self._key, reason=reason)
+        return kept_bytes
 
     def _refusal(self, answer: GcsAnswer) -> StoreError:
         return gcs_error("put", self._key, answer.status, answer.body, is_conditional=self._writer is not None)

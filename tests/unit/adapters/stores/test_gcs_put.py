@@ -5,10 +5,12 @@ The service is a few lines of HTTP: no server gives these answers when it is ask
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from aiohttp import web
 
-from tests.support.scripted_gcs import CHUNK_BYTES, description, refusal, scripted_gcs_store
+from tests.support.scripted_gcs import CHUNK_BYTES, SETTINGS, description, refusal, scripted_gcs_store
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.testing.store_contract import PiecesBody
@@ -91,7 +93,8 @@ LARGE = PiecesBody([bytes(CHUNK_BYTES)] * 3, tells_size=False)
 
 
 @pytest.mark.parametrize(
-    "location", ["", "upload?upload_id=secret", "http://[bad?upload_id=secret", "http://127.0.0.1:1/up?upload_id=secret"]
+    "location",
+    ["", "upload?upload_id=secret", "http://[bad?upload_id=secret", "http://127.0.0.1:1/up?upload_id=secret"],
 )
 async def test_an_upload_goes_to_no_other_server(location: str) -> None:
     def answer(request: web.Request) -> web.Response:
@@ -121,3 +124,37 @@ async def test_no_error_has_the_address_of_an_upload(status: int) -> None:
         with pytest.raises(StoreError, match=r"/up\b") as raised:
             await store.put_object("k", LARGE)
     assert "secret" not in str(raised.value)
+
+
+class FlakyUpload:
+    """Keeps ``step_bytes`` more of an upload with each send, and answers it with 503: only a question says how far it is."""
+
+    def __init__(self, step_bytes: int) -> None:
+        self.step_bytes, self.kept_bytes, self.sends = step_bytes, 0, 0
+
+    def answer(self, request: web.Request) -> web.Response:
+        if request.method != "PUT":
+            return web.Response(headers={"Location": f"http://{request.host}/up?upload_id=1"})
+        if request.headers["Content-Range"] != "bytes */*":
+            self.sends += 1
+            self.kept_bytes = min(self.kept_bytes + self.step_bytes, 3 * CHUNK_BYTES)
+            return web.Response(status=503)
+        if self.kept_bytes == 3 * CHUNK_BYTES:
+            return web.Response(body=description("k", bytes(3 * CHUNK_BYTES)))
+        return web.Response(status=308, headers={"Range": f"bytes=0-{self.kept_bytes - 1}"} if self.kept_bytes else {})
+
+
+async def test_an_upload_that_moves_is_not_given_up() -> None:
+    """Each send brings half a chunk and fails, as does the one that only says where the end is."""
+    upload = FlakyUpload(CHUNK_BYTES // 2)
+    async with scripted_gcs_store(upload.answer, replace(SETTINGS, max_attempts=2)) as (store, _):
+        assert (await store.put_object("k", LARGE)).size_bytes == 3 * CHUNK_BYTES
+    assert upload.sends == 7
+
+
+async def test_questions_are_no_attempts() -> None:
+    upload = FlakyUpload(0)
+    async with scripted_gcs_store(upload.answer, replace(SETTINGS, max_attempts=3)) as (store, _):
+        with pytest.raises(StoreError, match="503"):
+            await store.put_object("k", LARGE)
+    assert upload.sends == 3
