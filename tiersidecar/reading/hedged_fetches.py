@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tiersidecar.domain.errors import ObjectNotFoundError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.reading import HEDGED_FETCHES
@@ -55,7 +56,7 @@ class HedgedFetches:
     """Passes everything on to ``store``; a fetch that is late gets a second one beside it, and the slower one is cancelled.
 
     A second fetch is sent for at most ``percent`` of a hundred, and none of a store that is local.  A fetch fails only if
-    both do.
+    both do, or if the first one finds no object.
     """
 
     def __init__(self, store: ReadStore, *, percent: int, clock: Clock, telemetry: Telemetry) -> None:
@@ -131,7 +132,7 @@ class HedgedFetches:
             sleeping.cancel()
 
     async def _first_of(self, running: list[asyncio.Future[T]]) -> T:
-        """The first good answer; the error of the first one when there is none."""
+        """The first good answer; the error of the first one when there is none, or when it says that there is no object."""
         pending: set[asyncio.Future[T]] = set(running)
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -143,6 +144,8 @@ class HedgedFetches:
                     outcome = "first" if good[0] is running[0] else "second"
                     self._telemetry.count(HEDGED_FETCHES, outcome=outcome)
                 return good[0].result()
+            if running[0] in done and isinstance(running[0].exception(), ObjectNotFoundError):
+                break
         return running[0].result()
 
     def _give_up(self, slower: asyncio.Future[T]) -> None:

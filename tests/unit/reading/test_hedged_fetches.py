@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
-from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.reading import HEDGED_FETCHES
 from tiersidecar.ports.store import Buffer
@@ -119,6 +119,17 @@ async def test_two_errors_are_the_first_ones(hedged: Hedged) -> None:
     with pytest.raises(StoreError) as raised:
         await hedged.fetch(FAILURE, StoreError(verb="fetch", key="k", reason="of the second"))
     assert raised.value is FAILURE
+
+
+async def test_an_object_that_is_not_there_is_not_waited_for(hedged: Hedged) -> None:
+    hedged.store.fails_after_s = 0.05
+    missing = ObjectNotFoundError(verb="fetch", key="k", reason="no such object")
+    hedged.coming[:] = [missing, 1.0]
+    running = asyncio.create_task(hedged.fetches.fetch_range("k", PART))
+    await hedged.clock.advance(0.06)
+    assert running.done()
+    assert running.exception() is missing
+    assert hedged.store.cancelled == 1
 
 
 async def test_an_error_in_time_is_an_error(hedged: Hedged) -> None:

@@ -78,13 +78,13 @@ class GcsStore:
         if len(answer.body) != len(byte_range):
             asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(answer.body)} of the {asked}")
-        if answer.status == _PARTIAL_CONTENT and not _begins_at(answer, byte_range.start):
+        if not _begins_at(answer, byte_range.start):
             raise StoreError(verb="fetch", key=key, reason="another range came than was asked for")
         return answer.body
 
     async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         answer = await self._fetch(key, {}, max_bytes=max_bytes)
-        expected = crc32c_in(answer.headers.get("x-goog-hash", ""))
+        expected = crc32c_in(",".join(answer.headers.getall("x-goog-hash", ())))
         if expected is not None and await self._blocking.run(crc32c, answer.body) != expected:
             raise StoreError(verb="fetch", key=key, reason="what came has another CRC32C than the service keeps")
         return answer.body
@@ -144,6 +144,9 @@ class GcsStore:
 
 
 def _begins_at(answer: GcsAnswer, position: int) -> bool:
+    """Return whether the body begins at byte ``position`` of the object: a server may send all of it instead of a range."""
+    if answer.status != _PARTIAL_CONTENT:
+        return position == 0
     return answer.headers.get("Content-Range", "").startswith(f"bytes {position}-")
 
 

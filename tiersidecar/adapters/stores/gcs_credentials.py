@@ -167,7 +167,7 @@ def _request() -> Request:
 
 
 def _explain(error: Exception) -> str:
-    if isinstance(error, DefaultCredentialsError) and "not found" in str(error):
+    if isinstance(error, DefaultCredentialsError) and "default credentials were not found" in str(error):
         return _NONE_FOUND
     if isinstance(error, OSError):
         return f"the credentials cannot be read: {error.strerror}: {error.filename}"

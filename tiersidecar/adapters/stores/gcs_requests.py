@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from multidict import MultiMapping
 from yarl import URL
 
 from tiersidecar.adapters.stores.gcs_credentials import GcsTokens
@@ -34,7 +35,7 @@ class GcsAnswer:
     """``attempts`` counts the request that got it."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: MultiMapping[str]
     body: bytes
     attempts: int = 1
 

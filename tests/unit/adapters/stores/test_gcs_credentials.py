@@ -231,7 +231,7 @@ async def test_without_a_good_token_one_request_for_it_serves_all_and_a_failure_
     hung.may_end.set()
     tokens = GcsTokens(lambda: hung, blocking=blocking, failed_pause_s=60)
     found = await asyncio.gather(*(tokens.headers("fetch", f"{i}") for i in range(10)), return_exceptions=True)
-    with pytest.raises(StoreError, match="'later'.*so the test wants it"):
+    with pytest.raises(StoreError, match=r"'later'.*so the test wants it"):
         await tokens.headers("fetch", "later")
     assert all(isinstance(error, StoreError) for error in found)
     assert hung.asked == 1
@@ -314,3 +314,11 @@ async def test_many_requests_at_once_fetch_one_token(issuer: Issuer, blocking: B
     tokens = tokens_of(from_file(tmp_path / "key.json", user(issuer)), blocking)
     found = await asyncio.gather(*(tokens.headers("put", "k") for _ in range(8)))
     assert {headers["authorization"] for headers in found} == {"Bearer token-1"}
+
+
+async def test_a_file_that_the_environment_names_and_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "adc.json"))
+    with pytest.raises(StoreError, match=r"adc\.json was not found"):
+        await tokens_of(GcsSettings(bucket="b"), InlineBlocking()).headers("put", "k")
