@@ -12,7 +12,7 @@ docs/operations/errors.md has a row for each: message, cause and remedy.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, dataclass_transform
+from typing import Any, ClassVar, dataclass_transform
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
@@ -34,6 +34,17 @@ class TiersidecarError(Exception):
 
     def __str__(self) -> str:
         return self._message.format_map(vars(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled by their fields: constructors take them by name."""
+        return _of_class, (type(self), self.args), vars(self)
+
+
+def _of_class(kind: type[TiersidecarError], args: tuple[object, ...]) -> TiersidecarError:
+    """Return an error of ``kind`` whose fields are still to come."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error
 
 
 class RetriableError(TiersidecarError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -222,6 +225,22 @@ def test_an_error_says_what_happened_and_keeps_its_fields(name: str, fields: dic
     error = getattr(errors, name)(**fields)
     assert str(error) == message
     assert {field: getattr(error, field) for field in fields} == fields
+
+
+@pytest.mark.parametrize(("name", "fields"), [row[:2] for row in MESSAGES], ids=[name for name, _, _ in MESSAGES])
+@pytest.mark.parametrize(
+    "copied",
+    [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy],
+    ids=["pickle", "copy", "deep"],
+)
+def test_a_copy_of_an_error_says_the_same(
+    copied: Callable[[TiersidecarError], TiersidecarError], name: str, fields: dict[str, Any]
+) -> None:
+    """An error that goes to another process arrives as what it is, instead of as a TypeError of its constructor."""
+    error = getattr(errors, name)(**fields)
+    other = copied(error)
+    assert type(other) is type(error)
+    assert (str(other), other.args, vars(other)) == (str(error), error.args, vars(error))
 
 
 def test_every_error_is_in_the_table() -> None:
