@@ -157,13 +157,22 @@ def _refresh(credentials: Credentials) -> None:
     credentials.refresh(_request())  # type: ignore[no-untyped-call]
 
 
-class _ImpatientRequest(Request):  # type: ignore[misc]
-    def __call__(self, *args: Any, timeout: float | None = None, **others: Any) -> Any:
-        return super().__call__(*args, timeout=timeout or _REQUEST_TIMEOUT_S, **others)  # type: ignore[no-untyped-call]
+class _ImpatientRequest(Request):
+    def __call__(
+        self,
+        url: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: Any = None,
+        timeout: float | None = None,
+        **others: Any,
+    ) -> Any:
+        within_s = timeout or _REQUEST_TIMEOUT_S
+        return super().__call__(url, method, body, headers, within_s, **others)  # type: ignore[no-untyped-call]
 
 
 def _request() -> Request:
-    return _ImpatientRequest()  # type: ignore[no-untyped-call]
+    return _ImpatientRequest()
 
 
 def _explain(error: Exception) -> str:
