@@ -19,7 +19,7 @@ OLD, NEW = b"the old manifest", b"the new manifest, which is longer"
 
 
 async def test_a_constraint_that_forbids_a_put_is_no_success() -> None:
-    """S-194: what is there is older, and was not overwritten."""
+    """What is there is older, and was not overwritten."""
 
     def answer(request: web.Request) -> web.Response:
         if request.method == "POST":
