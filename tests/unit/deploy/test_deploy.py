@@ -254,7 +254,12 @@ def test_keys_named_by_a_page_are_keys(page: Path) -> None:
             page.read_text(),
         )
     )
-    brokers_own = {"log.dirs", "remote.storage.enable", "remote.log.delete.on.disable"}
+    brokers_own = {
+        "log.dirs",
+        "log.flush.start.offset.checkpoint.interval.ms",
+        "remote.storage.enable",
+        "remote.log.delete.on.disable",
+    }
     unknown = [
         key
         for key in keys - brokers_own - logged_events()
