@@ -112,7 +112,7 @@ class Prepared:
 def settings_of(row: Situation) -> dict[str, str]:
     """Of the row's topic."""
     wanted = row.retention
-    ms = max(wanted.retention_ms * DAY_MS - DAY_MS // 2, 0) if wanted.retention_ms >= 0 else -1
+    ms = wanted.retention_ms * DAY_MS - DAY_MS // 2 if wanted.retention_ms >= 0 else -1
     size = wanted.retention_bytes * KIB if wanted.retention_bytes >= 0 else -1
     return {
         "retention.ms": str(ms),
@@ -122,7 +122,12 @@ def settings_of(row: Situation) -> dict[str, str]:
 
 
 ALL_IS_KEPT = "all is kept when log start and epochs reach back to the first segment"
-CAN_BE_PREPARED = {sentence: row for sentence, row in SITUATIONS.items() if row.log.only_local_bytes == 0}
+CAN_BE_PREPARED = {
+    sentence: row
+    for sentence, row in SITUATIONS.items()
+    # With a retention of 0 it also deletes what it copies itself meanwhile.
+    if row.log.only_local_bytes == 0 and row.retention.retention_ms != 0
+}
 
 
 @dataclass(kw_only=True)
