@@ -159,7 +159,7 @@ class Damages:
             old = format_uuid(original.remote_log_segment_id.uuid).encode()
             new = format_uuid(twin.remote_log_segment_id.uuid).encode()
             (self.root / ours).write_bytes((self.root / theirs).read_bytes().replace(old, new))
-        self.expected.append((K.OFFSET_OVERLAP, format_uuid(twin.remote_log_segment_id.uuid)))
+        self.expected.append((K.OFFSET_OVERLAP, format_uuid(original.remote_log_segment_id.uuid)))
 
     # -- doing it
 
