@@ -55,10 +55,10 @@ def new_topic(cluster: KafkaCluster, request: pytest.FixtureRequest) -> Iterator
 
 async def produce(cluster: KafkaCluster, topic: str, count: int, *, transactional_id: str | None = None) -> None:
     """``count`` records to partition 0, a batch and a millisecond each; with ``transactional_id`` in a transaction that stays
-    open."""
+    open.  Answered once all replicas have them, so that the high watermark is above them."""
     began_ms = time.time_ns() // 1_000_000
     producer = AIOKafkaProducer(
-        **cluster.client_settings, transactional_id=transactional_id, transaction_timeout_ms=600_000
+        **cluster.client_settings, transactional_id=transactional_id, transaction_timeout_ms=600_000, acks="all"
     )
     await producer.start()
     try:
@@ -337,7 +337,8 @@ async def test_requests_follow_the_leaders_of_three_brokers(kafka_cluster: Calla
 
         (of_all,) = await broker.describe_partitions([kept])
         partition = of_all.topic_id_partition
-        await broker.delete_records({partition: Offset(3)})
+        cut = (await broker.delete_records({partition: Offset(3)}))[partition]
+        assert (cut.low_watermark, cut.error) == (3, None)
         assert (await broker.replica_log_starts([of_all]))[partition] == ReplicaStarts(
             starts={BrokerId(one): Offset(3) for one in (1, 2, 3)}, silent={}
         )

@@ -623,7 +623,7 @@ MUTATIONS = (
     Mutation(plant=readers_trust_the_store, kind=_C, seed=5),
     Mutation(plant=local_reads_may_end_early, kind=_C, seed=35),
     Mutation(plant=fills_one_batch_too_far, kind=_C, seed=5),
-    Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=21),
+    Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=41),
     Mutation(plant=logs_moved_before_their_first_record_are_doubted, kind=_C, seed=26),
     Mutation(plant=readers_send_away_by_metadata_that_are_behind, kind=_C, seed=801519),
     Mutation(plant=sessions_keep_their_first_offsets, kind=_C, seed=3),
