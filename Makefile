@@ -35,7 +35,8 @@ ON_BOTH_CORES := tests/unit/formats/kafka/test_segment_scan.py tests/unit/format
 	tests/property/test_cut_transactions_model.py
 # On a shared CI machine a broker may stand still for longer than any deadline: there a test with servers that fails is run
 # once more, and the summary lists it as RERUN. Such a line is a bug report. Nothing is run twice at a developer's desk.
-RERUNS := $(if $(CI),--reruns 1 -rR)
+# The summary lists what took longest as well.
+IN_CI := $(if $(CI),--reruns 1 -rR --durations 40)
 
 .PHONY: help
 help: ## This list
@@ -56,8 +57,8 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 test: .venv/.synced-all $(BARE)/.synced ## All tests, the fast ones first; those with servers file by file, three at a time
 	$(BARE)/$(FAST_TESTS) $(ARGS)
 	@$(MAKE) test-native test-programs
-	$(BIN)/pytest $(SECOND_HALF) $(THREE_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
-	$(BIN)/pytest $(SECOND_HALF) -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
+	$(BIN)/pytest $(SECOND_HALF) $(THREE_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(IN_CI) $(ARGS)
+	$(BIN)/pytest $(SECOND_HALF) -m "alone and $(IN_EVERY_RUN)" $(IN_CI) $(ARGS)
 
 .PHONY: test-fast
 test-fast: .venv/.synced ## Tests that need no servers and little time, in about a minute

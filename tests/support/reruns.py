@@ -1,4 +1,4 @@
-"""A pytest plugin for tests that are run again (CI only, see RERUNS in the Makefile): they find no broker on which the first
+"""A pytest plugin for tests that are run again (CI only, see IN_CI in the Makefile): they find no broker on which the first
 run has left its topics, they have the same time as the first run, and what the first failure said is shown.
 
 pytest-rerunfailures keeps fixtures of the session as they are; it names such a test and keeps its report, and shows only
