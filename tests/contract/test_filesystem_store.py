@@ -1,4 +1,4 @@
-"""The filesystem store keeps the contract, and leaves no temporary file behind whatever happens."""
+"""The filesystem store keeps the contract, and leaves no temporary file behind whatever happens (S-071, S-193, S-194)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The S3 store keeps the contract on a real server; what an upload begins it ends; faults on the way are borne or told."""
+"""The S3 store keeps the contract on a real server; what an upload begins it ends; faults on the way are borne or told.
+
+Shown here: S-071 S-193 S-194 S-290.
+"""
 
 from __future__ import annotations
 
@@ -151,6 +154,7 @@ class TestUploads:
         assert await store.fetch_object(KEY) == b"first"
 
     async def test_a_file_that_became_shorter_aborts_the_upload(self, store: S3Store, tmp_path: Path) -> None:
+        """S-292."""
         path = tmp_path / "00000000000000000000.log"
         path.write_bytes(bytes(3 * PART_BYTES))
         with path.open("rb") as file:
@@ -197,7 +201,7 @@ class TestSweep:
     async def test_only_stale_uploads_of_our_layout_under_our_prefix_are_aborted(
         self, settings: S3Settings, blocking: Blocking
     ) -> None:
-        """A bucket may be shared, and an upload of another sidecar may be under way."""
+        """A bucket may be shared, and an upload of another sidecar may be under way (S-292)."""
         settings = replace(settings, key_prefix="tiered/")
         foreign = ["backups/dump.tar", "tiered/dump.tar", KEY.removeprefix("tiered/")]
         for key in (KEY, *foreign):

@@ -1,4 +1,4 @@
-"""A topic that was tiered goes back to its broker's disk, and the broker has all of it without the sidecar (issue 21).
+"""A topic that was tiered goes back to its broker's disk, and the broker has all of it without the sidecar (issue 21; U45).
 
 Objects are compressed and encrypted; the log has transactions of both outcomes, two leader epochs, and a beginning that users
 have deleted.

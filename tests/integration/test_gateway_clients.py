@@ -130,6 +130,7 @@ def log_dirs(world: TieredWorld, *, user: str = "alice", through: bool = True) -
 
 
 def test_kafka_log_dirs_shows_remote_sizes_to_those_who_may_describe_the_cluster(world: TieredWorld) -> None:
+    """U39."""
     directly, through = log_dirs(world, through=False), log_dirs(world)
     remote = through.pop(REMOTE_LOG_DIR)
     assert directly

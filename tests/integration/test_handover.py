@@ -1,4 +1,4 @@
-"""A real broker with native tiering does what was foretold, and takes a topic over and gives it back (issue 21).
+"""A real broker with native tiering does what was foretold, and takes a topic over and gives it back (issue 21; U40).
 
 One broker lives through all of it: the sidecar beside it, native tiering that sees nothing, native tiering that sees, and
 back.  Kafka's own LocalTieredStorage stands for the plugin, as in ``test_native_reads.py``.

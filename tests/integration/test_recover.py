@@ -1,4 +1,4 @@
-"""The metadata topic and the state topic are deleted, and made anew from the bucket; then every record reads back."""
+"""The metadata topic and the state topic are deleted, and made anew from the bucket; then every record reads back (U35)."""
 
 from __future__ import annotations
 

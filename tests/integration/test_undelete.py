@@ -1,4 +1,4 @@
-"""What comes back of the trash on a real broker, and what never does: users' deletes that are carried out (issue 16)."""
+"""What comes back of the trash on a real broker, and what never does: users' deletes that are carried out (issue 16; U31)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which snapshots of a cluster stay in the store (issue 21)."""
+"""Which snapshots of a cluster stay in the store (issue 21; U37)."""
 
 from __future__ import annotations
 

@@ -146,6 +146,7 @@ def test_pinned_segments(copied: int, policy: TopicPolicy, expected: list[int]) 
 
 
 def test_lag_counts_what_may_not_be_copied_yet_as_well() -> None:
+    """S-041, S-225."""
     given = view([0, 100, 200, 300], copied=99, lso=0, modified_ms=7)
     plan, lag = decide_copy(given), copy_lag(pending_segments(given.segments, 99))
     assert plan.segments == ()

@@ -1,4 +1,4 @@
-"""Which budget a reader has: Kafka's order of precedence (ClientQuotaManager)."""
+"""Which budget a reader has: Kafka's order of precedence (ClientQuotaManager; U38)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neighbouring ranges become one request; no more requests run than may (U3, U4)."""
+"""Neighbouring ranges become one request; no more requests run than may (U3, U4, U42)."""
 
 from __future__ import annotations
 

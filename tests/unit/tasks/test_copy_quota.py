@@ -16,6 +16,7 @@ from tiersidecar.tasks.copy_admission import LIVE, CopyQuota, CopySlots
 
 
 async def test_a_segment_is_charged_whole_and_the_next_ones_wait_in_their_order() -> None:
+    """T-27, T-28."""
     clock, admitted = ManualClock(), list[str]()
     telemetry = RecordedTelemetry()
     quota = CopyQuota(quota=RateQuota(bytes_per_s=100), clock=clock, telemetry=telemetry)
@@ -52,6 +53,7 @@ async def test_a_higher_rate_is_noticed_within_a_second() -> None:
 
 
 async def test_one_who_stops_waiting_holds_up_nobody() -> None:
+    """T-29."""
     clock = ManualClock()
     quota = CopyQuota(quota=RateQuota(bytes_per_s=100), clock=clock)
     await quota.admit(500)

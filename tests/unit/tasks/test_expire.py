@@ -211,7 +211,7 @@ def test_a_switch_or_a_doubt_stops_a_round_between_two_segments() -> None:
 
 
 def test_the_delete_lag_falls_with_each_segment() -> None:
-    """T-34."""
+    """T-34, S-226."""
     gauges = Gauges()
     run(sidecar(world_of(*TWO_OLD), telemetry=gauges).round())
     assert gauges.values["kafka_remote_delete_lag_bytes"][-3:] == [2048, 1024, 0]

@@ -68,6 +68,7 @@ async def test_what_is_told_as_an_outage_is_not_told_by_each_lane(
 
 
 async def test_a_retriable_error_backs_off_twice_as_long_each_time(clock: ManualClock) -> None:
+    """S-195."""
     work = Work(AWAY, AWAY, AWAY, AWAY, AWAY)
     async with make_lanes(clock) as lanes:
         waited = []
@@ -135,7 +136,7 @@ async def test_one_run_at_a_time(clock: ManualClock) -> None:
 
 
 async def test_stop_cancels_at_the_next_await_and_a_new_epoch_starts_afresh(clock: ManualClock) -> None:
-    """S-175, S-176."""
+    """S-175, S-176, U28."""
     cancelled = asyncio.Event()
 
     async def work() -> None:

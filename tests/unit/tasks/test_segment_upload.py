@@ -102,7 +102,7 @@ async def test_a_second_run_copies_nothing(shell: TierShell) -> None:
 
 
 async def test_nothing_at_or_above_the_lso(tmp_path: Path, blocking: ThreadBlocking) -> None:
-    """S-022, T-18: an open transaction holds the segment back that it begins in."""
+    """S-022, T-18: an open transaction holds the segment back that it begins in (S-158)."""
     shell = await opened(tmp_path, blocking, partitions=["transactions-0"])
     topic_id_partition = shell.topic_id_partition("transactions-0")
     shell.broker.last_stable_offsets[topic_id_partition] = 211
@@ -157,7 +157,7 @@ async def test_a_flipped_bit_never_becomes_an_object(shell: TierShell) -> None:
 
 
 async def test_custom_metadata_over_the_limit_deletes_what_was_copied(tmp_path: Path, blocking: ThreadBlocking) -> None:
-    """T-21, S-040, S-296: the deletion bears the custom metadata, nothing is finished, the partition is halted."""
+    """T-21, S-040, S-296: the deletion bears the custom metadata, nothing is finished, the partition is halted (S-118)."""
     layout = LayoutSettings(
         custom_metadata_fields=frozenset({CustomMetadataField.OBJECT_KEY}), custom_metadata_max_bytes=10
     )
@@ -170,7 +170,7 @@ async def test_custom_metadata_over_the_limit_deletes_what_was_copied(tmp_path: 
 
 
 async def test_while_the_store_is_away_no_copy_is_begun(shell: TierShell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S-233: hours of outage must not swell the metadata topic by an event per retry."""
+    """S-233: hours of outage must not swell the metadata topic by an event per retry (S-195)."""
     tiered = shell.tiered(shell.topic_id_partition("plain-0"))
     await shell.gate.wait_open()
 
@@ -294,8 +294,8 @@ async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> Non
 
 
 async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_copied_again(shell: TierShell) -> None:
-    """S-181: read back, STARTED shows all that came before it; seen on real brokers, where the other's FINISHED waited in its
-    producer for the metadata topic's next leader."""
+    """S-043, S-181: read back, STARTED shows all that came before it; seen on real brokers, where the other's FINISHED waited
+    in its producer for the metadata topic's next leader."""
     topic_id_partition = shell.topic_id_partition("plain-0")
     first = shell.table.local.partitions[topic_id_partition].segments[0]
 

@@ -242,6 +242,7 @@ async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> 
     ],
 )
 async def test_who_tells_the_copy_lag(tiered: TieredPartition, is_ready: bool, is_told: bool) -> None:
+    """S-041, S-225."""
     stage = Stage(tiered=tiered)
     await stage.look(is_ready=is_ready)
     assert (TOPIC_ID_PARTITION in stage.lag.known) is is_told

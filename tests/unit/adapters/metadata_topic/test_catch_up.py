@@ -103,6 +103,7 @@ async def test_what_is_written_later_is_not_waited_for() -> None:
 
 
 async def test_events_that_do_not_come_in_time_leave_it_not_ready() -> None:
+    """S-239."""
     behind = Behind(consume_wait_ms=1)
     behind.grow()
     with pytest.raises(MetadataNotReadyError):
@@ -110,6 +111,7 @@ async def test_events_that_do_not_come_in_time_leave_it_not_ready() -> None:
 
 
 async def test_a_partition_that_was_never_assigned_is_not_ready() -> None:
+    """S-239."""
     with pytest.raises(MetadataNotReadyError):
         await Behind().log.catch_up(owner(7))
 

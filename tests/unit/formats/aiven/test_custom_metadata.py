@@ -35,6 +35,7 @@ def test_the_bytes_are_the_plugins(vector: dict[str, Any]) -> None:
 
 
 def test_no_custom_metadata_is_no_field() -> None:
+    """S-297."""
     assert read_custom_metadata(None) == CustomMetadata()
 
 
@@ -101,7 +102,7 @@ FINISHED = State.COPY_SEGMENT_FINISHED
     ],
 )
 def test_what_a_segment_takes_in_the_store(state: State, custom_metadata: str, expected: int) -> None:
-    """S-229."""
+    """S-229, S-294."""
     segment = replace(remote_segment(0, 99, size_bytes=1000), state=state)
     one = replace(segment, custom_metadata=bytes.fromhex(custom_metadata))
     assert stored_bytes([one, one]) == 2 * expected

@@ -31,6 +31,7 @@ PARTITIONS = [
 
 @pytest.mark.parametrize("directory", PARTITIONS)
 def test_leader_epochs_are_written_as_the_broker_writes_them(directory: Path) -> None:
+    """T-20."""
     data = (directory / "leader-epoch-checkpoint").read_bytes()
     assert write_leader_epochs(read_leader_epochs(data)) == data
 

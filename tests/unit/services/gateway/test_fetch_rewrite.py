@@ -200,7 +200,7 @@ async def test_past_the_log_end_and_of_untiered_topics_it_stays_out_of_range() -
 
 
 async def test_while_metadata_are_not_ready_clients_are_told_to_try_again_and_held() -> None:
-    """U7: never OFFSET_OUT_OF_RANGE for what may be remote."""
+    """U7: never OFFSET_OUT_OF_RANGE for what may be remote (S-239)."""
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
         world.tiered.is_ready = False
