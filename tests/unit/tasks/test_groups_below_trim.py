@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -160,6 +161,24 @@ async def test_many_groups_are_asked_for_in_turn_and_the_most_told_by_name(monke
     told = world.told
     assert len(told) == MOST_TOLD + 1
     assert (told["group-00"], told[OTHERS]) == (100, sum(100 - number for number in range(20, 30)))
+
+
+async def test_a_partition_that_another_broker_leads_hides_none_behind_it() -> None:
+    world = World()
+    first, _ = world.topic_id_partitions
+    world.table.assignment[first] = replace(world.table.assignment[first], role=PartitionRole.FOLLOWER)
+    world.commit("billing", 40, 60)
+    await world.looks()
+    assert world.told == {"billing": LOCAL_START - 60}, "of the partition that is led here"
+
+
+async def test_of_groups_that_are_as_far_below_the_first_by_name_are_told_by_name() -> None:
+    world = World()
+    names = [f"group-{number:02}" for number in range(MOST_TOLD + 2)]
+    for name in reversed(names):
+        world.commit(name, 40, 150)
+    await world.looks()
+    assert set(world.told) == {*names[:MOST_TOLD], OTHERS}
 
 
 async def test_a_fault_of_one_look_ends_neither_the_watch_nor_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -86,10 +87,26 @@ async def test_another_clusters_claim_is_respected(stage: Stage) -> None:
         await stage.owners("ours").claim(TOPIC_ID_PARTITION)
 
 
-async def test_of_two_at_once_one_gets_it(stage: Stage) -> None:
+async def test_of_two_at_once_one_gets_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have found nothing there before either writes."""
+    put_object, have_looked = stage.store.put_object, asyncio.Barrier(2)
+
+    async def put_once_both_have_looked(*args: Any, **named: Any) -> None:
+        await have_looked.wait()
+        await put_object(*args, **named)
+
+    monkeypatch.setattr(stage.store, "put_object", put_once_both_have_looked)
     claims = [stage.owners(name).claim(TOPIC_ID_PARTITION) for name in ("ours", "theirs")]
     results = await asyncio.gather(*claims, return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["NoneType", "NotOwnedError"]
+    winner = next(name for name, result in zip(("ours", "theirs"), results, strict=True) if result is None)
+    assert read_owning_cluster(await stage.store.fetch_object(KEY)) == winner
+
+
+async def test_the_object_says_who_made_it(stage: Stage) -> None:
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
+    made = read_topic_owner(await stage.store.fetch_object(KEY))
+    assert (made.topic, made.broker_id, made.incarnation) == (TOPIC_ID_PARTITION.topic, 1, "x")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"cluster_id": 7}'])

@@ -16,7 +16,7 @@ from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
-from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP
+from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP, TRIM_REFUSALS
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.trim_gate import GROUPS_SHOWN, MAX_AGE_S, OTHERS
 
@@ -139,3 +139,38 @@ async def test_the_metric_has_a_bounded_number_of_groups(shell: TierShell) -> No
     await pass_time(shell)
     await shell.trim.run(tiered)
     assert telemetry.by_label(TRIM_HELD_BY_GROUP, "group") == {}
+
+
+async def test_what_a_group_holds_in_several_partitions_is_shown_as_one_sum(shell: TierShell) -> None:
+    await copied(shell, ALL)
+    telemetry, held = shell.telemetry, 0
+    assert isinstance(telemetry, RecordedTelemetry)
+    two = [one for one in shell.table.assignment if one.topic == "plain"][:2]
+    shell.broker.groups.consumers = {"billing": {(one.topic, one.partition): 0 for one in two}}
+    for topic_id_partition in two:
+        await shell.copy.run(shell.tiered(topic_id_partition))
+        await shell.trim.run(shell.tiered(topic_id_partition))
+        assert hold_of(shell, topic_id_partition).held_bytes > 0
+        held += hold_of(shell, topic_id_partition).held_bytes
+    assert telemetry.by_label(TRIM_HELD_BY_GROUP, "group") == {"billing": held}
+
+
+@pytest.mark.parametrize(
+    ("error", "refusals"),
+    [
+        pytest.param("GROUP_AUTHORIZATION_FAILED", 1, id="a group that cannot be asked for is a refusal, by its error"),
+        pytest.param(None, None, id="one that is behind is none: it only has to read on"),
+    ],
+)
+async def test_who_holds_a_trim_and_why(shell: TierShell, error: str | None, refusals: int | None) -> None:
+    tiered = await copied(shell)
+    topic_id_partition = tiered.view.topic_id_partition
+    telemetry = shell.telemetry
+    assert isinstance(telemetry, RecordedTelemetry)
+    shell.broker.groups.consumers["billing"] = {(topic_id_partition.topic, topic_id_partition.partition): 0}
+    if error is not None:
+        shell.broker.groups.errors["billing"] = error
+    await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+    assert (error or "billing") in hold_of(shell, topic_id_partition).reason
+    assert telemetry.value(TRIM_REFUSALS, topic=topic_id_partition.topic, reason="groups") == refusals
