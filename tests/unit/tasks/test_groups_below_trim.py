@@ -166,7 +166,8 @@ async def test_many_groups_are_asked_for_in_turn_and_the_most_told_by_name(monke
 async def test_a_partition_that_another_broker_leads_hides_none_behind_it() -> None:
     world = World()
     first, _ = world.topic_id_partitions
-    world.table.assignment[first] = replace(world.table.assignment[first], role=PartitionRole.FOLLOWER)
+    assignment = world.table.assignment
+    world.table.assignment = {**assignment, first: replace(assignment[first], role=PartitionRole.FOLLOWER)}
     world.commit("billing", 40, 60)
     await world.looks()
     assert world.told == {"billing": LOCAL_START - 60}, "of the partition that is led here"
