@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, active_base, produce, started, wait_until_trimmed
 from tests.support.daemon import Daemon, wait_for
+from tests.support.kafka_admin import wait_until
+from tests.support.kafka_broker import java_command
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
@@ -89,6 +93,44 @@ async def share_start(cluster: KafkaCluster, group: str, topic: str) -> int:
         answer = (await broker.groups.share_start_offsets([group], [(topic, 0)]))[group]
         assert answer.error is None
         return answer.offsets[topic, 0]
+
+
+@contextmanager
+def idle_share_consumer(cluster: KafkaCluster, group: str, topic: str) -> Iterator[None]:
+    """A member that is given the topic's partitions and gets no record: a share group begins at the end by default."""
+    command = [
+        *java_command(cluster.version, level="WARN", target="err"),
+        *("org.apache.kafka.tools.consumer.ConsoleShareConsumer", "--bootstrap-server", cluster.bootstrap_servers),
+        *("--topic", topic, "--group", group),
+    ]
+    with subprocess.Popen(command, cwd=cluster.directory, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+async def has_begun(cluster: KafkaCluster, group: str, topic: str) -> bool:
+    async with open_broker(cluster.bootstrap_servers) as broker:
+        answer = (await broker.groups.share_start_offsets([group], [(topic, 0)]))[group]
+    return answer == GroupAnswer(offsets={}, begun=frozenset({(topic, 0)}))
+
+
+def test_a_trim_waits_for_a_share_group_that_has_acknowledged_nothing(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """What its members have been given is nowhere told: below the broker's log start it would be archived unread."""
+    topic, bystander = "held-unread", "held-by-nobody"
+    for name in (topic, bystander):
+        kafka.create_topic(name, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    produce(kafka, topic, total_bytes=200_000)
+    with idle_share_consumer(kafka, "beginner", topic):
+        wait_until(lambda: asyncio.run(has_begun(kafka, "beginner", topic)), "the group has begun")
+        with started(tmp_path, kafka, topic, rule={"local.retention.bytes": 1}) as daemon:
+            daemon.wait_until_ready()
+            wait_for(
+                lambda: held_reason(daemon) == "share group beginner has begun and acknowledged nothing", "", daemon
+            )
+            assert local_start(kafka, topic) == 0
+    assert not asyncio.run(has_begun(kafka, "beginner", bystander)), "of what it does not read"
 
 
 def test_a_trim_waits_for_a_named_group_and_for_share_groups(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ _NAMED_IN_A_REASON = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRead:
-    """What is known of one group: the next offset it will read, by (topic, partition); ``problem`` is why that is not known."""
+    """What is known of one group: the next offset it will read, by (topic, partition); ``problem`` is why that is not known.
+    ``begun`` are the partitions that a share group has been given and has acknowledged nothing of."""
 
     group: str
     offsets: Mapping[tuple[str, int], Offset]
     problem: str = ""
+    begun: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ def holders_of(holds: TrimHolds, topic: str, partition: int, view: GroupsView) -
 
     A group that is named counts whatever it has done.  One that only the pattern matches counts once it has committed an offset
     of any partition of the topic: from then on a partition without one is a partition that it has not begun.  A share group
-    counts where it has a start offset.
+    counts where it has been given the partition: until it has acknowledged a record of it, nobody knows which its members have.
     """
     found: list[Holder] = []
     for read in view.consumers:
@@ -86,7 +88,7 @@ def holders_of(holds: TrimHolds, topic: str, partition: int, view: GroupsView) -
         found += [
             _holder("share group", read, topic, partition)
             for read in view.shares
-            if read.problem or (topic, partition) in read.offsets
+            if read.problem or (topic, partition) in read.offsets or (topic, partition) in read.begun
         ]
     return tuple(found)
 
@@ -105,6 +107,8 @@ def _holder(kind: str, read: GroupRead, topic: str, partition: int) -> Holder:
     offset = None if read.problem else read.offsets.get((topic, partition))
     if read.problem:
         reason = f"what {kind} {read.group} has read is not known: {read.problem}"
+    elif (topic, partition) in read.begun:
+        reason = f"{kind} {read.group} has begun and acknowledged nothing"
     elif offset is None:
         reason = f"{kind} {read.group} has no committed offset"
     else:

@@ -188,10 +188,12 @@ class GroupType(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
     """One group's offsets by topic and partition, each the next to be read; or Kafka's name of what kept it from being told.
-    Partitions without an offset are left out."""
+    Partitions without an offset are left out.  ``begun`` are those that a share group's members have been given and of which
+    nothing is acknowledged: its start offset is told from the first acknowledgement on."""
 
     offsets: Mapping[tuple[str, int], Offset]
     error: str | None = None
+    begun: frozenset[tuple[str, int]] = frozenset()
 
 
 class ReadGroups(Protocol):

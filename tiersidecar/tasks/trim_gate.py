@@ -225,7 +225,7 @@ class GroupReads:
         except RetriableError as error:
             answers = {group: GroupAnswer(offsets={}, error=str(error)) for group in names}
         return [
-            GroupRead(group=group, offsets=answer.offsets, problem=answer.error or "")
+            GroupRead(group=group, offsets=answer.offsets, problem=answer.error or "", begun=answer.begun)
             for group, answer in answers.items()
         ]
 

@@ -38,6 +38,13 @@ def read(group: str, offset: int | None = None, *, elsewhere: int | None = None,
     return GroupRead(group=group, offsets=offsets, problem=problem)
 
 
+def begun(group: str) -> GroupRead:
+    """A share group that has been given our partition, and has acknowledged nothing."""
+    return GroupRead(
+        group=group, offsets={}, begun=frozenset({(TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition)})
+    )
+
+
 def consumers(*reads: GroupRead, problem: str = "") -> GroupsView:
     return GroupsView(consumers=reads, consumers_problem=problem)
 
@@ -179,6 +186,13 @@ def shares(*reads: GroupRead, problem: str = "") -> GroupsView:
             300,
             "",
             id="a share group without a start offset here has no say",
+        ),
+        pytest.param(
+            TrimHolds(),
+            shares(begun("queue")),
+            0,
+            "share group queue has begun and acknowledged nothing",
+            id="a share group whose members may have records that none has acknowledged holds everything",
         ),
         pytest.param(
             TrimHolds(),

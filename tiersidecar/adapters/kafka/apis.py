@@ -384,15 +384,11 @@ def offset_commit(
     return request
 
 
-def describe_share_group_offsets(
-    version: int, groups: Sequence[str], partitions: Mapping[str, Sequence[int]]
-) -> RequestPayload:
+def describe_share_group_offsets(version: int, groups: Sequence[str]) -> RequestPayload:
+    """Of all partitions that each group has been given.  A partition that is asked for by name is answered with -1 whether
+    the group reads it or not."""
     schema = _schema(DESCRIBE_SHARE_GROUP_OFFSETS, version)
-    topics = tuple(
-        schema.DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=tuple(indexes))
-        for topic, indexes in partitions.items()
-    )
-    wanted = tuple(schema.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=topics) for group in groups)
+    wanted = tuple(schema.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None) for group in groups)
     request: RequestPayload = schema.DescribeShareGroupOffsetsRequest(groups=wanted)
     return request
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -116,24 +117,14 @@ class KafkaGroups:
 
     async def share_start_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
         """As the port says."""
-        wanted = _by_topic(partitions)
+        wanted = frozenset(partitions)
 
         async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
             response = await connection.ask(
                 apis.DESCRIBE_SHARE_GROUP_OFFSETS,
-                lambda version: apis.describe_share_group_offsets(version, chunk, wanted),
+                lambda version: apis.describe_share_group_offsets(version, chunk),
             )
-            return {
-                group.group_id: _answer(
-                    group.error_code,
-                    (
-                        (topic.topic_name, row.partition_index, row.start_offset, row.error_code)
-                        for topic in group.topics
-                        for row in topic.partitions
-                    ),
-                )
-                for group in response.groups
-            }
+            return {group.group_id: _share_answer(group, wanted) for group in response.groups}
 
         return await self._ask_coordinators(apis.DESCRIBE_SHARE_GROUP_OFFSETS, groups, ask)
 
@@ -258,6 +249,20 @@ def _answer(error_code: ErrorCode, rows: Iterable[tuple[str, int, int, ErrorCode
         if offset >= 0:
             offsets[topic, partition] = Offset(offset)
     return GroupAnswer(offsets=offsets)
+
+
+def _share_answer(group: Any, wanted: Collection[tuple[str, int]]) -> GroupAnswer:
+    """Only partitions that the group has been given are in the broker's answer, -1 where none of it is acknowledged."""
+    rows = {
+        (topic.topic_name, row.partition_index): row
+        for topic in group.topics
+        for row in topic.partitions
+        if (topic.topic_name, row.partition_index) in wanted
+    }
+    answer = _answer(group.error_code, ((*key, row.start_offset, row.error_code) for key, row in rows.items()))
+    if answer.error:
+        return answer
+    return replace(answer, begun=frozenset(rows.keys() - answer.offsets.keys()))
 
 
 def _commits(group: Any) -> GroupCommits:

@@ -120,14 +120,17 @@ async def _groups(session: Session, topic: str, partitions: Sequence[PlannedPart
     committed = await groups.committed_offsets([name for name in listed if name not in shares], wanted)
     begun = await groups.share_start_offsets(shares, wanted)
     answers = {**committed, **begun}
-    reading = [name for name, answer in answers.items() if answer.offsets or answer.error]
+    reading = [name for name, answer in answers.items() if answer.offsets or answer.error or answer.begun]
+    log_starts = {one.partition: one.log_start_offset for one in partitions}
     members = await groups.members(reading)
     streams = await _is_streams(session, reading)
     return [
         ReadingGroup(
             name=name,
             kind=GroupKind.SHARE if name in begun else streams[name],
-            offsets={partition: offset for (_, partition), offset in answers[name].offsets.items()},
+            # A share group that has acknowledged nothing may have its first records from the log's start on.
+            offsets={partition: log_starts[partition] for _, partition in answers[name].begun}
+            | {partition: offset for (_, partition), offset in answers[name].offsets.items()},
             members=tuple(Member(client_id=client_id, host=host) for client_id, host in members.get(name, ())),
             error=answers[name].error or "",
         )

@@ -170,8 +170,9 @@ class TopLevelKeys(Section):
     is all of them. Needs Describe on the cluster."""
 
     trim_share_groups: ShareGroupHold = ShareGroupHold.HOLD
-    """`hold` trims nothing past a share group's start offset, for nothing but the broker's own log serves share groups; needs
-    Describe on the cluster. `ignore` does not look at them, and what they have not read is lost to them."""
+    """`hold` trims nothing past a share group's start offset, and nothing before its first acknowledgement, for nothing but
+    the broker's own log serves share groups; needs Describe on the cluster. `ignore` does not look at them, and what they have
+    not read is lost to them."""
 
     remote_log_manager_task_interval_ms: PositiveDurationMs = 30_000
     """Pause between two runs of the copy, expiration and follower tasks when no file event comes first."""

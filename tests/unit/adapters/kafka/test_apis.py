@@ -42,7 +42,7 @@ MAKERS: dict[str, tuple[Api[Any], Callable[[int], RequestPayload]]] = {
     "OffsetFetch": (apis.OFFSET_FETCH, lambda version: apis.offset_fetch(version, ["g"], {"t": [0, 1]})),
     "DescribeShareGroupOffsets": (
         apis.DESCRIBE_SHARE_GROUP_OFFSETS,
-        lambda version: apis.describe_share_group_offsets(version, ["g"], {"t": [0, 1]}),
+        lambda version: apis.describe_share_group_offsets(version, ["g"]),
     ),
     "DescribeCluster": (apis.DESCRIBE_CLUSTER, apis.describe_cluster),
     "CreateTopics": (

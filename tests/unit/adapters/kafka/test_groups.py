@@ -38,6 +38,7 @@ class Coordinator:
     commit_error: ErrorCode = ErrorCode.none
     heard: list[int] = field(default_factory=list)
     committed: list[object] = field(default_factory=list)
+    share_starts: dict[tuple[str, int], int | ErrorCode] = field(default_factory=dict)
 
     async def script(self, talk: Conversation) -> None:
         address = "{}:{}".format(*talk.writer.get_extra_info("sockname")[:2])
@@ -71,6 +72,8 @@ class Coordinator:
                         throttle_time=NO_WAIT,
                         groups=tuple(self._group(made, group.group_id) for group in request.groups),
                     )
+                case 90:
+                    answer = self._share_starts(made, request)
                 case 8:
                     self.committed.append(request)
                     answer = self._committed(made, request)
@@ -93,6 +96,33 @@ class Coordinator:
                 case _:
                     return
             talk.answer(header, answer)
+
+    def _share_starts(self, made: Any, request: Any) -> Any:
+        """As Kafka 4.3 answers who asks for all: the partitions that the group has been given, and no others."""
+        topics = tuple(
+            made.DescribeShareGroupOffsetsResponseTopic(
+                topic_name=topic,
+                topic_id=None,
+                partitions=(
+                    made.DescribeShareGroupOffsetsResponsePartition(
+                        partition_index=partition,
+                        start_offset=-1 if isinstance(start, ErrorCode) else start,
+                        leader_epoch=0,
+                        error_code=start if isinstance(start, ErrorCode) else ErrorCode.none,
+                        error_message=None,
+                    ),
+                ),
+            )
+            for (topic, partition), start in self.share_starts.items()
+        )
+        assert all(group.topics is None for group in request.groups)
+        groups = tuple(
+            made.DescribeShareGroupOffsetsResponseGroup(
+                group_id=group.group_id, topics=topics, error_code=self.group_error, error_message=None
+            )
+            for group in request.groups
+        )
+        return made.DescribeShareGroupOffsetsResponse(throttle_time=NO_WAIT, groups=groups)
 
     def _committed(self, made: Any, request: Any) -> Any:
         topics = tuple(
@@ -128,6 +158,42 @@ async def test_all_groups_by_type() -> None:
         shares = await broker.groups.list_share_groups()
     assert found == dict.fromkeys("abd", GroupType.CONSUMER) | {"c": GroupType.SHARE}
     assert shares == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "answer"),
+    [
+        pytest.param(
+            Coordinator(share_starts={("t", 0): 7, ("t", 1): 9}),
+            GroupAnswer(offsets={("t", 0): Offset(7)}),
+            id="a start offset is told from the first acknowledgement on; what was not asked for is left out",
+        ),
+        pytest.param(
+            Coordinator(share_starts={("t", 0): -1}),
+            GroupAnswer(offsets={}, begun=frozenset({("t", 0)})),
+            id="what the group has been given without a start offset it has begun",
+        ),
+        pytest.param(Coordinator(), GroupAnswer(offsets={}), id="what it has not been given it does not read"),
+        pytest.param(
+            Coordinator(share_starts={("t", 0): ErrorCode.not_coordinator}),
+            GroupAnswer(offsets={}, error="t-0: NOT_COORDINATOR"),
+            id="a partition that cannot be told makes the group unknown",
+        ),
+        pytest.param(
+            Coordinator(share_starts={("gone", 0): ErrorCode.unknown_topic_or_partition, ("t", 0): 7}),
+            GroupAnswer(offsets={("t", 0): Offset(7)}),
+            id="one that was not asked for does not",
+        ),
+        pytest.param(
+            Coordinator(share_starts={("t", 0): -1}, group_error=ErrorCode.group_authorization_failed),
+            GroupAnswer(offsets={}, error="GROUP_AUTHORIZATION_FAILED"),
+            id="a group that may not be described is unknown",
+        ),
+    ],
+)
+async def test_where_a_share_group_begins(cluster: Coordinator, answer: GroupAnswer) -> None:
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        assert await broker.groups.share_start_offsets(["queue"], [("t", 0)]) == {"queue": answer}
 
 
 async def test_where_no_group_has_ever_been_nobody_is_asked() -> None:
