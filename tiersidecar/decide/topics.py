@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
@@ -49,6 +50,7 @@ def decide_assignment(
     A directory of an earlier incarnation of the topic has another id, so its TopicIdPartition is not in ``local``.
     """
     present = frozenset(local)
+    of_topic = cache(policy_for)  # each answer is made anew, and a topic may have thousands of partitions
     chosen: dict[TopicIdPartition, TieredPartition] = {}
     for view in leader_views:
         topic_id_partition = view.topic_id_partition
@@ -58,7 +60,7 @@ def decide_assignment(
             or topic_id_partition not in present
         ):
             continue
-        policy = policy_for(topic_id_partition.topic)
+        policy = of_topic(topic_id_partition.topic)
         if policy is not None:
             role = PartitionRole.LEADER if view.leader_id == broker_id else PartitionRole.FOLLOWER
             chosen[topic_id_partition] = TieredPartition(view=view, role=role, policy=policy)

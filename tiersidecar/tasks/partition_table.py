@@ -51,6 +51,8 @@ class PinTable:
 
     def of(self, topic_id_partition: TopicIdPartition) -> tuple[Pin, ...]:
         """The pins of a partition."""
+        if not self._pins:  # mostly so, and asked of thousands at every look
+            return ()
         return self._pins.get(PinnedPartition.of(topic_id_partition), ())
 
     def epochs_of(self, topic_id_partition: TopicIdPartition) -> tuple[EpochEntry, ...]:
