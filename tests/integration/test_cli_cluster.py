@@ -20,7 +20,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, produce
-from tests.support.command_line import answer_of, run_command
+from tests.support.command_line import answer_of, program_environment, run_command
 from tests.support.daemon import get
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
@@ -274,6 +274,29 @@ def test_events_are_the_history_of_the_segments(cluster: KafkaCluster, sidecars:
     assert events("--last", "3") == events("--last", "0")[-3:]
     shown = run_command(config_of(sidecars), "events", KEPT, "--last", "1").stdout
     assert f"{KEPT}/0  COPY_SEGMENT_FINISHED" in shown
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["events", "--last", "0"], ["ls", f"{KEPT}/0"], ["topics"], ["cat", f"{KEPT}/0"], ["explain", f"{KEPT}/0"]],
+    ids=" ".join,
+)
+def test_a_command_whose_output_nobody_reads_ends_quietly(sidecars: Sidecars, command: list[str]) -> None:
+    """As ``events | head`` does: it is neither the broker that is away, nor a fault of ours."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end) as nobody:
+        program = [sys.executable, "-m", "tiersidecar", *command, "--config", str(config_of(sidecars))]
+        done = subprocess.run(
+            program,
+            env=program_environment(),
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_records_of_both_tiers_are_printed(

@@ -84,7 +84,7 @@ class GcsStore:
 
     async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         answer = await self._fetch(key, {}, max_bytes=max_bytes)
-        expected = crc32c_in(",".join(answer.headers.getall("x-goog-hash", ())))
+        expected = _crc32c_of(key, answer)
         if expected is not None and await self._blocking.run(crc32c, answer.body) != expected:
             raise StoreError(verb="fetch", key=key, reason="what came has another CRC32C than the service keeps")
         return answer.body
@@ -141,6 +141,15 @@ class GcsStore:
         require_valid_key("delete", key)
         with suppress(ObjectNotFoundError):
             await self._requests.ask("delete", key, "DELETE", self._urls.object(key))
+
+
+def _crc32c_of(key: str, answer: GcsAnswer) -> int | None:
+    try:
+        return crc32c_in(",".join(answer.headers.getall("x-goog-hash", ())))
+    except ValueError as error:
+        raise StoreError(
+            verb="fetch", key=key, reason="its header x-goog-hash has a CRC32C that is no base64"
+        ) from error
 
 
 def _begins_at(answer: GcsAnswer, position: int) -> bool:

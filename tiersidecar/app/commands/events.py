@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
@@ -110,6 +111,11 @@ class EventLines:
 _POLL_MS = 500
 
 
+class _UnheardError(Exception):
+    """Nobody reads the output any more (``events | head``).  Where the consumer is open, a broken pipe would be taken for the
+    broker's."""
+
+
 def events(
     config_file: ConfigFile,
     target: Annotated[
@@ -127,10 +133,17 @@ def events(
     lines = EventLines()
 
     def say(recorded: Recorded) -> None:
-        typer.echo(json.dumps(lines.document(recorded), ensure_ascii=False) if as_json else lines.text(recorded))
+        line = json.dumps(lines.document(recorded), ensure_ascii=False) if as_json else lines.text(recorded)
+        try:
+            typer.echo(line)
+        except BrokenPipeError as error:
+            raise _UnheardError from error
 
     def act(config: Config) -> int:
-        asyncio.run(_read(config, lambda one: one.is_of(topic, partition), say, lines, last=last, follow=follow))
+        try:
+            asyncio.run(_read(config, lambda one: one.is_of(topic, partition), say, lines, last=last, follow=follow))
+        except _UnheardError as error:
+            raise BrokenPipeError(errno.EPIPE, "nobody reads the output") from error
         return DONE
 
     look(config_file, act)

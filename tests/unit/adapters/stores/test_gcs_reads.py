@@ -49,6 +49,15 @@ async def test_a_range_is_the_one_that_was_asked_for(start: int, headers: dict[s
                 await store.fetch_range("k", ByteRange(start, start + 10))
 
 
+@pytest.mark.parametrize("told", ["A", "AAAAA"])
+async def test_a_checksum_that_is_no_base64_is_an_error_of_the_store(told: str) -> None:
+    """As a proxy may leave it: a ValueError would halt the partition as a fault of ours, and not be tried again."""
+    headers = {"x-goog-hash": f"crc32c={told}"}
+    async with scripted_gcs_store(lambda _: web.Response(body=b"whole", headers=headers)) as (store, _):
+        with pytest.raises(StoreError, match="x-goog-hash"):
+            await store.fetch_object("k")
+
+
 async def test_the_checksum_is_found_in_the_second_of_two_headers() -> None:
     headers = CIMultiDict([("x-goog-hash", "md5=AAAA"), ("x-goog-hash", f"crc32c={encode_crc32c(1)}")])
     async with scripted_gcs_store(lambda _: web.Response(body=b"spoilt", headers=headers)) as (store, _):
