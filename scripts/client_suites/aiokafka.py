@@ -50,6 +50,7 @@ class AiokafkaSuite:
 
     brokers = 1
     at_once = 3
+    untrimmed: Collection[str] = ()
     title = f"aiokafka {VERSION}"
     # As its own container has them.
     properties: Mapping[str, str] = {"auto.create.topics.enable": "true", "num.partitions": "2"}

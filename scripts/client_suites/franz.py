@@ -27,6 +27,8 @@ class FranzSuite:
     brokers = 1
     properties: Mapping[str, str] = {}
     at_once = 3
+    # Share groups begin after some of the records were written, and trims wait only for groups that have begun.
+    untrimmed = frozenset({"TestShareGroupETL"})
 
     def __init__(self, directory: Path) -> None:
         self._go = require_program("go", debian="golang-go", rpm="golang")

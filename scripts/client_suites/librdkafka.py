@@ -50,6 +50,7 @@ class LibrdkafkaSuite:
 
     brokers = 3
     at_once = 4
+    untrimmed: Collection[str] = ()
     # Its scenario "default" (tests/scenarios/default.json).
     properties: Mapping[str, str] = {
         "auto.create.topics.enable": "true",

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from scripts.client_suites.stands import Stand, directly, through
 from scripts.client_suites.suite import Command, Piece, Suite
 
 RERUNS = 2
+StandOf = Callable[..., AbstractContextManager[Stand]]
 
 
 class OutOfTimeError(Exception):
@@ -71,11 +73,20 @@ class Rounds:
         return {name: ended[name] for name in names}
 
     def _run(self, side: str, names: Collection[str], attempt: int) -> None:
-        """Start a stand of its own for them."""
+        """Start a stand of its own for them, and another one for those whose topics are not trimmed."""
+        of_stands: list[tuple[StandOf, list[str]]] = [(directly, list(names))]
+        if side == "through":
+            trimmed = [name for name in names if name not in self.suite.untrimmed]
+            others = [name for name in names if name in self.suite.untrimmed]
+            of_stands = [(through, trimmed), (partial(through, trims=False), others)]
+        for stand_of, some in of_stands:
+            if some:
+                self._run_on(stand_of, side, some, attempt)
+
+    def _run_on(self, stand_of: StandOf, side: str, names: Collection[str], attempt: int) -> None:
         if time.monotonic() >= self.until_s:
             return
         home = _new_directory(self.directory, f"{side}-{attempt}")
-        stand_of = {"directly": directly, "through": through}[side]
         with stand_of(home, brokers=self.suite.brokers, properties=self.suite.properties) as stand:
             progress = _Progress(f"{self.suite.title}, {stand.name}", len(names))
             at_once = 1 if attempt else self.suite.at_once

@@ -60,11 +60,13 @@ def directly(directory: Path, *, brokers: int, properties: Mapping[str, str]) ->
 
 
 @contextmanager
-def through(directory: Path, *, brokers: int, properties: Mapping[str, str]) -> Iterator[Stand]:
-    """The same brokers, each with a sidecar and a gateway; every topic is tiered, and trimmed as soon as it can be."""
+def through(directory: Path, *, brokers: int, properties: Mapping[str, str], trims: bool = True) -> Iterator[Stand]:
+    """The same brokers, each with a sidecar and a gateway; every topic is tiered, and with ``trims`` trimmed as soon as it can
+    be."""
+    rule = {"pattern": ".*", **({"local.retention.bytes": 1} if trims else {})}
     with _cluster(directory, brokers, properties) as cluster:
         ports = {name: {broker.node_id: free_port() for broker in cluster.brokers} for name in (INTERNAL, SASL)}
-        sidecars = Sidecars(directory, cluster, topics=[{"pattern": ".*", "local.retention.bytes": 1}])
+        sidecars = Sidecars(directory, cluster, topics=[rule])
         for node_id, daemon in sidecars.by_node.items():
             daemon.roles = "tier,gateway"
             daemon.settings["gateway"] = {

@@ -52,6 +52,10 @@ class Suite(Protocol):
         """Properties of a broker that its tests count on."""
 
     @property
+    def untrimmed(self) -> Collection[str]:
+        """Tests whose topics are tiered and not trimmed: they read what only the broker's own log can serve."""
+
+    @property
     def at_once(self) -> int:
         """How many pieces may run beside each other."""
 

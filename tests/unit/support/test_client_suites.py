@@ -150,6 +150,7 @@ class Scripted:
     brokers = 1
     properties: Mapping[str, str] = {}
     at_once = 2
+    untrimmed: Collection[str] = ("reads as a share group",)
 
     def __init__(self, directory: Path, outcomes_by: Mapping[tuple[str, int], Outcomes]) -> None:
         self.ran = directory / "ran"
@@ -198,7 +199,10 @@ def no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def stand_of(name: str) -> object:
         @contextmanager
-        def stand(directory: Path, *, brokers: int, properties: Mapping[str, str]) -> Iterator[Stand]:
+        def stand(
+            directory: Path, *, brokers: int, properties: Mapping[str, str], trims: bool = True
+        ) -> Iterator[Stand]:
+            (directory / "trims").write_text(str(trims))
             yield Stand(name=name, bootstrap_servers="", sasl_bootstrap_servers="", remote=lambda: {"fills": 2.0})
 
         return stand
@@ -239,6 +243,19 @@ def test_what_differs_or_fails_is_run_again_alone_and_all_else_once(tmp_path: Pa
     again = [f"{side} 1 {name}" for side in ("directly", "through") for name in ("differs", "fails")]
     assert [line for line in suite.has_run() if " 1 " in line] == again
     assert len(suite.has_run()) == 2 * len(first) + len(again)
+
+
+@pytest.mark.usefixtures("no_servers")
+def test_what_only_the_broker_s_log_can_serve_is_read_where_nothing_is_trimmed(tmp_path: Path) -> None:
+    names: Outcomes = {"reads": "pass", "reads as a share group": "pass"}
+    suite = Scripted(tmp_path, {("directly", 0): names, ("through", 0): names})
+    found = run(suite, tmp_path / "results")
+    assert found.settled.through == names
+    trims = {
+        home.name.removesuffix("-1"): (home.parent / "trims").read_text()
+        for home in (tmp_path / "results").glob("through-*/*-1")
+    }
+    assert trims == {"reads": "True", "reads as a share group": "False"}
 
 
 @pytest.mark.usefixtures("no_servers")
