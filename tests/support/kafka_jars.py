@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.build_cache import MissingProgramError, build_once, cache_dir, require_program
-from tiersidecar.spark.jars import wrong_files
+from tests.support.maven_jars import copy_jars
 
 KAFKA_4 = "4.3.1"
 KAFKA_3 = "3.9.2"
@@ -74,15 +74,6 @@ def _sums(version: str) -> Path:
 
 
 def _copy_dependencies(version: str, directory: Path) -> None:
-    maven = require_program("mvn", debian="maven", rpm="maven")
-    command = [maven, "--batch-mode", "--no-transfer-progress", "--strict-checksums"]
-    command += ["--file", str(KAFKA_SCRIPTS / "pom.xml")]
-    command += ["-Plog4j2"] if int(version.split(".")[0]) >= 4 else []
-    command += [f"-Dkafka.version={version}", "dependency:copy-dependencies"]
-    command += ["-DincludeScope=runtime", f"-DoutputDirectory={directory}"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        errors = [line for line in done.stdout.splitlines() if "ERROR" in line] or done.stderr.splitlines()
-        raise RuntimeError(f"Maven could not fetch Kafka {version}:\n" + "\n".join(errors[:15]))
-    if wrong := wrong_files(directory, _sums(version)):
-        raise RuntimeError(f"Maven fetched other jars of Kafka {version} than we know:\n" + "\n".join(wrong[:15]))
+    log4j2 = ("-Plog4j2",) if int(version.split(".")[0]) >= 4 else ()
+    options = (*log4j2, f"-Dkafka.version={version}")
+    copy_jars(f"Kafka {version}", directory, pom=KAFKA_SCRIPTS / "pom.xml", sums=_sums(version), options=options)
