@@ -97,6 +97,10 @@ s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3
 gcs-faults: .venv/.synced ## All seeds of faults between the daemon and a server with Google Cloud Storage's API (make test takes some)
 	$(BIN)/pytest tests/integration/test_gcs_faults.py $(ARGS)
 
+.PHONY: hdfs-faults
+hdfs-faults: .venv/.synced ## All seeds of faults between the daemon and HDFS, by the example of a store (make test takes some)
+	$(BIN)/pytest tests/integration/test_hdfs_faults.py $(ARGS)
+
 .PHONY: reconcile-live
 reconcile-live: .venv/.synced-all ## Four reconcile runs over three minutes of copies, expiry and leader changes: no finding
 	$(BIN)/pytest tests/spark/test_reconcile_live_cluster.py $(ARGS)

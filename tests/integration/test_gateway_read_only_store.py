@@ -27,8 +27,8 @@ from tests.support.kafka_admin import KafkaAdmin, wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import produce_mix
 from tests.support.raw_log import read_raw_log
+from tests.support.s3_fault_proxy import S3FaultProxy, fault_proxy_in_a_thread
 from tests.support.s3_server import make_reader, running_s3_server, s3_client, s3_store_section
-from tests.support.s3_troubles import s3_fault_proxy_in_a_thread
 
 pytestmark = [pytest.mark.broker, pytest.mark.server, pytest.mark.timeout(400)]
 
@@ -54,7 +54,7 @@ def test_a_gateway_reads_by_a_key_that_may_not_write_and_never_tries_to(kafka: K
         make_reader(server, bucket.name, READER, SECRET)
         with pytest.raises(ClientError, match="AccessDenied"):
             s3_client(server.url, READER, SECRET).put_object(Bucket=bucket.name, Key="any", Body=io.BytesIO(b"x"))
-        proxy = stack.enter_context(s3_fault_proxy_in_a_thread(server.url))
+        proxy = stack.enter_context(fault_proxy_in_a_thread(S3FaultProxy(url=""), server.url))
         topics = [{"name": TOPIC, "local.retention.bytes": 1}]
         settings = daemon_settings(
             tmp_path / "sidecar",

@@ -25,10 +25,11 @@ from tests.integration.test_s3_faults import (
     wait_until_trimmed,
 )
 from tests.support.daemon import wait_for
-from tests.support.gcs_fault_proxy import GcsFaultProxy, gcs_fault_proxy_in_a_thread
+from tests.support.gcs_fault_proxy import GcsFaultProxy
 from tests.support.gcs_server import GcsServer, gcs_store_section, running_gcs_server
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import ALL_STYLES, ProducedRecord
+from tests.support.s3_fault_proxy import fault_proxy_in_a_thread
 from tests.support.s3_troubles import Troubled, draw_troubles
 from tests.support.toxiproxy import running_toxiproxy
 
@@ -50,7 +51,7 @@ def running_troubled_gcs(directory: Path) -> Iterator[Troubled[GcsServer]]:
     """The way is daemon, toxiproxy, fault proxy, fake-gcs-server; nothing is wrong yet."""
     with (
         running_gcs_server(directory) as server,
-        gcs_fault_proxy_in_a_thread(server.url) as proxy,
+        fault_proxy_in_a_thread(GcsFaultProxy(url=""), server.url) as proxy,
         running_toxiproxy(directory, proxy.url.removeprefix("http://")) as network,
     ):
         server.create_bucket(BUCKET)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
@@ -22,10 +20,9 @@ from ruamel.yaml import YAML
 from hdfs_store.kind import kind
 from tests.integration.test_daemon import the_main_job
 from tests.property.test_store_model import StoreModel
-from tests.support.build_cache import cache_dir
 from tests.support.command_line import answer_of, run_command
 from tests.support.daemon import daemon_settings
-from tests.support.hdfs_cluster import USER, HdfsCluster, hdfs_options, running_hdfs
+from tests.support.hdfs_cluster import USER, HdfsCluster, hdfs_options, install_store, running_hdfs
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
 from tiersidecar.adapters.blocking import ThreadBlocking
@@ -236,28 +233,9 @@ class TestErrors:
             assert cluster.files("/tier") == set()
 
 
-PACKAGE = Path(__file__).parents[2] / "docs" / "examples" / "hdfs-store"
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package as an installer leaves it, beside nothing else."""
-    directory = tmp_path_factory.mktemp("installed")
-    uv = max(cache_dir().glob("uv-*/bin/uv"))
-    command: list[str | Path] = [
-        uv,
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--python",
-        sys.executable,
-        "--target",
-        directory,
-        PACKAGE,
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    return directory
+    return install_store(tmp_path_factory.mktemp("installed"))
 
 
 class TestInstalled:

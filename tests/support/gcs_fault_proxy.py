@@ -7,11 +7,9 @@ upload whose sum is another one: as https://cloud.google.com/storage/docs/perfor
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
@@ -115,22 +113,3 @@ async def running_gcs_fault_proxy(upstream: str) -> AsyncIterator[GcsFaultProxy]
     """In this process's event loop, on a free port of loopback."""
     async with running_fault_proxy(GcsFaultProxy(url=""), upstream) as proxy:
         yield proxy
-
-
-@contextmanager
-def gcs_fault_proxy_in_a_thread(upstream: str) -> Iterator[GcsFaultProxy]:
-    """The same for tests that are no coroutines."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="gcs fault proxy")
-    thread.start()
-    running = running_gcs_fault_proxy(upstream)
-    try:
-        proxy = asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(20)
-        try:
-            yield proxy
-        finally:
-            asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(20)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

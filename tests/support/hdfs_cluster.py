@@ -6,6 +6,7 @@ import hashlib
 import json
 import select
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,14 +15,16 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
-from tests.support.build_cache import build_once
+from tests.support.build_cache import build_once, cache_dir
 from tests.support.kafka_jars import java_program
 from tests.support.maven_jars import copy_jars
 
 HADOOP = "3.5.0"
 USER = "kafka"
 
-_SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "hadoop"
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_SCRIPTS = _REPOSITORY / "scripts" / "hadoop"
+_PACKAGE = _REPOSITORY / "docs" / "examples" / "hdfs-store"
 _SOURCE = Path(__file__).with_name("MiniHdfs.java")
 _UP_WITHIN_S = 90.0
 _SUPERUSER = "root"
@@ -101,6 +104,15 @@ class HdfsCluster:
 def hdfs_options(url: str, directory: str, **others: object) -> dict[str, object]:
     """The section ``options`` for a directory of the cluster at ``url``."""
     return {"namenodes": [url], "directory": directory, "user": USER, **others}
+
+
+def install_store(directory: Path) -> Path:
+    """Put the package of the store into ``directory``, as an installer leaves it, beside nothing else; returns it."""
+    uv = max(cache_dir().glob("uv-*/bin/uv"))
+    into: list[str | Path] = ["--python", sys.executable, "--target", directory]
+    command = [uv, "pip", "install", "--quiet", "--no-deps", *into, _PACKAGE]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return directory
 
 
 @contextmanager

@@ -6,10 +6,11 @@ It also never says "100 Continue", as some servers do not.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -201,3 +202,22 @@ async def running_fault_proxy(proxy: Proxy, upstream: str) -> AsyncIterator[Prox
         finally:
             proxy.stalled_may_end.set()
             await runner.cleanup()
+
+
+@contextmanager
+def fault_proxy_in_a_thread(proxy: Proxy, upstream: str) -> Iterator[Proxy]:
+    """The same for tests that are no coroutines."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="fault proxy")
+    thread.start()
+    running = running_fault_proxy(proxy, upstream)
+    try:
+        asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(20)
+        try:
+            yield proxy
+        finally:
+            asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(20)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

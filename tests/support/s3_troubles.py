@@ -5,18 +5,16 @@ The way is daemon, toxiproxy, fault proxy, and versitygw or another server.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
-from tests.support.s3_fault_proxy import Fault, FaultKind, S3FaultProxy, running_s3_fault_proxy
+from tests.support.s3_fault_proxy import Fault, FaultKind, S3FaultProxy, fault_proxy_in_a_thread
 from tests.support.s3_server import S3Server, running_s3_server
 from tests.support.toxiproxy import Toxic, ToxicKind, Toxiproxy, running_toxiproxy
 
@@ -88,29 +86,10 @@ def running_troubled_s3(directory: Path) -> Iterator[TroubledS3]:
     """All three, on free ports of loopback; nothing is wrong yet."""
     with (
         running_s3_server(directory / "s3") as server,
-        s3_fault_proxy_in_a_thread(server.url) as proxy,
+        fault_proxy_in_a_thread(S3FaultProxy(url=""), server.url) as proxy,
         running_toxiproxy(directory, proxy.url.removeprefix("http://")) as network,
     ):
         yield TroubledS3(server=server, proxy=proxy, network=network)
-
-
-@contextmanager
-def s3_fault_proxy_in_a_thread(upstream: str) -> Iterator[S3FaultProxy]:
-    """The fault proxy for tests that are no coroutines."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="s3 fault proxy")
-    thread.start()
-    running = running_s3_fault_proxy(upstream)
-    try:
-        proxy = asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(20)
-        try:
-            yield proxy
-        finally:
-            asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(20)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def draw_troubles(draw: random.Random, count: int) -> list[Trouble]:
