@@ -23,8 +23,10 @@ from tests.property.test_store_model import StoreModel
 from tests.support.command_line import answer_of, run_command
 from tests.support.daemon import daemon_settings
 from tests.support.hdfs_cluster import USER, HdfsCluster, hdfs_options, install_store, running_hdfs
+from tests.support.hdfs_fault_proxy import HdfsFaultProxy
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
+from tests.support.s3_fault_proxy import Fault, FaultKind, running_fault_proxy
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
@@ -231,6 +233,66 @@ class TestErrors:
             async with kind.open_store({**other, "checksums": False}, tools(blocking)) as store:
                 await store.check_writable()
             assert cluster.files("/tier") == set()
+
+
+@pytest.fixture
+async def way(hdfs: HdfsCluster) -> AsyncIterator[HdfsFaultProxy]:
+    async with running_fault_proxy(HdfsFaultProxy(url=""), hdfs.url) as proxy:
+        yield proxy
+
+
+class TestFaults:
+    @pytest.mark.parametrize("kind_of_fault", [FaultKind.REFUSE, FaultKind.RESET, FaultKind.LOSE_ANSWER])
+    @pytest.mark.parametrize(
+        ("method", "query"),
+        [
+            ("PUT", "op=CREATE"),
+            ("PUT", "tests.data.node"),
+            ("PUT", "op=MKDIRS"),
+            ("PUT", "op=RENAME"),
+            ("GET", "op=GETFILESTATUS"),
+            ("GET", "op=GETFILECHECKSUM"),
+        ],
+    )
+    @pytest.mark.parametrize("if_absent", [True, False], ids=["if absent", "whatever is there"])
+    async def test_a_put_gets_over_one_fault_and_leaves_one_object(
+        self,
+        options: dict[str, object],
+        blocking: Blocking,
+        hdfs: HdfsCluster,
+        way: HdfsFaultProxy,
+        kind_of_fault: FaultKind,
+        method: str,
+        query: str,
+        if_absent: bool,
+    ) -> None:
+        far = {**options, "namenodes": [way.url], "request.timeout.s": 10}
+        async with kind.open_store(far, tools(blocking)) as store:
+            fault = Fault(kind=kind_of_fault, method=method, query=query)
+            way.faults.append(fault)
+            await store.put_object(KEY, PiecesBody([os.urandom(MIB)] * 2), if_absent=if_absent)
+            assert fault.times == 0, "the fault has struck"
+            with pytest.raises(ObjectExistsError):
+                await store.put_object(KEY, BytesBody(b"x"), if_absent=True)
+        assert hdfs.files(str(options["directory"])) == {KEY}
+
+    async def test_a_byte_that_changes_on_the_way_is_seen_before_the_object_is(
+        self, options: dict[str, object], blocking: Blocking, hdfs: HdfsCluster, way: HdfsFaultProxy
+    ) -> None:
+        async with kind.open_store({**options, "namenodes": [way.url]}, tools(blocking)) as store:
+            way.faults.append(Fault(kind=FaultKind.SPOIL, method="PUT", query="tests.data.node"))
+            with pytest.raises(StoreError, match="HDFS has another checksum than what was sent"):
+                await store.put_object(KEY, BytesBody(b"0123456789"))
+        assert hdfs.files(str(options["directory"])) == set()
+
+    async def test_an_answer_that_is_cut_is_asked_for_again(
+        self, options: dict[str, object], blocking: Blocking, way: HdfsFaultProxy
+    ) -> None:
+        async with kind.open_store({**options, "namenodes": [way.url]}, tools(blocking)) as store:
+            data = os.urandom(MIB)
+            await store.put_object(KEY, BytesBody(data))
+            way.faults.append(Fault(kind=FaultKind.CUT, method="GET", query="tests.data.node"))
+            assert await store.fetch_object(KEY) == data
 
 
 @pytest.fixture(scope="module")
