@@ -99,7 +99,7 @@ class HdfsFiles:
         """Yield the ``FileStatus`` of all that a directory holds, page by page; nothing of one that is gone, or of a file."""
         after = ""
         while True:
-            # The documentation has startAfter, which 3.5 does not know; former name nodes take the name in any case.
+            # In lower case: as startAfter Hadoop 3.5.0 does not know it, and gives the first page again and again.
             try:
                 answer = await self._hdfs.ask(verb, key, "GET", "LISTSTATUS_BATCH", path, startafter=after)
             except ObjectNotFoundError:
