@@ -31,6 +31,10 @@ class ManualClock:
         heapq.heappush(self._sleepers, (self._monotonic_s + seconds, next(self._order), future))
         await future
 
+    def wakes_within(self, seconds: float) -> bool:
+        """Return whether a sleeper wakes within ``seconds``: nothing else that is awaited is a matter of time."""
+        return any(wake_s <= self._monotonic_s + seconds for wake_s, _, future in self._sleepers if not future.done())
+
     async def advance(self, seconds: float) -> None:
         """Move both clocks, waking sleepers in their order, each with the time it asked for."""
         end_s = self._monotonic_s + seconds
