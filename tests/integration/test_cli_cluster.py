@@ -147,10 +147,10 @@ def test_any_sidecar_shows_the_page_of_all(sidecars: Sidecars) -> None:
         assert (code, page.count(">ready</span>")) == (200, 3), page
         assert f'href="topic?name={TRIMMED}"' in page
     code, page = sidecars[1].status(f"/topic?name={TRIMMED}")
-    assert (code, "its leader did not tell" in page) == (200, False)
+    assert (code, "its leader did not answer" in page) == (200, False)
     for node in sidecars.by_node:
         code, page = sidecars[node].status(f"/partition?topic={TRIMMED}&partition=0")
-        assert (code, "did not tell" in page) == (200, False), page
+        assert (code, "did not answer" in page) == (200, False), page
         assert 'class="t-remote"' in page
         assert "Total retention keeps it" in page
 

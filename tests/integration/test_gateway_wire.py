@@ -128,7 +128,7 @@ def assert_not_ready_without_addresses(directory: Path, cluster: KafkaCluster) -
 
         def told() -> bool:
             status, body = gateway.status("/readyz")
-            return status == 503 and "told no address for brokers" in body
+            return status == 503 and "get no address for brokers" in body
 
         wait_for(told, "the gateway says what it lacks", gateway)
         assert gateway.metric("tiersidecar_gateway_unmapped_brokers") == 2

@@ -265,7 +265,7 @@ def fault_of_owner(status: os.stat_result) -> str:
     if status.st_uid != os.geteuid():
         return f"it belongs to user {status.st_uid}, and this is user {os.geteuid()}: run it as the user who made it"
     if status.st_mode & stat.S_IWOTH:
-        return "everybody may write to it: what it says is not to be trusted"
+        return "every user of this machine may write to it, so its content cannot be trusted"
     return ""
 
 

@@ -368,7 +368,7 @@ def _own_topics(config: Config) -> tuple[InternalTopic, ...]:
 
 def _of_tiered(topic: str, policy: TopicPolicy, settings: Mapping[str, str | None] | None) -> Iterator[Finding]:
     if settings is None:
-        says = f"the broker does not tell the settings of {topic}"
+        says = f"the broker does not show the settings of {topic}"
         yield error("retention", says, "give DescribeConfigs on it to the sidecar's user")
     elif reason := reason_not_to_tier(settings):
         yield error("retention", f"{topic}: {reason}", "leave it out of topics, or change the topic")

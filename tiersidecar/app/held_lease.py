@@ -40,7 +40,7 @@ class HeldLease:
         """
         if self.left_ms <= 0:
             raise LeaseHeldError(
-                name=self._lease.name, holder="another process, perhaps: this one did not renew it in time"
+                name=self._lease.name, holder="perhaps another process: this process did not renew it in time"
             )
 
     async def renew(self) -> None:

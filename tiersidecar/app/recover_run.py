@@ -260,7 +260,7 @@ class _Look:
         snapshot, faults = await self._snapshot(owner)
         if snapshot is not None and not self._is_known(snapshot.cluster_id):
             if self._topic_owners[owner.topic_id] is None:
-                reason = f"nobody has claimed it in the store, and its snapshot is of cluster {snapshot.cluster_id}"
+                reason = f"no cluster has claimed it in the store, and its snapshot is of cluster {snapshot.cluster_id}"
                 return PartitionPlan(owner=owner, not_ours=reason)
             snapshot = None
         known_state = self._session.state.partition_state(owner)

@@ -228,7 +228,7 @@ def _keys_fault(metadata: RemoteLogSegmentMetadata | None) -> str:
         if metadata is not None:
             recorded_keys(metadata)
     except CorruptDataError as error:
-        return f"its custom metadata are another plugin's, and nothing tells where its objects are: {error}"
+        return f"its custom metadata are another plugin's, so that the place of its objects is unknown: {error}"
     return ""
 
 

@@ -187,7 +187,7 @@ async def _reads_ranges(store: Store, prefix: str) -> str:
     await store.put_object(key, BytesBody(b"0123456789"))
     data = bytes(await store.fetch_range(key, ByteRange(3, 7)))
     if data != b"3456":
-        return f"bytes 3 to 6 of 0123456789 are told to be {data[:20]!r}"
+        return f"bytes 3 to 6 of 0123456789 are returned as {data[:20]!r}"
     try:
         await store.fetch_range(key, ByteRange(8, 12))
     except StoreError:
@@ -225,8 +225,8 @@ async def _tells_true_checksums(store: Store, prefix: str) -> str:
     await store.put_object(f"{prefix}a", BytesBody(data))
     head = await store.head_object(f"{prefix}a")
     if head.size_bytes != len(data):
-        return f"an object of {len(data)} bytes is told to have {head.size_bytes}"
-    return "" if head.crc32c in (None, crc32c(data)) else "the checksum that it tells is another one than the object's"
+        return f"an object of {len(data)} bytes is reported with {head.size_bytes}"
+    return "" if head.crc32c in (None, crc32c(data)) else "the checksum that it reports is not the object's"
 
 
 _ATTEMPTS: dict[str, Callable[[Store, str], Awaitable[str]]] = {

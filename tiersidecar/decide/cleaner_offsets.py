@@ -81,7 +81,7 @@ def _fault(claim: CleanerClaim, bounds: Mapping[LeaderEpoch, Offset], latest: Le
     if claim.offset is None:
         return f"it says nothing of its own epoch {claim.leader_epoch}"
     if any(epoch > claim.leader_epoch for epoch in claim.offsets):
-        return f"it tells of epochs after its own, {claim.leader_epoch}"
+        return f"it names epochs after its own, {claim.leader_epoch}"
     if latest is None or claim.leader_epoch == latest:
         return ""
     bound = bounds.get(claim.leader_epoch)

@@ -136,7 +136,7 @@ def check_gateway(listener: str, brokers: Collection[int], mapped: Mapping[int, 
     addresses: dict[str, int] = {}
     for node_id, address in sorted(mapped.items()):
         if (other := addresses.setdefault(address, node_id)) != node_id:
-            says = f"listener {listener} tells clients {address} for brokers {other} and {node_id}"
+            says = f"listener {listener} gives clients {address} for brokers {other} and {node_id}"
             yield error("gateway", says, "each broker needs a gateway of its own")
     if not unmapped and len(addresses) == len(mapped):
         yield ok("gateway", f"listener {listener} maps {len(mapped)} brokers")

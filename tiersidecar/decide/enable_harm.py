@@ -101,7 +101,7 @@ def _harm(
     group: ReadingGroup, partitions: Sequence[PlannedPartition], *, is_limited: bool, is_waited_for: bool
 ) -> Harm:
     if group.error:
-        return _said(group, Hurt.UNKNOWN, 0, f"how far it has read cannot be told: {group.error}")
+        return _said(group, Hurt.UNKNOWN, 0, f"how far it has read is unknown: {group.error}")
     if not is_limited:
         return _said(group, Hurt.NOT, 0, "local retention has no limit: nothing is trimmed")
     read = {one: group.offsets[one.partition] for one in partitions if one.partition in group.offsets}

@@ -284,9 +284,7 @@ def _of_expiry(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
     if row.state is RowState.TRASH:
         return _of_trash(view, stops, row)
     if row.state is RowState.OUTSIDE_LINEAGE:
-        says = (
-            "it is of a history that lost an election: nobody reads it, and it goes once it is past the total retention"
-        )
+        says = "it is of a history that lost an election: no reader gets it, and it goes once it is past the total retention"
         if stops.delete:
             return Finding(about="expiry", says=f"{says}; but nothing remote is deleted: {stops.delete}")
         is_due = any(one.metadata == row.remote for one in view.plan.expired)

@@ -54,7 +54,7 @@ def judge_words(proposal: DeleteProposal, *, cluster_id: str, age_ms: int) -> Ve
     if proposal.cluster_id != cluster_id:
         return _refused(f"it is of cluster {proposal.cluster_id}, this one is {cluster_id}")
     if age_ms > MAX_AGE_MS:
-        return _refused(f"it is {age_ms // 1000} s old; its client has been told long ago that it failed")
+        return _refused(f"it is {age_ms // 1000} s old; its client was answered long ago that it failed")
     if proposal.offset < 0:
         return _refused(f"offset {proposal.offset} is none")
     if proposal.low_watermark != NOT_IN_TIME and proposal.low_watermark < proposal.offset:

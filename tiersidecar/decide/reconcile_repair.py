@@ -135,7 +135,7 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
         return _leave(view.not_ours)
     match finding.kind:
         case FindingKind.ORPHAN_OBJECT | FindingKind.OBJECT_AFTER_DELETE if view.manifest in _DOUBTFUL:
-            return _leave(f"nothing tells what it holds: {view.manifest_fault}")
+            return _leave(f"what it holds is unknown: {view.manifest_fault}")
         case FindingKind.ORPHAN_OBJECT if (
             view.manifest is ManifestState.OWN and view.state is None and not view.is_covered
         ):

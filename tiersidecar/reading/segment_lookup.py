@@ -425,6 +425,6 @@ class Holes:
             offset=offset,
             first_missing_offset=start,
             next_offset=stop,
-            advice="nobody has these records, and a reader there cannot go on: look for the broker or the store that has"
+            advice="these records are nowhere, and a reader there cannot go on: look for the broker or the store that has"
             " them; to give them up, delete records up to next_offset through the gateway",
         )

@@ -211,7 +211,7 @@ class Unproven:
             failures=failures,
             until_s=self._clock.monotonic_s() + delay_s,
             reason=f"trimming waits before offset {base_offset}, whose remote copy is {reason}: {error}; it is looked at "
-            "again, and `tiersidecar reconcile` tells what is damaged; what `tiersidecar erase` rewrote differs if the log "
+            "again, and `tiersidecar reconcile` shows what is damaged; what `tiersidecar erase` rewrote differs if the log "
             "start went back since (docs/operations/erasure.md)",
         )
         log.error(

@@ -75,7 +75,7 @@ class TopicChecks:
             configs = settings.get(topic)
             if configs is None:  # no rights, or just deleted: what is not known is not taken for good, nor for mended
                 refused = self._table.refused_topics.get(topic, "")
-                untrimmable = "the broker did not tell its settings"
+                untrimmable = "the broker did not show its settings"
                 self._untold.add(topic)
             else:
                 self._untold.discard(topic)
@@ -93,7 +93,7 @@ class TopicChecks:
             BrokerUnreachableError: as :meth:`refresh`.
         """
         await self.check([topic])
-        untold = "the broker did not tell its settings" if topic in self._untold else ""
+        untold = "the broker did not show its settings" if topic in self._untold else ""
         return self._table.refused_topics.get(topic, "") or untold
 
     def _note(self, reasons: dict[str, str], topic: str, reason: str, event: str) -> None:

@@ -111,10 +111,10 @@ class TrashClock:
         self._unseen = seen_by_heir(former, now_ms).unseen
         if former is None or former.until_ms > now_ms:
             lease = "nor does a lease" if former is None else "and by the lease it is later than by this clock"
-            reason = f"state.dir tells of no time before, {lease}"
+            reason = f"state.dir has no time before, {lease}"
             log.info("clock.begun", delays_count_from_ms=now_ms, reason=reason)
         else:
-            log.info("clock.continued", seen_until_ms=former.until_ms, reason="the lease tells of the time before")
+            log.info("clock.continued", seen_until_ms=former.until_ms, reason="the lease has the time before")
             self._tell_of_gap(former)
 
     def now(self) -> TrashTime:

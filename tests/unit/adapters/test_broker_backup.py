@@ -181,7 +181,7 @@ FORGED: dict[str, tuple[Callable[[Broker], Any], str]] = {
         lambda broker: broker.edit(lambda one: one.update(version=9)),
         "its version is 9, must be 1",
     ),
-    "everybody's to write": (lambda broker: broker.saved.chmod(0o777), "everybody may write to it"),
+    "everybody's to write": (lambda broker: broker.saved.chmod(0o777), "every user of this machine may write"),
     "not understood": (lambda broker: broker.edit(lambda one: one["files"].update(x={"u": 1})), "it cannot be read"),
     "deep": (lambda broker: (broker.saved / "backup.json").write_text("[" * 200_000), "it cannot be read"),
 }

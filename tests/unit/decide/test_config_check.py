@@ -112,7 +112,7 @@ def test_a_gateways_findings_name_listener_and_brokers() -> None:
     (unmapped,) = check_gateway("GATEWAY", [3, 1, 2], {1: "a:1"})
     assert "listener GATEWAY maps no address to broker 2, 3: its clients get node-2.not-mapped.invalid" in unmapped.says
     (shared,) = check_gateway("GATEWAY", [1, 2], {2: "a:1", 1: "a:1"})
-    assert shared.says == "listener GATEWAY tells clients a:1 for brokers 1 and 2"
+    assert shared.says == "listener GATEWAY gives clients a:1 for brokers 1 and 2"
 
 
 @pytest.mark.parametrize(

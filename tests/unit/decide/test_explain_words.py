@@ -589,7 +589,7 @@ def test_what_is_not_trimmed_for_what_is_in_the_trash(offset: int, says: str) ->
     assert [one.says for one in found if one.about == "trim"] == [says]
 
 
-LOST = "it is of a history that lost an election: nobody reads it, and it goes once it is past the total retention"
+LOST = "it is of a history that lost an election: no reader gets it, and it goes once it is past the total retention"
 
 
 @pytest.mark.parametrize(

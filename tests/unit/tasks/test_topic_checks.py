@@ -177,8 +177,8 @@ async def test_a_topic_that_is_gone_is_forgotten_and_looked_at_anew_when_it_is_b
         pytest.param(GOOD, False, "", id="nobody but sidecars tiers it"),
         pytest.param(LIMITED, False, "", id="who may trim it is no matter"),
         pytest.param({**GOOD, "remote.storage.enable": "true"}, False, "the broker tiers it", id="the broker does"),
-        pytest.param(GOOD, True, "did not tell", id="who does is not known"),
-        pytest.param({**GOOD, "remote.storage.enable": "true"}, True, "did not tell", id="nor was it ever"),
+        pytest.param(GOOD, True, "did not show", id="who does is not known"),
+        pytest.param({**GOOD, "remote.storage.enable": "true"}, True, "did not show", id="nor was it ever"),
     ],
 )
 async def test_what_another_may_be_copying_is_left_alone(

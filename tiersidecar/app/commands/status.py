@@ -76,7 +76,7 @@ def topics(
         else:
             typer.echo(topic_text(picture.topics))
             for row in unanswered:
-                typer.echo(f"broker {row.node_id} did not tell: {row.trouble}", err=True)
+                typer.echo(f"broker {row.node_id} did not answer: {row.trouble}", err=True)
         return FOUND if unanswered else DONE
 
     look_at_sidecars(config_file, act)

@@ -147,7 +147,7 @@ def _hole(session: Session, view: LeaderView, begin: int, stop: int) -> str:
     name = f"partition {view.topic_id_partition.partition}: "
     if _is_race(session, view):
         return f"{name}only pins of the leader's sidecar may have offsets {begin} to {stop - 1}; it says so afterwards"
-    return f"{name}nobody has offsets {begin} to {stop - 1} any more"
+    return f"{name}offsets {begin} to {stop - 1} are nowhere any more"
 
 
 async def _reason_to_wait(session: Session) -> str:

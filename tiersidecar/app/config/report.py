@@ -117,7 +117,7 @@ def _security_warnings(config: Config) -> Iterator[str]:
             )
     asked = config.read.authorization_security_protocol or broker.security_protocol
     if config.read.callers and "SASL" not in asked:
-        yield f"read.callers: nobody gets in by these, the listener on which callers are asked for is {asked}"
+        yield f"read.callers are not used: the listener on which callers are authorized is {asked}"
 
 
 def _store_warnings(config: Config) -> Iterator[str]:

@@ -263,7 +263,7 @@ class StatusSection(Section):
     @model_validator(mode="after")
     def _password_of_a_secret(self) -> Self:
         if self.page_password is not None and self.cluster_secret is None:
-            refuse([(("page.password",), "needs cluster.secret: without it everybody is answered")])
+            refuse([(("page.password",), "needs cluster.secret: without it the page answers every request")])
         return self
 
     def advertised_by(self, host_name: str) -> Address:

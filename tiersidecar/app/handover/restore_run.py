@@ -297,7 +297,9 @@ class _Run:
         if (staged.cluster_id, staged.node_id) != (self._plan.cluster_id, self._node_id):
             raise HandoverError(subject=str(self._staged_file), reason="it is of another broker")
         if staged.plan_sha256 != self._plan_sha256:
-            raise HandoverError(subject=str(self._staged_file), reason="it is by another plan: stage by this one")
+            raise HandoverError(
+                subject=str(self._staged_file), reason="it belongs to another plan: stage again with this plan"
+            )
         return staged
 
     def _backup(self, name: str) -> Backup:

@@ -50,7 +50,7 @@ def decompress_frame(frame: Buffer, *, max_bytes: int) -> bytes:
     try:
         size = zstandard.frame_content_size(frame)
         if size < 0:
-            raise FrameError("the frame does not tell its content size")
+            raise FrameError("the frame has no content size")
         if size > max_bytes:
             raise FrameError(f"the frame opens to {size} bytes, more than {max_bytes}")
         return decompressor.decompress(frame, allow_extra_data=False)

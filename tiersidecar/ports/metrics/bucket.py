@@ -32,7 +32,7 @@ BUCKET_EVENTS_FOLLOWED = Metric(
 BUCKET_SERVE_DELAY_SECONDS = Metric(
     name="tiersidecar_bucket_serve_delay_seconds",
     kind="gauge",
-    help="How long after its COPY_SEGMENT_FINISHED the last segment was served that the source's events told of.",
+    help="How long after its COPY_SEGMENT_FINISHED the last segment from the source's events was served.",
 )
 BUCKET_CONNECTIONS = Metric(
     name="tiersidecar_bucket_connections",

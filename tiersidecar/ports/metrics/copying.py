@@ -81,7 +81,7 @@ REBUILT_ARTEFACTS = Metric(
 COMPLETED_TRANSACTIONS = Metric(
     name="tiersidecar_completed_transactions_total",
     kind="counter",
-    help="Aborted transactions of copied segments that the broker's transaction index lacked and the batches told.",
+    help="Aborted transactions of copied segments that the broker's transaction index lacked and the batches showed.",
     labels=("topic",),
 )
 OPEN_TRANSACTION_SECONDS = Metric(

@@ -64,7 +64,7 @@ OTHERWISE: tuple[tuple[str, str], ...] = (
     (
         "clients of S3, GCS and Azure",
         f"`{STORE_OPERATIONS.name}` counts requests by verb and outcome for every store; the parts of a multipart upload, "
-        f"retries and times of single requests are not told apart. Failed reads: `{FETCH_ERRORS.name}`",
+        f"retries and times of single requests are not counted apart. Failed reads: `{FETCH_ERRORS.name}`",
     ),
 )
 """What else the plugin has, and where to look here instead."""

@@ -31,8 +31,8 @@ DELETE_LAG_SEGMENTS = Metric(
 PROPOSALS = Metric(
     name="tiersidecar_proposals_total",
     kind="counter",
-    help="Users' deletes that gateways proposed and that were this sidecar's to decide: carried_out, or refused (what nobody "
-    "can read is refused by every sidecar).",
+    help="Users' deletes that gateways proposed and that were this sidecar's to decide: carried_out, or refused (every sidecar "
+    "refuses what it cannot read).",
     labels=("outcome",),
 )
 EXPIRY_STOPPED = Metric(

@@ -149,7 +149,7 @@ class ScramLogin:
         if fields.get("tokenauth") == "true" or max(len(name), len(nonce)) > _MOST_TEXT:
             raise LoginRefusedError("delegation tokens are not known here")
         if authorized_as and _unescaped(authorized_as.removeprefix("a=")) != name:
-            raise LoginRefusedError("nobody may log in for another user")
+            raise LoginRefusedError("no user may log in for another one")
         self._name, self._kept = name, self._secrets.of(name)
         self._gs2, self._first_bare = f"{channel},{authorized_as},", bare
         self._nonce = nonce + self._nonce

@@ -63,7 +63,7 @@ class AddressWatch:
         all its gateways out of their load balancer at once.
         """
         return "; ".join(
-            f"gateway listener {name}: clients are told no address for brokers {_listed(nodes)}: {_WHAT_TO_DO}"
+            f"gateway listener {name}: clients get no address for brokers {_listed(nodes)}: {_WHAT_TO_DO}"
             for name, nodes in self._unmapped.items()
             if nodes and not self._listeners[name].configured
         )

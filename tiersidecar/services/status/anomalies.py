@@ -139,7 +139,7 @@ def _lost(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"{_name(answer).capitalize()}: something is lost, or is another store than it was",
                 details=answer.losses,
-                advice="Nothing is done with these partitions until somebody has decided: the runbook for disasters "
+                advice="Nothing is done with these partitions until you have decided: the runbook for disasters "
                 "(docs/operations/disasters.md) goes through the cases.",
             )
 

@@ -135,7 +135,7 @@ class SidecarStatus:
             return ""
         if self.is_over:
             return f"it ended, or stands still: {self.host} has not renewed its lease"
-        return "it is of a former release, which tells nobody its address; its own status page has its state"
+        return "it is of a former release, which does not publish its address; its own status page has its state"
 
 
 class StatusSource(Protocol):

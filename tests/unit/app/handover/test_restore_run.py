@@ -160,7 +160,7 @@ async def test_a_run_that_broke_off_goes_on(world: World) -> None:
     [
         (lambda world: (world.log_dir / ".kafka_cleanshutdown").unlink(), "was killed before"),
         (lambda world: (world.directory / "00000000000000000120.log").touch(), "begins at 120 now"),
-        (lambda world: world.write_plan(replicas=(1, 2)), "by another plan"),
+        (lambda world: world.write_plan(replicas=(1, 2)), "another plan"),
     ],
 )
 async def test_what_keeps_it_from_being_carried_out(world: World, spoil: Callable[[World], object], word: str) -> None:
@@ -396,7 +396,7 @@ async def test_the_lock_of_a_run_follows_no_link(world: World) -> None:
     assert world.files() == before
     (directory / ".lock").unlink()
     directory.chmod(0o777)
-    with pytest.raises(HandoverError, match="everybody may write to it"):
+    with pytest.raises(HandoverError, match="every user of this machine may write"):
         await world.run(Deed.STAGE)
 
 

@@ -76,7 +76,7 @@ def test_a_compressed_chunk_opens_to_no_more_than_its_size() -> None:
         pytest.param(b"no frame at all", "not a zstd frame", id="other bytes"),
         pytest.param(compress_frame(b"abc" * 50)[:-1], "not a zstd frame", id="cut short"),
         pytest.param(
-            zstandard.ZstdCompressor(write_content_size=False).compress(b"abc"), "does not tell", id="no content size"
+            zstandard.ZstdCompressor(write_content_size=False).compress(b"abc"), "no content size", id="no content size"
         ),
         pytest.param(compress_frame(b"abc") + b"xyz", "not a zstd frame|after", id="bytes after the frame"),
     ],

@@ -87,7 +87,7 @@ async def test_an_empty_cluster_says_so() -> None:
     async with serving_cluster(empty_cluster()) as servers:
         page = await get(f"{servers[2].url}/")
     assert "No sidecar that answers has a tiered topic" in page
-    assert "What needs somebody" not in page
+    assert "What needs attention" not in page
 
 
 async def test_what_is_broken_comes_with_what_to_do() -> None:

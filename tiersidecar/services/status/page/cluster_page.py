@@ -57,7 +57,7 @@ def anomalies_section(anomalies: Sequence[Anomaly], cluster: Cluster) -> Html | 
     more = (
         tag("p", f"and {rest} more: the JSON documents of the sidecars have all", class_="soft") if rest > 0 else None
     )
-    return section("What needs somebody", tag("ul", told, class_="troubles"), more)
+    return section("What needs attention", tag("ul", told, class_="troubles"), more)
 
 
 def _anomaly(one: Anomaly, known: Collection[str]) -> Html:
@@ -203,7 +203,9 @@ def _brokers(sidecars: Sequence[Sidecar]) -> Html:
         ("Up since", ""),
         ("Status address", ""),
     )
-    return table(columns, map(_broker, sidecars), caption="One sidecar beside each broker; figures as each tells them.")
+    return table(
+        columns, map(_broker, sidecars), caption="One sidecar beside each broker; figures as each reports them."
+    )
 
 
 def _broker(one: Sidecar) -> tuple[object, ...]:

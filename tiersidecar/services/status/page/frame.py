@@ -159,7 +159,7 @@ def missing_page(cluster: Cluster, what: str) -> str:
         tag("h1", f"No {cut_text(what, _MOST)} is known here"),
         tag(
             "p",
-            f"No sidecar that answers has it: it is not tiered, is gone, or its leader's sidecar did not tell.{unknown}",
+            f"No sidecar that answers has it: it is not tiered, is gone, or its leader's sidecar did not answer.{unknown}",
         ),
         tag("p", tag("a", "Back to the cluster", href=".")),
     )

@@ -165,7 +165,7 @@ def _listed(answer: Answer, name: str) -> Sequence[Mapping[str, Any]] | None:
 
 def _not_told(line: PartitionLine, answer: Answer) -> Html:
     problem = answer.problem or str((answer.document or {}).get("problem", "")) or f"HTTP {answer.code}"
-    return tag("p", pill("no answer", "warn"), f" The sidecar of broker {line.node_id} did not tell: {problem}")
+    return tag("p", pill("no answer", "warn"), f" The sidecar of broker {line.node_id} did not answer: {problem}")
 
 
 def _counted(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -81,7 +81,7 @@ def _partitions(topic: TopicLine, page: int) -> Html:
 
 def _partition(topic: str, number: int, one: PartitionLine | None) -> tuple[object, ...]:
     if one is None:
-        return str(number), None, None, None, None, None, None, None, pill("its leader did not tell", "warn")
+        return str(number), None, None, None, None, None, None, None, pill("its leader did not answer", "warn")
     return (
         tag("a", str(number), href=href("partition", topic=topic, partition=number), aria_label=f"Partition {number}"),
         tier_line(one.tiers, label=f"{topic}/{number}"),
