@@ -29,7 +29,7 @@ class GatewayListenerSection(Section):
     advertised_pattern: Annotated[
         str | None, Field(examples=["broker-{node.id}.kafka.example.com:9192", "127.0.0.1:{19092+node.id}"])
     ] = None
-    """What clients are told instead of a broker's own address: host and port of the gateway in front of the broker
+    """What clients get instead of a broker's own address: host and port of the gateway in front of the broker
     `{node.id}`."""
 
     advertised_nodes: Annotated[

@@ -191,11 +191,11 @@ class ServeConfig(Section):
     The listings then find what is gone."""
 
     cluster_id: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["audit-of-orders"])] = None
-    """Cluster id that Kafka clients are told; default: one made of the store's place."""
+    """Cluster id that Kafka clients get; default: one made of the store's place."""
 
     users: Annotated[tuple[ServeUser, ...], Field(examples=["[]"])] = ()
-    """Users of this service; they have nothing to do with those of any broker. Without any, everybody on this machine may read
-    everything, and nobody else is listened to."""
+    """Users of this service; they have nothing to do with those of any broker. Without any, every user of this machine may read
+    everything, and no other address is listened on."""
 
     kafka: ServeKafkaSection = Field(default_factory=ServeKafkaSection)
     """The read-only Kafka listener."""

@@ -79,7 +79,7 @@ class ReaderQuota(Section):
     """A budget of remote bytes, as a client quota of Kafka's: of a user, of a client id, or of both."""
 
     user: Annotated[str | None, Field(min_length=1, examples=["reports"])] = None
-    """Name of the user, without `User:`; `<default>`: each user of whom no rule has the name. Default: whoever it is."""
+    """Name of the user, without `User:`; `<default>`: each user whom no other rule names. Default: any user."""
 
     client_id: Annotated[str | None, Field(min_length=1, examples=["spark"])] = None
     """Client id; `<default>`: each that no rule names. Default: whatever it is. Of HTTP requests it is `http`."""
