@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -83,11 +83,15 @@ class FixedPending:
 
 @dataclass(slots=True)
 class ScriptedUpstream:
-    """``Upstream`` that answers a Fetch from ``local``, as a broker that lets this client read does; notes what was asked."""
+    """``Upstream`` that answers a Fetch from ``local``, as a broker that lets this client read does; notes what was asked.
+
+    ``answers`` has what it answers of other APIs, made from version and body of the request.
+    """
 
     partition: TopicIdPartition
     local: ScriptedLocal
     asked: list[int] = field(default_factory=list)
+    answers: dict[int, Callable[[int, bytes], bytes]] = field(default_factory=dict)
     memory: MemoryPart = field(default_factory=lambda: ResponseMemory(2**28).part(lambda: "a client"))
 
     @property
@@ -101,6 +105,8 @@ class ScriptedUpstream:
         self.memory.give_back(size_bytes)
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
+        if api_key in self.answers:
+            return memoryview(self.answers[api_key](api_version, body))
         assert api_key == FETCH_API_KEY
         ((_, row),) = read_fetch_request(memoryview(body), api_version).partitions.items()
         self.asked.append(row.fetch_offset)
