@@ -67,7 +67,8 @@ class ClientConnection:
             connection=self._state,
             listener="simulated",
         )
-        prepared = rewrite.prepare(exchange)
+        preparing = rewrite.prepare(exchange)
+        prepared = await preparing if isinstance(preparing, Coroutine) else preparing
         sent = body if prepared is None else b"".join(prepared)
         rewrite.forwarded(exchange)
         response = await self.ask(api_key, version, sent, _ASK_S)

@@ -279,10 +279,26 @@ class Conversation:
         client_id, body_at = client_id_and_body(frame)
         exchange = self._exchange(api_key, api_version, client_id, frame[body_at:])
         rewrite, _ = self._rewrites[api_key]
-        body = rewrite.prepare(exchange)
-        self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
-        self._broker.write_all((frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body))
-        rewrite.forwarded(exchange)
+
+        def forward(body: Rewritten) -> None:
+            self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
+            self._broker.write_all((frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body))
+            rewrite.forwarded(exchange)
+
+        prepared = rewrite.prepare(exchange)
+        if isinstance(prepared, Coroutine):
+            _check_may_wait(rewrite, prepared)
+            self._holds |= _ALONE
+            self._host.run(self._forward_later(prepared, forward))
+        else:
+            forward(prepared)
+
+    async def _forward_later(
+        self, preparing: Coroutine[Any, Any, Rewritten], forward: Callable[[Rewritten], None]
+    ) -> None:
+        body = await preparing
+        if not self._is_closed:
+            forward(body)
 
     def _unknown_api_versions(self, frame: memoryview) -> None:
         """Too new for us: answered here, in its turn."""
@@ -437,9 +453,7 @@ class Conversation:
         self._rewriting = pending
         rewritten = pending.rewrite.rewrite(pending.exchange, frame[header_bytes:])
         if isinstance(rewritten, Coroutine):
-            if not pending.rewrite.alone:
-                rewritten.close()
-                raise TypeError("only the rewrite of an API that is alone may await something")
+            _check_may_wait(pending.rewrite, rewritten)
             self._host.run(self._send_later(pending, rewritten, frame, header_bytes))
         else:
             self._send(pending, rewritten, frame, header_bytes)
@@ -518,6 +532,12 @@ class Conversation:
         size_bytes = min(size_bytes, self._memory_bytes)
         self._memory_bytes -= size_bytes
         self._memory.give_back(size_bytes)
+
+
+def _check_may_wait(rewrite: Rewrite, waiting: Coroutine[Any, Any, Rewritten]) -> None:
+    if not rewrite.alone:
+        waiting.close()
+        raise TypeError("only the rewrite of an API that is alone may await something")
 
 
 def _random_ids() -> Iterator[int]:

@@ -5,15 +5,15 @@ proposed, and the sidecar of the partition's leader decides: the gateway itself 
 client is told of success once the start that the leader's sidecar has said is read here.  Of a gateway that dies before, or
 waits in vain, the client asks again.
 
-A topic that was made a moment ago may not be known here when its delete passes, and what the broker then accepts proves nothing
-of the topic that is known later.  So once it is known, the broker is asked again, as the client itself would ask.
+A topic that was made a moment ago may not be known here when its delete comes, and what the broker then accepts proves nothing
+of the topic that is known later.  So the delete is sent once it is known.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -31,7 +31,6 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.wire.delete_records import check_each_partition_once, deletes_asked
-from tiersidecar.formats.wire.messages import write_message
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.proposals import Propose
@@ -41,14 +40,8 @@ from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete, audit_deletes
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
 from tiersidecar.services.gateway.exchange import ConnectionState, DeleteAsked, Exchange, Rewrite, Rewritten
-from tiersidecar.services.gateway.messages import (
-    Opened,
-    RowKey,
-    changed_row,
-    in_turns,
-    read_exchange,
-    write_rows,
-)
+from tiersidecar.services.gateway.messages import RowKey, changed_row, in_turns, read_exchange, write_rows
+from tiersidecar.services.gateway.new_topics import NewTopics
 from tiersidecar.services.gateway.tiered_partitions import Asker, Moment, TieredView
 
 log = structlog.get_logger(__name__)
@@ -65,8 +58,8 @@ _MOST_EVENTS = 20
 """For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
 """Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
-_LOOK_AGAIN_S = 0.05
-"""At what is known of a new topic: the cluster is looked at for it about as often."""
+_NEW_TOPIC_WAIT_S = 5.0
+"""Until a new topic is known, before the broker is asked: with the wait above, within the client's own timeout still."""
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):
@@ -147,24 +140,44 @@ class DeleteRecordsRewrite(Rewrite):
         self._tiered, self._reader, self._offsets = tiers.tiered, tiers.reader, tiers.offsets
         self._state, self._proposer, self._broker = state, proposer, broker
         self._blocking, self._clock, self._audit = blocking, clock, audit
+        self._new_topics = NewTopics(broker_id=proposer.broker_id, tiered=tiers.tiered, blocking=blocking, clock=clock)
         self._epochs: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
         return range(3)
 
-    def prepare(self, exchange: Exchange) -> Rewritten:
-        """As it is.
+    def prepare(self, exchange: Exchange) -> Rewritten | Coroutine[Any, Any, Rewritten]:
+        """As it is, once all that it names is known.
 
         Raises:
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
         check_each_partition_once(exchange.request, exchange.api_version)
-        connection = exchange.connection
-        connection.deletes_told.clear()
-        keys = ((topic, partition) for topic, partition, _ in deletes_asked(exchange.request, exchange.api_version))
-        self._note_what_is_known(connection, keys)
+        exchange.connection.deletes_told.clear()
+        keys = [one[:2] for one in deletes_asked(exchange.request, exchange.api_version)]
+        unknown = [key for key in keys if self._is_unknown(exchange.connection, key)]
+        if unknown and not exchange.connection.login.is_raw:
+            return self._once_known(exchange, keys, unknown)
+        self._note_what_is_known(exchange.connection, keys)
         return None
+
+    async def _once_known(self, exchange: Exchange, keys: Sequence[RowKey], unknown: Sequence[RowKey]) -> None:
+        connection = exchange.connection
+        await self._new_topics.become_known(
+            exchange, unknown, lambda key: self._is_unknown(connection, key), _NEW_TOPIC_WAIT_S
+        )
+        self._note_what_is_known(connection, keys)
+
+    def _is_unknown(self, connection: ConnectionState, key: RowKey) -> bool:
+        """Return whether it may be tiered, and too little is known of it to propose its delete."""
+        try:
+            view = self._tiered.find(*key, Asker(told=connection.asker.told))
+            if view is not None:
+                self._asked(view)
+        except MetadataNotReadyError:
+            return True
+        return False
 
     def _note_what_is_known(self, connection: ConnectionState, keys: Iterable[RowKey]) -> None:
         """Right before the broker is asked about ``keys``: what it answers is proof for this, and for nothing later."""
@@ -201,8 +214,10 @@ class DeleteRecordsRewrite(Rewrite):
         read_s = self._clock.monotonic_s()
         opened = await read_exchange(exchange, response, self._blocking)
         is_late = exchange.connection.is_late(read_s, opened.request.timeout.total_seconds())
+        asked = opened.asked
         rows = {key: row for key, row in opened.rows.items() if row.error_code in _ACCEPTED}
-        exchange.connection.deletes_told.update(opened.rows.keys() - rows.keys())  # what the broker has refused
+        told = exchange.connection.deletes_told
+        told.update(opened.rows.keys() - rows.keys())  # what the broker has refused
         wait_s = min(max(opened.request.timeout.total_seconds(), _LEAST_WAIT_S), _MOST_WAIT_S)
         asking = _Asking(
             exchange=exchange,
@@ -210,74 +225,16 @@ class DeleteRecordsRewrite(Rewrite):
             wait_s=wait_s,
             until_s=asyncio.get_running_loop().time() + wait_s,
         )
-        new = set[RowKey]() if is_late else {key for key in rows if self._is_new(asking, opened, key)}
-        known = {key: row for key, row in rows.items() if key not in new}
-        changed = await self._changed(asking, opened, known, is_late=is_late)
-        if new:
-            again = await self._ask_again(asking, opened, new)
-            unanswered = {key: _asked_again(rows[key]) for key in new}
-            changed = {**changed, **unanswered, **again, **await self._changed(asking, opened, again, is_late=False)}
-            self._audit_unanswered(asking, opened, new - again.keys())
-        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
-
-    async def _changed(
-        self, asking: _Asking, opened: Opened, rows: Mapping[RowKey, Any], *, is_late: bool
-    ) -> dict[RowKey, Any]:
-        """Those of ``rows`` that the client gets in another form."""
-        exchange = asking.exchange
 
         async def one(key: RowKey, row: Any) -> Any:
-            offset, new = int(opened.asked[key].offset), row
-            if row.error_code in _ACCEPTED:
-                new = _asked_again(row) if is_late else await self._row(asking, key, row, offset)
+            offset = int(asked[key].offset)
+            new = _asked_again(row) if is_late else await self._row(asking, key, row, offset)
             audit_delete(exchange, *key, offset, new.error_code.name, self._audit)
-            exchange.connection.deletes_told.add(key)
+            told.add(key)
             return new
 
-        return await in_turns(one, rows)
-
-    def _audit_unanswered(self, asking: _Asking, opened: Opened, keys: Iterable[RowKey]) -> None:
-        for key in keys:
-            outcome = ErrorCode.request_timed_out.name
-            audit_delete(asking.exchange, *key, int(opened.asked[key].offset), outcome, self._audit)
-            asking.exchange.connection.deletes_told.add(key)
-
-    # Topics that were not known when the broker was asked
-
-    def _is_new(self, asking: _Asking, opened: Opened, key: RowKey) -> bool:
-        """Return whether nothing was known of it when it was asked for, and it may be tiered.
-
-        The high watermark is not asked for again: it may have moved, and more would be deleted than was meant.
-        """
-        connection = asking.exchange.connection
-        if key in connection.deletes_asked or int(opened.asked[key].offset) == HIGH_WATERMARK:
-            return False
-        return self._is_tiered(connection, key) is not False
-
-    def _is_tiered(self, connection: ConnectionState, key: RowKey) -> bool | None:
-        """By what is known now; None while too little is known to propose its delete."""
-        try:
-            view = self._tiered.find(*key, Asker(told=connection.asker.told))
-            return view is not None and self._asked(view) is not None
-        except MetadataNotReadyError:
-            return None
-
-    async def _ask_again(self, asking: _Asking, opened: Opened, keys: set[RowKey]) -> Mapping[RowKey, Any]:
-        """Return the broker's rows for ``keys``, asked for once all of them are known; none where that takes too long."""
-        exchange = asking.exchange
-        try:
-            async with asyncio.timeout_at(asking.until_s):
-                while any(self._is_tiered(exchange.connection, key) is None for key in keys):
-                    await self._clock.sleep(_LOOK_AGAIN_S)
-                body = await self._blocking.run(write_message, _only(opened.request, keys))
-                self._note_what_is_known(exchange.connection, keys)
-                answer = await exchange.upstream.ask(
-                    exchange.api_key, exchange.api_version, body, timeout_s=asking.wait_s
-                )
-        except TimeoutError:
-            log.warning("gateway.delete_records.failed", partitions=len(keys), reason="they are not known yet")
-            return {}
-        return (await read_exchange(replace(exchange, request=memoryview(body)), answer, self._blocking)).rows
+        changed = await in_turns(one, rows)
+        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
     async def _row(self, asking: _Asking, key: RowKey, row: Any, offset: int) -> Any:
         try:
@@ -391,15 +348,6 @@ class DeleteRecordsRewrite(Rewrite):
         if known is None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(partition), error="LEADER_NOT_AVAILABLE")
         return known
-
-
-def _only(request: Any, keys: set[RowKey]) -> Any:
-    """``request`` for the partitions of ``keys`` alone."""
-    topics = (
-        replace(topic, partitions=tuple(row for row in topic.partitions if (topic.name, row.partition_index) in keys))
-        for topic in request.topics
-    )
-    return replace(request, topics=tuple(topic for topic in topics if topic.partitions))
 
 
 def _asked_again(row: Any) -> Any:

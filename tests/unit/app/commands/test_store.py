@@ -147,7 +147,13 @@ def test_ctrl_c_leaves_nothing(config_file: Path, tmp_path: Path) -> None:
         "--samples",
         "10000",
     ]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    # As a terminal gives it: what runs in the background of a shell begins with SIGINT ignored, and so do its children.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stderr is not None
         while b"measuring its verbs" not in process.stderr.readline():
             assert process.poll() is None
