@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
                 until_s=until_s,
                 repeat=asked.repeat,
             )
-            results.append(rounds.run(_chosen(name, suite, asked.test)))
+            results.append(rounds.run(_chosen(name, suite, asked.test), are_all=not asked.test))
         except OutOfTimeError as error:
             remaining.append(str(error))
         except RuntimeError as error:

@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 
 from scripts.client_suites.outcomes import Outcome, Outcomes
-from scripts.client_suites.stands import Stand
+from scripts.client_suites.stands import FILLED, TRIMMED, Stand
 from scripts.client_suites.suite import Command, Piece
 from tests.support.build_cache import MissingProgramError, require_program
 from tests.support.kafka_jars import KAFKA_4
@@ -52,8 +52,14 @@ class AiokafkaSuite:
     at_once = 3
     untrimmed: Collection[str] = ()
     title = f"aiokafka {VERSION}"
-    # As its own container has them.
-    properties: Mapping[str, str] = {"auto.create.topics.enable": "true", "num.partitions": "2"}
+    least_remote: Mapping[str, float] = {TRIMMED: 100_000, FILLED: 20}
+    properties: Mapping[str, str] = {
+        # As its own container has them.
+        "auto.create.topics.enable": "true",
+        "num.partitions": "2",
+        # Its tests write for no second: each batch gets a segment of its own, or nothing would be trimmed.
+        "log.roll.ms": "1",
+    }
 
     def __init__(self, checkout: Path, directory: Path) -> None:
         if (installed := version("aiokafka")) != VERSION:

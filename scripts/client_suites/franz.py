@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from scripts.client_suites.outcomes import Outcome, Outcomes
-from scripts.client_suites.stands import USERS, Stand
+from scripts.client_suites.stands import FILLED, TRIMMED, USERS, Stand
 from scripts.client_suites.suite import Command, Piece
 from tests.support.build_cache import require_program
 
@@ -27,6 +27,7 @@ class FranzSuite:
     brokers = 1
     properties: Mapping[str, str] = {}
     at_once = 3
+    least_remote: Mapping[str, float] = {TRIMMED: 1_000_000, FILLED: 100}
     # Share groups begin after some of the records were written, and trims wait only for groups that have begun.
     untrimmed = frozenset({"TestShareGroupETL"})
 

@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 
 from scripts.client_suites.outcomes import Outcome, Outcomes
-from scripts.client_suites.stands import USERS, Stand
+from scripts.client_suites.stands import FILLED, TRIMMED, USERS, Stand
 from scripts.client_suites.suite import Command, Piece
 from scripts.debian_package import unpack_debian
 from tests.support.build_cache import build_once, require_program
@@ -50,6 +50,7 @@ class LibrdkafkaSuite:
 
     brokers = 3
     at_once = 4
+    least_remote: Mapping[str, float] = {TRIMMED: 1_000_000, FILLED: 20}
     untrimmed: Collection[str] = ()
     # Its scenario "default" (tests/scenarios/default.json).
     properties: Mapping[str, str] = {
@@ -184,7 +185,11 @@ def _fingerprint() -> str:
 def _kafka_tools(directory: Path) -> Path:
     """Write what some tests call of a Kafka distribution, of which we have the jars: ``bin/kafka-topics.sh`` and so on."""
     java = java_command(KAFKA_4, level="WARN", target="err")
-    classes = {"kafka-topics.sh": " org.apache.kafka.tools.TopicCommand", "kafka-run-class.sh": ""}
+    classes = {
+        "kafka-topics.sh": " org.apache.kafka.tools.TopicCommand",
+        "kafka-acls.sh": " org.apache.kafka.tools.AclCommand",
+        "kafka-run-class.sh": "",
+    }
     bin_directory = directory / "bin"
     bin_directory.mkdir(parents=True)
     for name, main_class in classes.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Outcome = Literal["pass", "fail", "skip"]
@@ -40,6 +40,8 @@ class SuiteResult:
     rounds: Sequence[Round]
     remote: Mapping[str, float]
     """Counts of what was trimmed and read remotely behind the gateway, by metric."""
+    least_remote: Mapping[str, float] = field(default_factory=dict)
+    """What they must come to: a suite whose topics stayed on the brokers' disks shows nothing."""
 
     @property
     def settled(self) -> Round:
@@ -62,9 +64,18 @@ class SuiteResult:
         return tuple(name for name in sorted(settled.directly) if settled.of(name) == "fail/fail")
 
     @property
+    def shortfalls(self) -> list[str]:
+        """Return a line for each count that is less than it must be."""
+        return [
+            f"{name} {self.remote.get(name, 0):.0f}, and {least:.0f} is the least: its tests met no remote tier"
+            for name, least in self.least_remote.items()
+            if self.remote.get(name, 0) < least
+        ]
+
+    @property
     def has_failed(self) -> bool:
-        """Return whether fewer tests pass through the gateway, or none passed at all: that is no suite that ran."""
-        return bool(self.worse) or passed(self.settled.directly) == 0
+        """Return whether fewer tests pass through the gateway, or met no remote tier, or none passed: no suite that ran."""
+        return bool(self.worse or self.shortfalls) or passed(self.settled.directly) == 0
 
     def differences(self) -> list[str]:
         """Return a line for each test that differed in any round, directly/through, round by round."""
@@ -87,6 +98,7 @@ class SuiteResult:
             "differences": self.differences(),
             "worse": list(self.worse),
             "failing": list(self.failing),
+            "shortfalls": self.shortfalls,
             "remote": dict(self.remote),
         }
 
@@ -117,4 +129,5 @@ def table(results: Sequence[SuiteResult]) -> str:
         lines += [f"{result.suite}: {line}" for line in result.differences()]
         lines += [f"{result.suite}: {name} passes directly, and not through the gateway" for name in result.worse]
         lines += [f"{result.suite}: {name} fails on both sides" for name in result.failing]
+        lines += [f"{result.suite}: {line}" for line in result.shortfalls]
     return "\n".join(lines)

@@ -42,8 +42,8 @@ class Rounds:
     until_s: float
     repeat: int | None = None
 
-    def run(self, names: Sequence[str]) -> SuiteResult:
-        """Run them and return what is known of each.
+    def run(self, names: Sequence[str], *, are_all: bool = False) -> SuiteResult:
+        """Run them and return what is known of each.  ``are_all``: there are no others.
 
         Raises:
             OutOfTimeError: tests remain.  Another call, with the same directory, goes on.
@@ -55,7 +55,12 @@ class Rounds:
             if not chosen:
                 break
             rounds.append(self._round(chosen, attempt))
-        return SuiteResult(suite=self.suite.title, rounds=rounds, remote=self.ledger.remote())
+        return SuiteResult(
+            suite=self.suite.title,
+            rounds=rounds,
+            remote=self.ledger.remote(),
+            least_remote=self.suite.least_remote if are_all else {},
+        )
 
     def _round(self, names: Collection[str], attempt: int) -> Round:
         return Round(

@@ -12,11 +12,11 @@ from typing import Any
 
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.kafka_properties import INTERNAL, Listener
+from tests.support.kafka_properties import ADMIN, Listener
 from tests.support.loopback_ports import free_port
 from tests.support.sidecars import Sidecars
 
-SASL = "SASL"
+CLIENTS, SASL = "CLIENTS", "SASL"
 USERS = {"test": "test"}
 """Known to PLAIN and SCRAM on the SASL listener: aiokafka's tests have this one in their text."""
 
@@ -30,10 +30,19 @@ BROKER = {
     "log.segment.delete.delay.ms": "0",
     # On a busy machine the controller missed its own broker's heartbeats: no partition had a leader for nine seconds.
     "broker.session.timeout.ms": "60000",
+    # Some tests make ACLs, all others need none.
+    "allow.everyone.if.no.acl.found": "true",
+}
+OWN_LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": ADMIN.username,
+    "sasl.password": ADMIN.password,
 }
 READY_TIMEOUT_S = 300
 """A busy machine may take minutes to import all that a sidecar is, and the tests take longer still."""
-_TOLD = ("tiersidecar_trimmed_bytes_total", "tiersidecar_gateway_fills_total")
+TRIMMED, FILLED = "tiersidecar_trimmed_bytes_total", 'tiersidecar_gateway_fills_total{outcome="filled"}'
+_TOLD = (TRIMMED, "tiersidecar_gateway_fills_total")
 _TOPIC = re.compile(r'\{topic="[^"]*"\}')
 
 
@@ -53,7 +62,7 @@ def directly(directory: Path, *, brokers: int, properties: Mapping[str, str]) ->
     with _cluster(directory, brokers, properties) as cluster:
         yield Stand(
             name="directly",
-            bootstrap_servers=cluster.bootstrap_servers,
+            bootstrap_servers=cluster.bootstrap_servers_of(CLIENTS),
             sasl_bootstrap_servers=cluster.bootstrap_servers_of(SASL),
             remote=dict,
         )
@@ -65,10 +74,11 @@ def through(directory: Path, *, brokers: int, properties: Mapping[str, str], tri
     be."""
     rule = {"pattern": ".*", **({"local.retention.bytes": 1} if trims else {})}
     with _cluster(directory, brokers, properties) as cluster:
-        ports = {name: {broker.node_id: free_port() for broker in cluster.brokers} for name in (INTERNAL, SASL)}
+        ports = {name: {broker.node_id: free_port() for broker in cluster.brokers} for name in (CLIENTS, SASL)}
         sidecars = Sidecars(directory, cluster, topics=[rule])
         for node_id, daemon in sidecars.by_node.items():
             daemon.roles = "tier,gateway"
+            daemon.settings["broker"] |= OWN_LOGIN
             daemon.settings["gateway"] = {
                 "listeners": [_listener(name, cluster[node_id], at) for name, at in ports.items()]
             }
@@ -77,7 +87,7 @@ def through(directory: Path, *, brokers: int, properties: Mapping[str, str], tri
                 daemon.wait_until_ready(READY_TIMEOUT_S)
             yield Stand(
                 name="through the gateway",
-                bootstrap_servers=_addresses(ports[INTERNAL]),
+                bootstrap_servers=_addresses(ports[CLIENTS]),
                 sasl_bootstrap_servers=_addresses(ports[SASL]),
                 remote=lambda: _told(sidecars),
             )
@@ -88,8 +98,12 @@ def _cluster(directory: Path, brokers: int, properties: Mapping[str, str]) -> Ka
         directory,
         brokers=brokers,
         properties={**BROKER, **properties},
-        listeners=[Listener(name=SASL, security_protocol="SASL_PLAINTEXT", sasl_mechanisms=("PLAIN", "SCRAM-SHA-256"))],
+        listeners=[
+            Listener(name=CLIENTS, security_protocol="PLAINTEXT"),
+            Listener(name=SASL, security_protocol="SASL_PLAINTEXT", sasl_mechanisms=("PLAIN", "SCRAM-SHA-256")),
+        ],
         users=USERS,
+        authorizer=True,
     )
 
 

@@ -56,6 +56,10 @@ class Suite(Protocol):
         """Tests whose topics are tiered and not trimmed: they read what only the broker's own log can serve."""
 
     @property
+    def least_remote(self) -> Mapping[str, float]:
+        """How much a run of all tests trims, and reads remotely, at the least (``stands.TRIMMED``, ``FILLED``)."""
+
+    @property
     def at_once(self) -> int:
         """How many pieces may run beside each other."""
 

@@ -26,8 +26,8 @@ from tests.support.remote_events import object_keys_in, read_events
 from tests.support.sidecars import Sidecars
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
+from tiersidecar.reading.manifests import recorded_keys
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 

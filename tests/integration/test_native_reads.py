@@ -23,7 +23,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import ProducedRecord
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.reading.manifests import recorded_keys
 
 pytestmark = pytest.mark.broker
 

@@ -15,8 +15,8 @@ from tiersidecar.domain.segments import (
     RemoteLogSegmentMetadataUpdate,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState, is_valid_transition
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.metadata.serde import read_event
+from tiersidecar.reading.manifests import recorded_keys
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 

@@ -9,9 +9,9 @@ from tiersidecar.decide.reconcile_findings import Finding
 from tiersidecar.decide.reconcile_segments import KINDS, Listed, SegmentRow
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.aiven.manifest import read_manifest
 from tiersidecar.ports.store import Store
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.reconcile.deep_check import DeepCheck, Preceding
 
 

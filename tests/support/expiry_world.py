@@ -268,7 +268,7 @@ class Sidecar:
         self.remover = SegmentRemover(
             metadata_log=world.metadata,
             store=world.store,
-            keys_of=lambda metadata: planned_keys(metadata).in_upload_order,
+            key_prefix="",
             clock=clock,
             failpoints=failpoints,
             telemetry=telemetry,

@@ -28,9 +28,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
 from tiersidecar.reading.user_deletes import Asker, UserDelete
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.expire import ExpireTask, ExpirySettings

@@ -24,7 +24,6 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.kafka.checkpoints import read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
@@ -123,7 +122,7 @@ class TierShell:
         self.remover = SegmentRemover(
             metadata_log=self.metadata,
             store=self.store,
-            keys_of=lambda metadata: recorded_keys(metadata, settings.key_prefix).in_upload_order,
+            key_prefix=settings.key_prefix,
             clock=self.clock,
             failpoints=self.failpoints,
             telemetry=self.telemetry,

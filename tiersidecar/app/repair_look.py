@@ -24,7 +24,7 @@ from tiersidecar.domain.own_objects import MARKS
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry
-from tiersidecar.formats.aiven.keys import ObjectKind, recorded_keys
+from tiersidecar.formats.aiven.keys import ObjectKind, plugin_keys
 from tiersidecar.formats.aiven.manifest import Manifest
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody, Store, StoredObject
@@ -226,7 +226,7 @@ def _is_replaced_by(other: RemoteLogSegmentMetadata, metadata: RemoteLogSegmentM
 def _keys_fault(metadata: RemoteLogSegmentMetadata | None) -> str:
     try:
         if metadata is not None:
-            recorded_keys(metadata)
+            plugin_keys(metadata)
     except CorruptDataError as error:
         return f"its custom metadata are another plugin's, so that the place of its objects is unknown: {error}"
     return ""

@@ -47,7 +47,7 @@ from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.state_records import segments_of
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
+from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.tasks.ownership import LeasedOwnership
 from tiersidecar.tasks.removal import SegmentRemover
 
@@ -274,7 +274,7 @@ class Repairer:
         return SegmentRemover(
             metadata_log=self._session.metadata,
             store=store,
-            keys_of=lambda segment: recorded_keys(segment, self._key_prefix).in_upload_order,
+            key_prefix=self._key_prefix,
             clock=self._session.clock,
             failpoints=NO_FAILPOINTS,
             telemetry=NoTelemetry(),

@@ -11,8 +11,7 @@ from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
 from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.formats.aiven.keys import ObjectKeys
-from tiersidecar.formats.aiven.keys import recorded_keys as keys_under
+from tiersidecar.formats.aiven.keys import ObjectKeys, plugin_keys
 from tiersidecar.formats.aiven.layout import reading_plan
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.formats.aiven.segment_bounds import (
@@ -60,7 +59,7 @@ class RemoteSegment:
         return _OBJECTS_OF_AN_ENTRY_BYTES + chunks + epochs
 
 
-def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str) -> ObjectKeys:
+def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
     """Keys of the three objects: by the custom metadata as far as they say, else under the configured ``key_prefix``.
 
     The manifest went up beside the others, so the recorded prefix counts for it too; the plugin looks for it under the
@@ -69,7 +68,7 @@ def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str) -> Object
     recorded = read_custom_metadata(
         metadata.custom_metadata, where=f"custom metadata of {metadata.remote_log_segment_id}"
     )
-    return keys_under(metadata, key_prefix if recorded.object_prefix is None else recorded.object_prefix)
+    return plugin_keys(metadata, key_prefix if recorded.object_prefix is None else recorded.object_prefix)
 
 
 class ManifestCache:

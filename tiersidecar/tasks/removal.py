@@ -10,7 +10,7 @@ everything; so the first refusal ends a round, and the next round begins with an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
@@ -25,6 +25,7 @@ from tiersidecar.ports.metadata_log import PublishMetadata
 from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.ports.store import DeleteObjects
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.tasks.ownership import Ownership
 
 
@@ -60,21 +61,21 @@ long after an undelete is durable, whatever became of the process."""
 
 
 class SegmentRemover:
-    """Removes remote segments on behalf of ``broker_id``.  ``keys_of`` gives the keys of a segment's objects."""
+    """Removes remote segments on behalf of ``broker_id``; ``key_prefix`` is that of objects whose segment records none."""
 
     def __init__(
         self,
         *,
         metadata_log: PublishMetadata,
         store: DeleteObjects,
-        keys_of: Callable[[RemoteLogSegmentMetadata], Sequence[str]],
+        key_prefix: str,
         clock: Clock,
         failpoints: Failpoints,
         telemetry: Telemetry,
         broker_id: BrokerId,
         ownership: Ownership,
     ) -> None:
-        self._metadata_log, self._store, self._keys_of = metadata_log, store, keys_of
+        self._metadata_log, self._store, self._key_prefix = metadata_log, store, key_prefix
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
         self._broker_id, self._ownership = broker_id, ownership
         self._unsure: set[RemoteLogSegmentId] = set()
@@ -129,7 +130,7 @@ class SegmentRemover:
             await self._begin(metadata, None if is_undone is None else until_s)
         await self._failpoints.reach("delete.started.published")
         self._ownership.require_role()
-        await self._store.delete_objects(self._keys_of(metadata))
+        await self._store.delete_objects(recorded_keys(metadata, self._key_prefix).in_upload_order)
         await self._failpoints.reach("delete.objects.deleted")
         await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
         await self._failpoints.reach("delete.finished.published")

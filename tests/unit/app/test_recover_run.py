@@ -36,9 +36,10 @@ from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
-from tiersidecar.formats.aiven.keys import planned_keys, recorded_keys
+from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
 
 CLUSTER = "scripted"

@@ -16,9 +16,9 @@ from tests.unit.reading.test_histories import between
 from tests.unit.reading.test_lineage import FixedLog
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange, Offset
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header
+from tiersidecar.reading.manifests import recorded_keys
 
 ONE, IDLE = 7, -1
 

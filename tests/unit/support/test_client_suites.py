@@ -17,7 +17,7 @@ from scripts.client_suites.ledger import Ledger
 from scripts.client_suites.librdkafka import LibrdkafkaSuite
 from scripts.client_suites.outcomes import Outcome, Outcomes, Round, SuiteResult, table
 from scripts.client_suites.rounds import OutOfTimeError, Rounds
-from scripts.client_suites.stands import Stand
+from scripts.client_suites.stands import FILLED, Stand
 from scripts.client_suites.suite import Command, Piece, excluded
 from tests.support.kafka_admin import wait_until
 
@@ -67,9 +67,12 @@ tests/test_a.py::TestA::test_five XFAIL (known)                          [100%]
 tests/test_a.py::TestA::test_six """
 
 
-def result(*rounds: tuple[Outcomes, Outcomes]) -> SuiteResult:
+def result(*rounds: tuple[Outcomes, Outcomes], fills: float = 0, least: float = 0) -> SuiteResult:
     return SuiteResult(
-        suite="client 1", rounds=[Round(directly=one, through=other) for one, other in rounds], remote={}
+        suite="client 1",
+        rounds=[Round(directly=one, through=other) for one, other in rounds],
+        remote={FILLED: fills},
+        least_remote={FILLED: least},
     )
 
 
@@ -95,6 +98,8 @@ def result(*rounds: tuple[Outcomes, Outcomes]) -> SuiteResult:
             True,
             id="differs in the last round, too",
         ),
+        pytest.param(result(({"a": "pass"}, {"a": "pass"}), fills=1, least=1), (), False, id="as much was remote"),
+        pytest.param(result(({"a": "pass"}, {"a": "pass"}), least=1), (), True, id="nothing was remote: shows nothing"),
     ],
 )
 def test_what_counts_as_worse_through_the_gateway(found: SuiteResult, worse: tuple[str, ...], has_failed: bool) -> None:
@@ -151,6 +156,7 @@ class Scripted:
     properties: Mapping[str, str] = {}
     at_once = 2
     untrimmed: Collection[str] = ("reads as a share group",)
+    least_remote: Mapping[str, float] = {}
 
     def __init__(self, directory: Path, outcomes_by: Mapping[tuple[str, int], Outcomes]) -> None:
         self.ran = directory / "ran"

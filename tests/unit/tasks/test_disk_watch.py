@@ -28,7 +28,6 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
 from tiersidecar.domain.segments import LocalPartition
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metrics.retention import (
     DISK_FREE_BYTES,
     DISK_SECONDS_TO_FULL,
@@ -39,6 +38,7 @@ from tiersidecar.ports.metrics.retention import (
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.partition_table import UnprovenCopy
 from tiersidecar.tasks.segment_objects import LayoutSettings

@@ -24,9 +24,9 @@ from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading import pictured_segments
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.tasks.copy_lag import copied_offset_of
 from tiersidecar.tasks.segment_objects import LayoutSettings
 

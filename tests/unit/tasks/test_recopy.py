@@ -23,9 +23,8 @@ from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.state_records import RecopyRequest
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 NAME = "plain-0"

@@ -18,12 +18,15 @@ from tiersidecar.domain.errors import LeaseLostError, NotOwnedError, PublishTime
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
+from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.tasks.ownership import Unquestioned
 from tiersidecar.tasks.removal import SegmentRemover
 
 OTHER = replace(TOPIC_ID_PARTITION, partition=9)
 (SEGMENT,) = segments(1)
+OBJECTS = list(planned_keys(SEGMENT, "now/").in_upload_order)
 
 
 class Store:
@@ -69,7 +72,7 @@ class Stage:
         self.remover = SegmentRemover(
             metadata_log=self.topic,
             store=self.store,  # type: ignore[arg-type]
-            keys_of=lambda metadata: [f"{metadata.start_offset}.log"],
+            key_prefix="now/",
             clock=ManualClock(NOW_MS),
             failpoints=self.failpoints,
             telemetry=self.telemetry,
@@ -121,7 +124,7 @@ async def test_a_deletion_is_told_with_what_went_and_why(stage: Stage) -> None:
         }
     ]
     assert stage.counted() == (1, 0)
-    assert stage.store.deleted == [["0.log"]]
+    assert stage.store.deleted == [OBJECTS]
     assert stage.topic.events == [
         _update(SEGMENT, State.DELETE_SEGMENT_STARTED),
         _update(SEGMENT, State.DELETE_SEGMENT_FINISHED),
@@ -138,7 +141,7 @@ async def test_one_that_had_begun_goes_on_from_there(stage: Stage) -> None:
 
     await stage.remover.remove(begun, undone)
     assert "delete.begun" not in stage.failpoints.passed
-    assert stage.store.deleted == [["0.log"]]
+    assert stage.store.deleted == [OBJECTS]
 
 
 async def test_what_was_undone_is_neither_deleted_nor_told_nor_an_error(stage: Stage) -> None:
@@ -212,3 +215,12 @@ async def test_a_begin_that_nobody_read_back_is_unsure_until_the_topic_tells(sta
     stage.topic.late = False
     await stage.remover.remove(removal)
     assert stage.remover.unsure(TOPIC_ID_PARTITION) == frozenset()
+
+
+async def test_once_the_prefix_was_changed_all_three_objects_go_where_they_were_written() -> None:
+    """The plugin looks for a manifest under the prefix that is configured now, and leaves the one that it has written."""
+    stage = Stage()
+    recorded = write_custom_metadata(CustomMetadata(object_prefix="then/"))
+    removal = await stage.add(replace(SEGMENT, custom_metadata=recorded))
+    await stage.remover.remove(removal)
+    assert stage.store.deleted == [list(planned_keys(SEGMENT, "then/").in_upload_order)]

@@ -24,9 +24,9 @@ from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.aiven.transforms import ENCRYPTION_OVERHEAD, IV_SIZE
 from tiersidecar.ports.store import ObjectBody, StoredObject
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 CHUNK = 4000

@@ -22,12 +22,12 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.broker import TrimAnswer
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.tasks.ownership import Unquestioned
 from tiersidecar.tasks.segment_objects import LayoutSettings
 

@@ -13,7 +13,6 @@ from tiersidecar.app.config.store_base import VerifyReadBack
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.copy_admission import CopyQuota
@@ -108,7 +107,7 @@ def build_remover(parts: Parts, role: TierParts) -> SegmentRemover:
     return SegmentRemover(
         metadata_log=parts.metadata,
         store=parts.store,
-        keys_of=lambda metadata: recorded_keys(metadata, parts.config.store.key_prefix).in_upload_order,
+        key_prefix=parts.config.store.key_prefix,
         clock=parts.clock,
         failpoints=parts.failpoints,
         telemetry=parts.telemetry,

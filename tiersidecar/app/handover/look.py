@@ -37,7 +37,7 @@ from tiersidecar.domain.segments import (
 )
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import erased_segments
-from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.formats.aiven.keys import plugin_keys
 from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, OffsetSpec
@@ -120,7 +120,7 @@ def finished_of(segments: NativeSegments) -> list[RemoteLogSegmentMetadata]:
 def sizes_of(segment: RemoteLogSegmentMetadata, listed: Mapping[str, int], key_prefix: str) -> tuple[int, int, int]:
     """Sizes of its three objects, -1 for one that is not listed."""
     try:
-        log, indexes, manifest = (listed.get(key, -1) for key in recorded_keys(segment, key_prefix).in_upload_order)
+        log, indexes, manifest = (listed.get(key, -1) for key in plugin_keys(segment, key_prefix).in_upload_order)
     except CorruptDataError:
         return -1, -1, -1
     return log, indexes, manifest

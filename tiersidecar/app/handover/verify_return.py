@@ -15,7 +15,7 @@ from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.readable import size_text
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.formats.aiven.keys import plugin_keys
 from tiersidecar.ports.broker import OffsetSpec
 
 Say = Callable[[str], None]
@@ -47,7 +47,7 @@ async def verify_return(session: Session, plan: Plan, say: Say, *, reads_records
 def _objects(planned: PlannedPartition, listed: dict[str, int], key_prefix: str) -> tuple[int, int]:
     """How many of the planned segments have their objects still, and how many have not: nothing needs them any more."""
     segments = {one.segment.remote_log_segment_id.uuid: one.segment for one in planned.pieces}.values()
-    kept = sum(all(key in listed for key in recorded_keys(one, key_prefix).in_upload_order) for one in segments)
+    kept = sum(all(key in listed for key in plugin_keys(one, key_prefix).in_upload_order) for one in segments)
     return kept, len(segments) - kept
 
 

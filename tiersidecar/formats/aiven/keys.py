@@ -73,10 +73,11 @@ def planned_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> Ob
     return _keys(stem, stem)
 
 
-def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
-    """The keys that a segment was written under: prefix and path as its custom metadata have them, where they do.
+def plugin_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
+    """Return the keys where the plugin looks for a segment: prefix and path as its custom metadata have them, where they do.
 
-    The manifest's key never comes from there, as in the plugin: it is looked up under the configured prefix.
+    The manifest's key never comes from there: it is looked up under the configured prefix, whatever it was when the segment was
+    written (``reading.manifests.recorded_keys`` are the keys of what was written).
 
     Raises:
         CorruptDataError: custom metadata that cannot be read.

@@ -30,9 +30,9 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, MetadataEvent
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
 from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.reading.manifests import recorded_keys
 
 
 class Leader:

@@ -19,7 +19,7 @@ from tiersidecar.formats.aiven.keys import (
     main_path,
     parse_object_key,
     planned_keys,
-    recorded_keys,
+    plugin_keys,
 )
 
 TOPIC_ID = "OrpMwEoTQh6VZ_dz9HFK5g"
@@ -68,17 +68,17 @@ def test_keys_to_write_under(prefix: str) -> None:
         pytest.param(CustomMetadata(object_prefix="then/", object_key="x"), "then/x", id="prefix and path then"),
     ],
 )
-def test_recorded_keys_count_for_log_and_indexes_only(recorded: CustomMetadata, stem: str) -> None:
+def test_plugin_keys_count_for_log_and_indexes_only(recorded: CustomMetadata, stem: str) -> None:
     """S-135: where the objects are is said in bytes that nobody but the store's layout reads.
 
     As in the plugin: the manifest is always looked up under the configured prefix."""
-    keys = recorded_keys(metadata(write_custom_metadata(recorded)), "now/")
+    keys = plugin_keys(metadata(write_custom_metadata(recorded)), "now/")
     assert keys == ObjectKeys(log=f"{stem}.log", indexes=f"{stem}.indexes", manifest=f"now/{PATH}.rsm-manifest")
 
 
 def test_unreadable_custom_metadata_names_the_segment() -> None:
     with pytest.raises(CorruptDataError, match=f"custom metadata of {PATH} is corrupt"):
-        recorded_keys(metadata(b"\xff"))
+        plugin_keys(metadata(b"\xff"))
 
 
 def test_every_key_of_the_plugin_is_understood() -> None:
