@@ -67,8 +67,7 @@ class ClientConnection:
             connection=self._state,
             listener="simulated",
         )
-        preparing = rewrite.prepare(exchange)
-        prepared = await preparing if isinstance(preparing, Coroutine) else preparing
+        prepared = rewrite.prepare(exchange)
         sent = body if prepared is None else b"".join(prepared)
         rewrite.forwarded(exchange)
         response = await self.ask(api_key, version, sent, _ASK_S)

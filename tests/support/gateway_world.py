@@ -48,6 +48,7 @@ class FixedTiered:
 
     def __init__(self, known: Sequence[TopicIdPartition]) -> None:
         self.known, self.is_ready, self.leader_epoch = known, True, LeaderEpoch(0)
+        self.on_disk: TieredView | None = None
 
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
         if not self.is_ready:
@@ -58,6 +59,14 @@ class FixedTiered:
                 asker.check(view)
                 return view
         return None
+
+    def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
+        here = self.on_disk
+        is_it = here is not None and (topic, partition) == (
+            here.topic_id_partition.topic,
+            here.topic_id_partition.partition,
+        )
+        return here if is_it else None
 
     def now(self) -> FixedTiered:
         moment = FixedTiered(tuple(self.known))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import FollowTransactions, LocalPartition, LocalSegment
 from tiersidecar.domain.segments import SegmentScan as SegmentScan
 
@@ -152,6 +153,10 @@ class LogDirs(Protocol):
     def topic_id_now(self, topic: str, partition: int) -> Uuid | None:
         """The topic whose partition this is on disk at this moment; None while there is none, or the broker has not written it
         down.  Takes some microseconds."""
+
+    def leader_epoch_now(self, topic: str, partition: int) -> tuple[Uuid, LeaderEpoch] | None:
+        """As :meth:`topic_id_now`, with the last epoch of its leader-epoch-checkpoint; None also where there is none.
+        Reads a small file."""
 
     async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
         """From ``replication-offset-checkpoint``: a lower bound, all that a follower has."""

@@ -26,6 +26,10 @@ _BEING_MADE_S = 5.0
 """For so long at most, a directory that the broker has just made lacks what a whole one has."""
 
 
+_SOON_AGAIN_S = 0.5
+"""A look at thousands of partitions takes a tenth of a second: clients do not have it taken all the time."""
+
+
 class Roster:
     """One per process, whatever its roles.  ``forget`` is told each partition whose metadata is no longer kept."""
 
@@ -49,6 +53,7 @@ class Roster:
         self._faulty: frozenset[str] = frozenset()
         self._fault_since_s: dict[str, float] = {}
         self._wake = asyncio.Event()
+        self._not_woken_before_s = 0.0
 
     async def look(self) -> tuple[TieredPartition, ...]:
         """Ask, scan, assign; gives what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
@@ -96,6 +101,13 @@ class Roster:
             sleeping.cancel()
             waking.cancel()
         self._wake.clear()
+
+    def look_soon(self) -> None:
+        """End the :meth:`wait` that is under way, or the next one; not again within half a second."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._not_woken_before_s:
+            self._not_woken_before_s = now_s + _SOON_AGAIN_S
+            self._wake.set()
 
     def note(self, error: RetriableError | None) -> None:
         """Keep on the partition table what the last look met; a new trouble is logged once."""

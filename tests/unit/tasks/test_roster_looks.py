@@ -200,3 +200,20 @@ async def end(*tasks: asyncio.Task[None]) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def test_it_looks_soon_where_somebody_asks_for_it_but_not_all_the_time(stage: Stage) -> None:
+    keeping = asyncio.create_task(keep_roster(stage.roster, 5.0))
+    await settle()
+    assert stage.dirs.looks == 1
+    for _ in range(3):
+        stage.roster.look_soon()
+        await settle()
+    assert stage.dirs.looks == 2, "thrice at once is one look"
+    await stage.clock.advance(0.5)
+    stage.roster.look_soon()
+    await settle()
+    assert stage.dirs.looks == 3
+    keeping.cancel()
+    with suppress(asyncio.CancelledError):
+        await keeping

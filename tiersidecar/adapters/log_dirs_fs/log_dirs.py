@@ -20,11 +20,14 @@ from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, trans
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import CorruptDataError, LogDirError, UnformattedLogDirError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.formats.kafka.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
     REPLICATION_OFFSET_CHECKPOINT,
+    read_leader_epochs,
     read_meta_properties,
     read_offset_checkpoint,
     read_partition_metadata,
@@ -61,6 +64,18 @@ class TopicIdsNow:
                 return topic_id
         self._known.pop(directory, None)
         return None
+
+    def leader_epoch(self, topic: str, partition: int) -> tuple[Uuid, LeaderEpoch] | None:
+        """As ``LogDirs.leader_epoch_now``."""
+        topic_id = self.find(topic, partition)
+        if topic_id is None:
+            return None
+        path = Path(self._known[f"{topic}-{partition}"][0]).with_name(LEADER_EPOCH_CHECKPOINT)
+        try:
+            entries = read_leader_epochs(path.read_bytes(), where=str(path))
+        except (OSError, CorruptDataError):
+            return None
+        return (topic_id, entries[-1].epoch) if entries else None
 
 
 def _identity(path: str) -> _Identity | None:
@@ -181,6 +196,9 @@ class FilesystemLogDirs:
 
     def topic_id_now(self, topic: str, partition: int) -> Uuid | None:
         return self._topic_ids_now.find(topic, partition)
+
+    def leader_epoch_now(self, topic: str, partition: int) -> tuple[Uuid, LeaderEpoch] | None:
+        return self._topic_ids_now.leader_epoch(topic, partition)
 
     async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
         """Of the partitions that the last :meth:`scan` saw: the file knows names only, and a name may come back."""

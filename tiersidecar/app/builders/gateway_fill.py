@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO
         offsets=offsets,
         fills=fills,
         sessions=FetchSessions(),
-        tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs),
+        tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs, parts.roster.look_soon),
         pending=pending_copies(parts),
         holes=Holes(parts.clock, "gateway.hole"),
         audit=audit,
@@ -174,11 +174,14 @@ class TableMoment:
 class TieredPartitionsInTable:
     """The gateway's :class:`~tiersidecar.services.gateway.tiered_partitions.TieredPartitions`, by the partition table.
 
-    A partition counts as far as the names on the broker's disk are still of the same topics.
+    A partition counts as far as the names on the broker's disk are still of the same topics.  ``look_soon`` has the cluster
+    looked at: a client has met a partition that no look has.
     """
 
-    def __init__(self, table: PartitionTable, policies: TopicPolicies, log_dirs: LogDirs) -> None:
-        self._table, self._policies, self._log_dirs = table, policies, log_dirs
+    def __init__(
+        self, table: PartitionTable, policies: TopicPolicies, log_dirs: LogDirs, look_soon: Callable[[], None]
+    ) -> None:
+        self._table, self._policies, self._log_dirs, self._look_soon = table, policies, log_dirs, look_soon
         self._names: dict[Uuid, str] = {}
         self._names_of: Mapping[str, Uuid] | None = None
 
@@ -194,6 +197,7 @@ class TieredPartitionsInTable:
             # Made since the last look.  Others than the rules' are enabled one by one, and only once they are known.
             if self._policies.policy_for(name) is None:
                 return None
+            self._look_soon()
             raise MetadataNotReadyError(subject=f"topic {name}")
         found = TopicIdPartition(topic_id=topic_id, topic=name, partition=partition)
         tiered = self._table.assignment.get(found)
@@ -207,7 +211,19 @@ class TieredPartitionsInTable:
             return view
         if self._policies.policy_for(name) is None:
             return None
+        self._look_soon()
         raise MetadataNotReadyError(subject=str(found))
+
+    def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
+        """As the Protocol says."""
+        if topic in INTERNAL_TOPICS or self._policies.policy_for(topic) is None:
+            return None
+        found = self._log_dirs.leader_epoch_now(topic, partition)
+        if found is None:
+            return None
+        topic_id, leader_epoch = found
+        owner = TopicIdPartition(topic_id=topic_id, topic=topic, partition=partition)
+        return TieredView(topic_id_partition=owner, leader_epoch=leader_epoch)
 
     def now(self) -> TableMoment:
         """As the Protocol says."""

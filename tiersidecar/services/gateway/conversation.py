@@ -251,12 +251,15 @@ class Conversation:
         Raises:
             MalformedMessageError: it must log in first, or the request is too large for that.
         """
-        limit, demands_login = self._login.request_bytes, self._login.demands_login
+        limit, demands_login, login = self._login.request_bytes, self._login.demands_login, self._state.login
+        if login.awaits_token and api_key != ApiKey.SASL_AUTHENTICATE:
+            # As the broker (SaslServerAuthenticator): nothing is read for who has only begun to log in.
+            raise MalformedMessageError(f"API {api_key} amid a SASL exchange")
         if limit is None:
             return
         if total > limit and (demands_login or api_key in BEFORE_LOGIN):
             raise MalformedMessageError(f"a request of {total} bytes where {limit} are the most, before the login")
-        is_early = self._state.login.state is LoginState.BEFORE and api_key not in BEFORE_LOGIN
+        is_early = login.state is LoginState.BEFORE and api_key not in BEFORE_LOGIN
         if is_early and demands_login:
             raise MalformedMessageError(f"API {api_key} before the login")
 
@@ -279,26 +282,10 @@ class Conversation:
         client_id, body_at = client_id_and_body(frame)
         exchange = self._exchange(api_key, api_version, client_id, frame[body_at:])
         rewrite, _ = self._rewrites[api_key]
-
-        def forward(body: Rewritten) -> None:
-            self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
-            self._broker.write_all((frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body))
-            rewrite.forwarded(exchange)
-
-        prepared = rewrite.prepare(exchange)
-        if isinstance(prepared, Coroutine):
-            _check_may_wait(rewrite, prepared)
-            self._holds |= _ALONE
-            self._host.run(self._forward_later(prepared, forward))
-        else:
-            forward(prepared)
-
-    async def _forward_later(
-        self, preparing: Coroutine[Any, Any, Rewritten], forward: Callable[[Rewritten], None]
-    ) -> None:
-        body = await preparing
-        if not self._is_closed:
-            forward(body)
+        body = rewrite.prepare(exchange)
+        self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
+        self._broker.write_all((frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body))
+        rewrite.forwarded(exchange)
 
     def _unknown_api_versions(self, frame: memoryview) -> None:
         """Too new for us: answered here, in its turn."""
@@ -453,7 +440,9 @@ class Conversation:
         self._rewriting = pending
         rewritten = pending.rewrite.rewrite(pending.exchange, frame[header_bytes:])
         if isinstance(rewritten, Coroutine):
-            _check_may_wait(pending.rewrite, rewritten)
+            if not pending.rewrite.alone:
+                rewritten.close()
+                raise TypeError("only the rewrite of an API that is alone may await something")
             self._host.run(self._send_later(pending, rewritten, frame, header_bytes))
         else:
             self._send(pending, rewritten, frame, header_bytes)
@@ -532,12 +521,6 @@ class Conversation:
         size_bytes = min(size_bytes, self._memory_bytes)
         self._memory_bytes -= size_bytes
         self._memory.give_back(size_bytes)
-
-
-def _check_may_wait(rewrite: Rewrite, waiting: Coroutine[Any, Any, Rewritten]) -> None:
-    if not rewrite.alone:
-        waiting.close()
-        raise TypeError("only the rewrite of an API that is alone may await something")
 
 
 def _random_ids() -> Iterator[int]:

@@ -5,15 +5,15 @@ proposed, and the sidecar of the partition's leader decides: the gateway itself 
 client is told of success once the start that the leader's sidecar has said is read here.  Of a gateway that dies before, or
 waits in vain, the client asks again.
 
-A topic that was made a moment ago may not be known here when its delete comes, and what the broker then accepts proves nothing
-of the topic that is known later.  So the delete is sent once it is known.
+Of a topic that was made a moment ago nothing may be known here when its delete passes.  The broker's disk tells its id and its
+leader epoch: what the broker accepts is proof for these, and is proposed once the topic is known.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -39,9 +39,14 @@ from tiersidecar.ports.state_records import Leases
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete, audit_deletes
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
-from tiersidecar.services.gateway.exchange import ConnectionState, DeleteAsked, Exchange, Rewrite, Rewritten
-from tiersidecar.services.gateway.messages import RowKey, changed_row, in_turns, read_exchange, write_rows
-from tiersidecar.services.gateway.new_topics import NewTopics
+from tiersidecar.services.gateway.exchange import DeleteAsked, Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.messages import (
+    RowKey,
+    changed_row,
+    in_turns,
+    read_exchange,
+    write_rows,
+)
 from tiersidecar.services.gateway.tiered_partitions import Asker, Moment, TieredView
 
 log = structlog.get_logger(__name__)
@@ -56,10 +61,12 @@ _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 _MOST_EPOCHS = 10_000
 _MOST_EVENTS = 20
 """For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
+_MOST_NEW = 16
+"""Partitions that no look at the cluster has met yet, in one request: for each a small file is read, whoever asks."""
+_LOOK_AGAIN_S = 0.05
+"""At what is known of those: nothing tells when it has changed."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
 """Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
-_NEW_TOPIC_WAIT_S = 5.0
-"""Until a new topic is known, before the broker is asked: with the wait above, within the client's own timeout still."""
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):
@@ -140,55 +147,41 @@ class DeleteRecordsRewrite(Rewrite):
         self._tiered, self._reader, self._offsets = tiers.tiered, tiers.reader, tiers.offsets
         self._state, self._proposer, self._broker = state, proposer, broker
         self._blocking, self._clock, self._audit = blocking, clock, audit
-        self._new_topics = NewTopics(broker_id=proposer.broker_id, tiered=tiers.tiered, blocking=blocking, clock=clock)
         self._epochs: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
         return range(3)
 
-    def prepare(self, exchange: Exchange) -> Rewritten | Coroutine[Any, Any, Rewritten]:
-        """As it is, once all that it names is known.
+    def prepare(self, exchange: Exchange) -> Rewritten:
+        """As it is.
 
         Raises:
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
         check_each_partition_once(exchange.request, exchange.api_version)
-        exchange.connection.deletes_told.clear()
-        keys = [one[:2] for one in deletes_asked(exchange.request, exchange.api_version)]
-        unknown = [key for key in keys if self._is_unknown(exchange.connection, key)]
-        if unknown and not exchange.connection.login.is_raw:
-            return self._once_known(exchange, keys, unknown)
-        self._note_what_is_known(exchange.connection, keys)
-        return None
-
-    async def _once_known(self, exchange: Exchange, keys: Sequence[RowKey], unknown: Sequence[RowKey]) -> None:
-        connection = exchange.connection
-        await self._new_topics.become_known(
-            exchange, unknown, lambda key: self._is_unknown(connection, key), _NEW_TOPIC_WAIT_S
-        )
-        self._note_what_is_known(connection, keys)
-
-    def _is_unknown(self, connection: ConnectionState, key: RowKey) -> bool:
-        """Return whether it may be tiered, and too little is known of it to propose its delete."""
-        try:
-            view = self._tiered.find(*key, Asker(told=connection.asker.told))
-            if view is not None:
-                self._asked(view)
-        except MetadataNotReadyError:
-            return True
-        return False
-
-    def _note_what_is_known(self, connection: ConnectionState, keys: Iterable[RowKey]) -> None:
-        """Right before the broker is asked about ``keys``: what it answers is proof for this, and for nothing later."""
-        known: Moment = self._tiered.now()
+        connection, known = exchange.connection, self._tiered.now()
+        connection.deletes_told.clear()
         connection.asker.asked_at, connection.asked_s = known, self._clock.monotonic_s()
         try:
-            connection.deletes_asked = {
-                key: self._asked(view) for key in keys if (view := known.find(*key)) is not None
-            }
+            connection.deletes_asked = self._known_of(known, deletes_asked(exchange.request, exchange.api_version))
         except MetadataNotReadyError:
             connection.deletes_asked = {}  # the state topic has not been read yet: nothing can be proposed
+        return None
+
+    def _known_of(self, known: Moment, deletes: Iterable[tuple[str, int, int]]) -> dict[tuple[str, int], DeleteAsked]:
+        found, new = dict[tuple[str, int], DeleteAsked](), list[tuple[str, int]]()
+        for topic, partition, _ in deletes:
+            view = known.find(topic, partition)
+            if view is None:
+                new.append((topic, partition))
+            else:
+                found[topic, partition] = self._asked(view)
+        for topic, partition in new if len(new) <= _MOST_NEW else ():
+            on_disk = self._tiered.find_on_disk(topic, partition)
+            if on_disk is not None:
+                found[topic, partition] = replace(self._asked(on_disk), is_new=True)
+        return found
 
     def _asked(self, view: TieredView) -> DeleteAsked:
         partition = view.topic_id_partition
@@ -237,13 +230,13 @@ class DeleteRecordsRewrite(Rewrite):
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
     async def _row(self, asking: _Asking, key: RowKey, row: Any, offset: int) -> Any:
+        asked = asking.exchange.connection.deletes_asked.get(key)
         try:
-            view = self._tiered.find(*key, asking.exchange.connection.asker)
+            view = await self._view(asking, key, asked)
             if view is None:
                 return row
             if offset == HIGH_WATERMARK and row.error_code is ErrorCode.none:
                 offset = row.low_watermark  # what the high watermark was
-            asked = asking.exchange.connection.deletes_asked.get(key)
             if asked is None:
                 raise MetadataNotReadyError(subject=str(view.topic_id_partition))
             low_watermark = await self._delete(asking, row, asked, offset)
@@ -255,6 +248,27 @@ class DeleteRecordsRewrite(Rewrite):
             log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=str(error))
             return _asked_again(row)
         return row if row.error_code is not ErrorCode.none else changed_row(row, low_watermark=low_watermark)
+
+    async def _view(self, asking: _Asking, key: RowKey, asked: DeleteAsked | None) -> TieredView | None:
+        """Return what is known of it now; None where it is not tiered.  One that was new when it was asked for is waited for.
+
+        Raises:
+            MetadataNotReadyError: it may be tiered, and nothing is known of it in time; or it was another when it was asked
+                for.
+        """
+        asker = asking.exchange.connection.asker
+        if asked is None or not asked.is_new:
+            return self._tiered.find(*key, asker)
+        waited = Asker(told=asker.told)  # which topic and leader it is of, ``asked`` tells
+        while True:
+            try:
+                return self._tiered.find(*key, waited)
+            except MetadataNotReadyError:
+                known = self._tiered.topic_id(key[0])
+                is_another = known not in (None, asked.topic_id_partition.topic_id)
+                if is_another or asyncio.get_running_loop().time() >= asking.until_s:
+                    raise
+            await self._clock.sleep(_LOOK_AGAIN_S)
 
     async def _delete(self, asking: _Asking, row: Any, asked: DeleteAsked, offset: int) -> Offset:
         """Propose the delete, and wait until the leader's sidecar has said it; gives the first offset that is left.
@@ -304,7 +318,21 @@ class DeleteRecordsRewrite(Rewrite):
             )
             await self._until_said(partition, delete, asking)
         start = self._state.partition_state(partition).remote_log_start_offset
-        return max(start, (await self._reader.bounds(partition)).start)
+        return max(start, await self._first_offset(partition, asking))
+
+    async def _first_offset(self, partition: TopicIdPartition, asking: _Asking) -> Offset:
+        """Of what is remote; a new partition's metadata may have to be read first.
+
+        Raises:
+            MetadataNotReadyError: it was not read in time.
+        """
+        while True:
+            try:
+                return (await self._reader.bounds(partition)).start
+            except MetadataNotReadyError:
+                if asyncio.get_running_loop().time() >= asking.until_s:
+                    raise
+            await self._clock.sleep(_LOOK_AGAIN_S)
 
     def _learn(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
         """The client's next delete is of this epoch, though the table may not know it for a while."""

@@ -62,11 +62,12 @@ class UpstreamClosedError(ConnectionError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAsked:
     """What was known of a partition when its delete was sent: an answer is of that leader, and of what an operator had not set
-    back yet."""
+    back yet.  ``is_new``: only the broker's disk knew it."""
 
     topic_id_partition: TopicIdPartition
     leader_epoch: LeaderEpoch
     start_generation: int
+    is_new: bool = False
 
 
 @dataclass(slots=True)
@@ -145,7 +146,7 @@ class Rewrite(ABC):
     alone: bool = False
     """Whether nothing else of this connection goes to the broker until the response is on its way to the client.
 
-    A rewrite that uses ``Upstream.ask``, or awaits anything, must be alone.  It costs little: the broker
+    A rewrite that uses ``Upstream.ask``, or awaits anything in ``rewrite``, must be alone.  It costs little: the broker
     itself takes a connection's requests one at a time.
     """
 
@@ -153,12 +154,8 @@ class Rewrite(ABC):
     def versions(self) -> range:
         """The API versions that it can rewrite; ApiVersions offers clients no others."""
 
-    def prepare(self, exchange: Exchange) -> Rewritten | Coroutine[Any, Any, Rewritten]:
-        """Return another request body to send instead, as pieces; None passes the client's own.
-
-        Until a coroutine has ended nothing is sent; it must not wait where ``login.is_raw``, for nothing may go before that
-        request.
-        """
+    def prepare(self, exchange: Exchange) -> Rewritten:
+        """Another request body to send instead, as pieces; None passes the client's own."""
         return None
 
     def forwarded(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do

@@ -1,14 +1,19 @@
-"""ListOffsets over both tiers, as native tiered storage answers (S-149, T-48 to T-51, U17)."""
+"""ListOffsets over both tiers, as native tiered storage answers (S-149, T-48 to T-51, U17).
+
+Of a topic that was made a moment ago nothing may be known here yet, and not every client asks again (librdkafka's
+``query_watermark_offsets``).  It is waited for, and the broker asked once more: its first answer was of what nobody knew.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.domain.errors import OffsetBetweenTiersError, TiersidecarError
+from tiersidecar.domain.errors import MetadataNotReadyError, OffsetBetweenTiersError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
@@ -17,9 +22,10 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets, check_gap
-from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten, UpstreamClosedError
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,
+    Opened,
     RowKey,
     changed_row,
     in_turns,
@@ -30,6 +36,9 @@ from tiersidecar.services.gateway.tiered_partitions import Asker
 
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
+_MOST_NEW = 16
+_NEW_WAIT_S, _LOOK_AGAIN_S = 2.0, 0.05
+"""For partitions that no look at the cluster has met: what else the client asks this broker for waits as well."""
 _UNCHANGED = frozenset({OffsetSpec.LATEST, OffsetSpec.EARLIEST_LOCAL})
 
 
@@ -80,11 +89,7 @@ class ListOffsetsRewrite(Rewrite):
         request, asked = opened.request, opened.asked
         if request.replica_id >= 0:
             return None  # a follower finds its own way
-        rows = {
-            key: row
-            for key, row in opened.rows.items()
-            if row.error_code is ErrorCode.none and asked[key].timestamp not in _UNCHANGED
-        }
+        rows = self._rows_to_change(opened)
         timeout_s = self._timeout_ms / 1000
         # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
         allowed_s = request.timeout.total_seconds() if exchange.api_version >= _FIRST_WITH_TIMEOUT else 0.0
@@ -92,6 +97,9 @@ class ListOffsetsRewrite(Rewrite):
             timeout_s = min(timeout_s, allowed_s)
         asker, is_late = exchange.connection.asker, exchange.connection.is_late(read_s, allowed_s)
         until_s = asyncio.get_running_loop().time() + timeout_s
+        if not is_late and (new := self._new(rows, asker)) and await self._become_known(new, asker, timeout_s):
+            opened = await self._ask_again(exchange, timeout_s)
+            rows = self._rows_to_change(opened)
 
         async def one(key: RowKey, row: Any) -> Any:
             if is_late:
@@ -100,6 +108,58 @@ class ListOffsetsRewrite(Rewrite):
 
         changed = await in_turns(one, rows)
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
+
+    def _rows_to_change(self, opened: Opened) -> dict[RowKey, Any]:
+        return {
+            key: row
+            for key, row in opened.rows.items()
+            if row.error_code is ErrorCode.none and opened.asked[key].timestamp not in _UNCHANGED
+        }
+
+    def _new(self, keys: Iterable[RowKey], asker: Asker) -> Sequence[RowKey]:
+        """Those that no look had met when they were asked for, and that may be tiered; none where they are many."""
+        before = asker.asked_at
+        unmet = [key for key in keys if before is not None and before.find(*key) is None]
+        return [key for key in unmet if self._may_be_tiered(key, asker)] if len(unmet) <= _MOST_NEW else []
+
+    def _may_be_tiered(self, key: RowKey, asker: Asker) -> bool:
+        try:
+            return self._tiered.find(*key, Asker(told=asker.told)) is not None
+        except MetadataNotReadyError:
+            return True
+
+    async def _is_known(self, key: RowKey, asker: Asker) -> bool:
+        try:
+            view = self._tiered.find(*key, Asker(told=asker.told))
+            if view is not None:
+                await self._reader.bounds(view.topic_id_partition)
+        except MetadataNotReadyError:
+            return False
+        return True
+
+    async def _become_known(self, new: Sequence[RowKey], asker: Asker, timeout_s: float) -> bool:
+        """Return whether they did in time."""
+        until_s = asyncio.get_running_loop().time() + min(timeout_s, _NEW_WAIT_S)
+        while unknown := [key for key in new if not await self._is_known(key, asker)]:
+            if asyncio.get_running_loop().time() >= until_s:
+                return False
+            new = unknown
+            await self._clock.sleep(_LOOK_AGAIN_S)
+        return True
+
+    async def _ask_again(self, exchange: Exchange, timeout_s: float) -> Opened:
+        """
+        Raises:
+            UpstreamClosedError: the broker does not answer in time: the client's connection ends.
+        """
+        connection = exchange.connection
+        connection.asker.asked_at, connection.asked_s = self._tiered.now(), self._clock.monotonic_s()
+        body = bytes(exchange.request)
+        try:
+            answer = await exchange.upstream.ask(exchange.api_key, exchange.api_version, body, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise UpstreamClosedError("the broker does not answer ListOffsets") from error
+        return await read_exchange(exchange, answer, self._blocking)
 
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
         """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""

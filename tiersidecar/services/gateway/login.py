@@ -53,6 +53,12 @@ class Login:
     _claimed: str = ""
 
     @property
+    def awaits_token(self) -> bool:
+        """Return whether the broker takes nothing but SaslAuthenticate next, of a first login or another one: of mechanisms
+        whose tokens tell their end."""
+        return self.state in _EXCHANGES and not self.is_raw and self.mechanism in _TELL_THEIR_END
+
+    @property
     def named_principal(self) -> str:
         """The principal, where its name is known."""
         return "" if self.principal in (ANONYMOUS, NOT_KNOWN) else self.principal

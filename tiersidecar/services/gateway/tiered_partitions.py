@@ -78,6 +78,11 @@ class TieredPartitions(Protocol):
         """
         ...
 
+    def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
+        """By the topic's name, as the broker has it on its disk now, whether or not a look at the cluster has met it; None
+        where it is not there, or no rule tiers it.  Reads a small file."""
+        ...
+
     def now(self) -> Moment:
         """Return what is known now: it takes no time, however many partitions there are."""
         ...

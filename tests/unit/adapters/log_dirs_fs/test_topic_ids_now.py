@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tiersidecar.adapters.log_dirs_fs.log_dirs import TopicIdsNow
 from tiersidecar.domain.ids import Uuid, format_uuid
 
@@ -43,3 +45,22 @@ def test_while_nothing_is_written_down_it_is_of_none(tmp_path: Path) -> None:
     (directory / "partition.metadata").write_text("version: 0\n")
     assert ids.find("orders", 3) is None
     assert ids.find("orders", 4) is None
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "epoch"),
+    [
+        pytest.param("0\n2\n0 0\n4 120\n", 4, id="the last one counts"),
+        pytest.param("0\n0\n", None, id="none has begun"),
+        pytest.param("0\n2\n0 0\n", None, id="cut short"),
+        pytest.param(None, None, id="no file"),
+    ],
+)
+def test_the_leader_epoch_that_the_broker_has_written_down_last(
+    tmp_path: Path, checkpoint: str | None, epoch: int | None
+) -> None:
+    directory = made(tmp_path, LATTER)
+    if checkpoint is not None:
+        (directory / "leader-epoch-checkpoint").write_text(checkpoint)
+    found = TopicIdsNow([str(tmp_path)]).leader_epoch("orders", 3)
+    assert found == (None if epoch is None else (LATTER, epoch))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -47,8 +49,13 @@ class DirectoriesOf:
     def topic_id_now(self, topic: str, partition: int) -> Uuid | None:
         return self._topic_id
 
+    def leader_epoch_now(self, topic: str, partition: int) -> tuple[Uuid, LeaderEpoch] | None:
+        return None if self._topic_id is None else (self._topic_id, LeaderEpoch(3))
 
-def partitions(table: PartitionTable, on_disk: Uuid | None = TIERED) -> TieredPartitionsInTable:
+
+def partitions(
+    table: PartitionTable, on_disk: Uuid | None = TIERED, look_soon: Callable[[], None] = lambda: None
+) -> TieredPartitionsInTable:
     state = MemoryStateLog()
     state.topics[ENABLED] = TopicState(topic="enabled", mode="strict")
     policies = TopicPolicies(
@@ -58,7 +65,7 @@ def partitions(table: PartitionTable, on_disk: Uuid | None = TIERED) -> TieredPa
         unnamed=TopicPolicy(),
     )
     log_dirs: Any = DirectoriesOf(on_disk)
-    return TieredPartitionsInTable(table, policies, log_dirs)
+    return TieredPartitionsInTable(table, policies, log_dirs, look_soon)
 
 
 def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
@@ -136,3 +143,32 @@ def test_what_may_be_tiered_is_not_known_yet(topic: str | bytes, partition: int)
 def test_before_the_first_look_nothing_is_known() -> None:
     with pytest.raises(MetadataNotReadyError):
         partitions(PartitionTable()).find("plain", 0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "on_disk", "found"),
+    [
+        pytest.param("tiered-and-new", PLAIN, True, id="a rule tiers it"),
+        pytest.param("tiered-and-new", None, False, id="its directory is not there yet"),
+        pytest.param("plain-and-new", PLAIN, False, id="no rule tiers it"),
+        pytest.param("__consumer_offsets", PLAIN, False, id="it is Kafka's own"),
+    ],
+)
+def test_what_no_look_has_met_is_on_the_broker_s_disk(topic: str, on_disk: Uuid | None, found: bool) -> None:
+    view = partitions(looked(PartitionTable()), on_disk).find_on_disk(topic, 2)
+    assert (view is not None) is found
+    if view is not None:
+        assert view.topic_id_partition == TopicIdPartition(topic_id=PLAIN, topic=topic, partition=2)
+        assert view.leader_epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "looks"),
+    [("tiered-and-new", 0, 1), ("tiered", 5, 1), ("tiered", 0, 0), ("plain", 0, 0), ("plain-and-new", 0, 0)],
+)
+def test_the_cluster_is_looked_at_soon_for_what_no_look_has_met(topic: str, partition: int, looks: int) -> None:
+    asked = list[int]()
+    known = partitions(looked(PartitionTable()), look_soon=lambda: asked.append(1))
+    with suppress(MetadataNotReadyError):
+        known.find(topic, partition)
+    assert len(asked) == looks

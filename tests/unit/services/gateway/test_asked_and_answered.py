@@ -44,7 +44,8 @@ from tests.unit.services.gateway.test_offset_rewrites import (
 )
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.ids import BrokerId, Uuid
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.state_log import PartitionState
@@ -248,3 +249,17 @@ async def test_after_an_election_that_the_table_has_not_seen_the_client_s_next_d
         row = await deleted_after(world, rewrite, nothing)
         assert (row.error_code, row.low_watermark) == (ErrorCode.none, 50)
         assert [one.leader_epoch for one in sidecar.proposed] == [ASKED_AT + 1]
+
+
+async def test_while_the_state_topic_is_read_a_delete_is_the_broker_s_alone_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def not_read(partition: TopicIdPartition) -> PartitionState:
+        raise MetadataNotReadyError(subject=str(partition))
+
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        monkeypatch.setattr(world.state, "partition_state", not_read)
+        row = await deleted_after(world, rewrite, lambda world: monkeypatch.undo())
+        assert (row.error_code, row.low_watermark) == (ErrorCode.request_timed_out, -1)
+        assert not sidecar.proposed

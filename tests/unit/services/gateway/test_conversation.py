@@ -74,6 +74,20 @@ def test_the_principal_is_the_one_that_the_broker_let_in() -> None:
     assert core.state.login.principal == "User:mallory"
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["of a first login", "of another one"])
+async def test_amid_a_sasl_exchange_nothing_but_tokens_is_read(is_first: bool) -> None:
+    """Else who has no password has requests decoded that the broker would answer by ending the connection."""
+    core, broker = opened(), ModelBroker(renews=True)
+    login = [handshake("PLAIN", 1), token_frame(b"\0mallory\0mallory-secret", 1)]
+    for step in (*(() if is_first else login), handshake("PLAIN", 1)):
+        broker.tick()
+        core.conversation.from_client(step)
+        core.conversation.from_broker(broker.feed(core.broker.take()))
+    assert not core.has_ended
+    core.conversation.from_client(delete_frame(OWN, 150))
+    assert (core.refusal, core.broker.take()) == (Refusal.MALFORMED, b"")
+
+
 def test_nothing_is_judged_while_a_handshake_has_no_answer() -> None:
     """Whatever it may turn out to be by then."""
     core = opened(raw_tokens=True)

@@ -1,4 +1,4 @@
-"""A delete of a topic that nothing is known of yet goes to the broker once it is known, and once only (issue 17).
+"""A delete of a topic that no look at the cluster has met: the broker's answer is proof of the one on its disk (issue 17).
 
 aiokafka's own test deletes from a topic that is 0.2 s old, and aiokafka does not retry after REQUEST_TIMED_OUT as Java's client
 does.
@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v10.request import MetadataRequest
-from kio.schema.metadata.v10.response import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
-from kio.schema.types import BrokerId as KioBrokerId
-from kio.schema.types import TopicName
-from kio.static.primitive import i32, i32Timedelta
 from structlog.testing import capture_logs
 
 from tests.support.gateway_world import World
@@ -33,64 +27,26 @@ from tests.unit.services.gateway.test_asked_and_answered import (
 )
 from tests.unit.services.gateway.test_offset_rewrites import DELETE_RECORDS, LOCAL_START, row_after
 from tiersidecar.domain.errors import MetadataNotReadyError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway import delete_records_rewrite
-from tiersidecar.services.gateway.exchange import UpstreamClosedError
+from tiersidecar.services.gateway.tiered_partitions import TieredView
 
-METADATA, VERSION, OFFSET = 3, 2, 50
-HERE, ELSEWHERE = 1, 2
+VERSION, OFFSET = 2, 50
 
 
-@dataclass(slots=True)
-class Metadata:
-    """What the broker tells the client of the topic; ``meanwhile`` happens ``after_s`` later, or on the way."""
-
-    world: World
-    leader_id: int = HERE
-    error: ErrorCode = ErrorCode.none
-    meanwhile: Between = nothing
-    after_s: float = 0.0
-    topic_id: Uuid | None = None
-    asked: int = 0
-
-    def __call__(self, version: int, body: bytes) -> bytes:
-        request, _ = read_message(MetadataRequest, body)
-        assert (version, request.allow_auto_topic_creation) == (10, False), "who deletes makes no topic"
-        assert [str(one.name) for one in request.topics or ()] == [self.world.partition.topic]
-        self.asked += 1
-        if self.after_s:
-            asyncio.get_running_loop().call_later(self.after_s, self.meanwhile, self.world)
-        else:
-            self.meanwhile(self.world)
-        row = MetadataResponsePartition(
-            error_code=ErrorCode.none, partition_index=i32(0), leader_id=KioBrokerId(self.leader_id)
-        )
-        topic = MetadataResponseTopic(
-            error_code=self.error,
-            name=TopicName(self.world.partition.topic),
-            topic_id=UUID(bytes=bytes(self.topic_id or self.world.partition.topic_id)),
-            partitions=() if self.error else (row,),
-        )
-        none = i32Timedelta.parse(timedelta(0))
-        return write_message(
-            MetadataResponse(throttle_time=none, brokers=(), controller_id=KioBrokerId(HERE), topics=(topic,))
-        )
+def make_new(world: World, *, leader_epoch: LeaderEpoch = ASKED_AT, topic_id: Uuid | None = None) -> None:
+    """On the broker's disk alone."""
+    partition = world.partition if topic_id is None else replace(world.partition, topic_id=topic_id)
+    world.tiered.on_disk = TieredView(topic_id_partition=partition, leader_epoch=leader_epoch)
+    world.tiered.known = []
 
 
 async def deleted(
-    world: World,
-    rewrite: Any,
-    told: Metadata,
-    between: Between = nothing,
-    *,
-    offset: int = OFFSET,
-    error: ErrorCode = ErrorCode.none,
+    world: World, rewrite: Any, between: Between, *, offset: int = OFFSET, error: ErrorCode = ErrorCode.none
 ) -> Any:
     """The row that the client gets of a delete that the broker answers with ``error``."""
-    world.upstream.answers[METADATA] = told
     answered = {"low_watermark": -1 if error else LOCAL_START, "error_code": error}
     asked, wait = {"offset": offset}, timedelta(seconds=1)
     return await row_after(world, rewrite, DELETE_RECORDS, VERSION, asked, answered, between, timeout=wait)
@@ -100,125 +56,143 @@ def becomes_known(world: World) -> None:
     world.tiered.is_ready, world.tiered.known = True, [world.partition]
 
 
+def becomes_known_later(world: World) -> None:
+    world.tiered.is_ready = False
+    asyncio.get_running_loop().call_later(0.2, becomes_known, world)
+
+
 def turns_out_not_tiered(world: World) -> None:
-    world.tiered.is_ready, world.tiered.known = True, []
+    world.tiered.known = []
 
 
 def is_elected(world: World) -> None:
     led_in(world, ASKED_AT + 1)
     world.tiered.leader_epoch = LeaderEpoch(ASKED_AT + 1)
+    becomes_known(world)
 
 
 def is_set_back(world: World) -> None:
     world.state.partition_states[world.partition] = PartitionState(start_generation=1)
+    becomes_known(world)
 
 
-@pytest.fixture(autouse=True)
-def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delete_records_rewrite, "_NEW_TOPIC_WAIT_S", 0.5)
+def is_made_anew(world: World) -> None:
+    """It was the former topic's directory when the delete was sent, and is another's now, which the table knows."""
+    becomes_known(world)
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.2])
-async def test_it_is_sent_once_the_topic_is_known_and_carried_out(after_s: float) -> None:
+@pytest.mark.parametrize("between", [becomes_known, becomes_known_later])
+async def test_once_the_topic_is_known_the_delete_is_carried_out(between: Between) -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        world.tiered.is_ready = False
-        told = Metadata(world, meanwhile=becomes_known, after_s=after_s)
-        row = await deleted(world, rewrite, told)
+        make_new(world)
+        row = await deleted(world, rewrite, between)
         assert (row.error_code, row.low_watermark) == (ErrorCode.none, OFFSET)
-        assert told.asked == 1
-        assert [one.offset for one in sidecar.proposed] == [OFFSET]
+        assert [(one.offset, one.leader_epoch) for one in sidecar.proposed] == [(OFFSET, ASKED_AT)]
 
 
-async def test_while_the_state_topic_is_read_it_waits_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_read(partition: TopicIdPartition) -> PartitionState:
-        raise MetadataNotReadyError(subject=str(partition))
-
+async def test_up_to_the_high_watermark_is_what_the_broker_says_that_it_was() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        monkeypatch.setattr(world.state, "partition_state", not_read)
-        told = Metadata(world, meanwhile=lambda world: monkeypatch.undo(), after_s=0.1)
-        row = await deleted(world, rewrite, told)
-        assert row.error_code is ErrorCode.none
-        assert len(sidecar.proposed) == 1
+        make_new(world)
+        row = await deleted(world, rewrite, becomes_known_later, offset=-1)
+        assert (row.error_code, [one.offset for one in sidecar.proposed]) == (ErrorCode.none, [LOCAL_START])
 
 
-async def test_of_a_topic_that_is_known_nobody_asks() -> None:
-    async with world_before(nothing) as world:
-        rewrite, _ = deletes(world)
-        row = await deleted(world, rewrite, told := Metadata(world))
-        assert (row.error_code, told.asked) == (ErrorCode.none, 0)
-
-
-async def test_a_topic_that_does_not_become_known_in_time_is_asked_for_again() -> None:
-    """The broker has deleted its own part, as always; who asks again, has the rest deleted."""
+async def test_its_metadata_is_waited_for_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway in a process of its own reads it only once it knows the topic."""
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        world.tiered.is_ready = False
-        with capture_logs() as logs:
-            row = await deleted(world, rewrite, Metadata(world))
-        assert (row.error_code, row.low_watermark, sidecar.proposed) == (ErrorCode.request_timed_out, -1, [])
-        unknown = [entry for entry in logs if entry["event"] == "gateway.new_topic.unknown"]
-        assert [entry["topics"] for entry in unknown] == [[world.partition.topic]]
+        make_new(world)
+        bounds, asked = world.path.reader.bounds, list[object]()
+
+        async def read_later(partition: Any) -> Any:
+            asked.append(partition)
+            if len(asked) < 4:
+                raise MetadataNotReadyError(subject=str(partition))
+            return await bounds(partition)
+
+        monkeypatch.setattr(world.path.reader, "bounds", read_later)
+        row = await deleted(world, rewrite, becomes_known)
+        assert (row.error_code, len(sidecar.proposed), len(asked)) == (ErrorCode.none, 1, 4)
 
 
 @pytest.mark.parametrize(
-    ("leader_id", "metadata_error", "error"),
+    ("leader_epoch", "between"),
     [
-        pytest.param(HERE, ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_or_partition, id="no topic"),
-        pytest.param(
-            HERE, ErrorCode.topic_authorization_failed, ErrorCode.topic_authorization_failed, id="no right to see it"
-        ),
-        pytest.param(ELSEWHERE, ErrorCode.none, ErrorCode.not_leader_or_follower, id="another broker's"),
+        pytest.param(ASKED_AT, nothing, id="does not become known in time"),
+        pytest.param(ASKED_AT, is_elected, id="has another leader since"),
+        pytest.param(ASKED_AT - 1, becomes_known, id="was another leader's on the disk"),
+        pytest.param(ASKED_AT, is_set_back, id="is set back by an operator"),
     ],
 )
-async def test_what_the_broker_refuses_anyway_is_refused_at_once(
-    leader_id: int, metadata_error: ErrorCode, error: ErrorCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else anybody would learn by waiting which topics exist."""
-    monkeypatch.setattr(delete_records_rewrite, "_NEW_TOPIC_WAIT_S", 600.0)
+async def test_without_proof_the_client_asks_again(leader_epoch: int, between: Callable[[World], None]) -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
+        make_new(world, leader_epoch=LeaderEpoch(leader_epoch))
         world.tiered.is_ready = False
-        told = Metadata(world, leader_id=leader_id, error=metadata_error)
+        row = await deleted(world, rewrite, between)
+        assert (row.error_code, row.low_watermark, sidecar.proposed) == (ErrorCode.request_timed_out, -1, [])
+
+
+async def test_a_topic_that_was_made_anew_is_not_deleted_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it waited for: what is known by then is another."""
+    monkeypatch.setattr(delete_records_rewrite, "_LEAST_WAIT_S", 600.0)
+    monkeypatch.setattr(delete_records_rewrite, "_MOST_WAIT_S", 600.0)
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        make_new(world, topic_id=Uuid(b"the former topic"))
+        world.tiered.is_ready = False
         async with asyncio.timeout(10):
-            row = await deleted(world, rewrite, told, error=error)
-        assert (row.error_code, row.low_watermark, sidecar.proposed) == (error, -1, [])
+            row = await deleted(world, rewrite, is_made_anew)
+        assert (row.error_code, row.low_watermark, sidecar.proposed) == (ErrorCode.request_timed_out, -1, [])
 
 
-@pytest.mark.parametrize("between", [is_elected, is_set_back])
-async def test_the_answer_proves_nothing_of_what_has_changed_since(between: Callable[[World], None]) -> None:
+async def test_what_is_not_on_the_disk_either_is_asked_for_again() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        world.tiered.is_ready = False
-        row = await deleted(world, rewrite, Metadata(world, meanwhile=becomes_known), between)
+        world.tiered.known = []
+        row = await deleted(world, rewrite, becomes_known)
         assert (row.error_code, sidecar.proposed) == (ErrorCode.request_timed_out, [])
+
+
+async def test_of_many_new_partitions_at_once_the_disk_is_not_read() -> None:
+    """Whoever asks: the broker has not said yet whether he may."""
+    async with world_before(nothing) as world:
+        rewrite, _ = deletes(world)
+        make_new(world)
+        found = rewrite._known_of(world.tiered.now(), [(world.partition.topic, number, OFFSET) for number in range(17)])
+        assert found == {}
+        few = rewrite._known_of(world.tiered.now(), [(world.partition.topic, number, OFFSET) for number in range(16)])
+        assert [one.is_new for one in few.values()] == [True]
+
+
+@pytest.mark.parametrize("error", [ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_or_partition])
+async def test_what_the_broker_refuses_is_refused_at_once(error: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delete_records_rewrite, "_LEAST_WAIT_S", 600.0)
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        make_new(world)
+        world.tiered.is_ready = False
+        async with asyncio.timeout(10):
+            row = await deleted(world, rewrite, nothing, error=error)
+        assert (row.error_code, row.low_watermark, sidecar.proposed) == (error, -1, [])
 
 
 async def test_a_topic_that_turns_out_not_to_be_tiered_is_the_broker_s_alone() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        world.tiered.is_ready = False
-        row = await deleted(world, rewrite, Metadata(world, meanwhile=turns_out_not_tiered, after_s=0.1))
+        make_new(world)
+        row = await deleted(world, rewrite, turns_out_not_tiered)
         assert (row.error_code, row.low_watermark) == (ErrorCode.none, LOCAL_START)
         assert sidecar.proposed == []
 
 
-async def test_right_after_sasl_tokens_nothing_goes_before_it() -> None:
-    """The answer to that request tells that the tokens are over (KIP-43)."""
-    async with world_before(nothing) as world:
-        rewrite, sidecar = deletes(world)
-        world.tiered.is_ready, world.connection.login.is_raw = False, True
-        row = await deleted(world, rewrite, told := Metadata(world))
-        assert (row.error_code, told.asked, sidecar.proposed) == (ErrorCode.request_timed_out, 0, [])
-
-
-@pytest.mark.parametrize("after_s", [0.0, 0.1])
-async def test_a_delete_of_a_topic_that_was_made_anew_meanwhile_goes_to_no_broker(after_s: float) -> None:
-    """The connection ends, and whoever means the new topic asks again."""
+async def test_the_audit_log_has_it_once() -> None:
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
-        world.tiered.is_ready = False
-        former = Uuid(b"the former topic")
-        with pytest.raises(UpstreamClosedError, match="made anew"):
-            await deleted(world, rewrite, Metadata(world, meanwhile=becomes_known, after_s=after_s, topic_id=former))
+        make_new(world)
+        with capture_logs() as logs:
+            await deleted(world, rewrite, becomes_known_later)
+        told = [entry["outcome"] for entry in logs if entry["event"] == "gateway.audit.delete"]
+        assert told == ["none"]

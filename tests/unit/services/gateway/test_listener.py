@@ -50,7 +50,7 @@ class Filling(Rewrite):
     def versions(self) -> range:
         return range(1, 4)
 
-    def prepare(self, exchange: Exchange) -> Rewritten | Coroutine[Any, Any, Rewritten]:
+    def prepare(self, exchange: Exchange) -> Rewritten:
         return (b"[", exchange.request, b"]")
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
@@ -205,7 +205,7 @@ class TurnAndTurn(Rewrite):
     def versions(self) -> range:
         return self.later.versions()
 
-    def prepare(self, exchange: Exchange) -> Rewritten | Coroutine[Any, Any, Rewritten]:
+    def prepare(self, exchange: Exchange) -> Rewritten:
         return self.later.prepare(exchange)
 
     def put(self, rewrites: dict[int, Rewrite]) -> None:
@@ -235,45 +235,6 @@ async def test_answers_that_need_no_waiting_keep_the_order_and_let_the_next_requ
             assert await client.frame() == response(100 + number)
         client.send(request(LIST_OFFSETS, 1, 9))
         assert await broker.frame() == request(LIST_OFFSETS, 1, 9, b"[]")
-
-
-@dataclass(slots=True)
-class Asking(Filling):
-    """Asks the broker before its request goes."""
-
-    def prepare(self, exchange: Exchange) -> Rewritten | Coroutine[Any, Any, Rewritten]:
-        return self._prepared(exchange)
-
-    async def _prepared(self, exchange: Exchange) -> Rewritten:
-        told = await exchange.upstream.ask(ApiKey.METADATA, 1, b"metadata?", 30)
-        if self.waits_for is not None:
-            await self.waits_for.wait()
-        return (b"[", exchange.request, told, b"]")
-
-
-@pytest.mark.parametrize("step", [1, 7, 10_000])
-async def test_a_request_that_waits_before_it_is_sent_keeps_its_place(step: int) -> None:
-    event = asyncio.Event()
-    async with gateway_between(more=Asking(waits_for=event).put) as ends:
-        client, broker = await ends.pair()
-        sent = request(HEARTBEAT, 4, 1) + request(LIST_OFFSETS, 1, 2) + request(HEARTBEAT, 4, 3)
-        for begin in range(0, len(sent), step):
-            client.send(sent[begin : begin + step])
-            await asyncio.sleep(0)
-        assert await broker.frame() == request(HEARTBEAT, 4, 1)
-        broker.send(response(1))
-        assert await client.frame() == response(1)
-        asked = await broker.frame()
-        assert asked.endswith(b"metadata?")
-        broker.send(response(struct.unpack_from(">i", asked, 8)[0], b"told"))
-        overtaking = asyncio.ensure_future(broker.frame())
-        await asyncio.sleep(0.05)
-        assert not overtaking.done()
-        event.set()
-        assert await overtaking == request(LIST_OFFSETS, 1, 2, b"[told]")
-        broker.send(response(2, b"answer"))
-        assert await client.frame() == response(2, b"<answer>")
-        assert await broker.frame() == request(HEARTBEAT, 4, 3)
 
 
 async def test_a_slow_rewrite_holds_up_its_own_connection_only() -> None:
