@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.log_dirs import LogDirIdentity, LogDirsView, SegmentArtefacts
 
 _MOST_KNOWN = 100_000
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _Identity = tuple[int, int, int]
 """Device, inode and time of change: the broker writes the file once, and under another name first."""
 
@@ -53,7 +55,7 @@ class TopicIdsNow:
         known = self._known.get(directory)
         if known is not None and _identity(known[0]) == known[1]:
             return known[2]
-        for log_dir in self._log_dirs:
+        for log_dir in self._log_dirs if _is_legal(topic, partition) else ():
             path = os.path.join(log_dir, directory, PARTITION_METADATA)  # noqa: PTH118 - of a path that is made each time
             identity = _identity(path)
             topic_id = None if identity is None else _read(path)
@@ -76,6 +78,11 @@ class TopicIdsNow:
         except (OSError, CorruptDataError):
             return None
         return (topic_id, entries[-1].epoch) if entries else None
+
+
+def _is_legal(topic: str, partition: int) -> bool:
+    """As Kafka's ``Topic.validate``: any other name, which a client may send, could lead out of the log dir."""
+    return _TOPIC_NAME.fullmatch(topic) is not None and topic not in (".", "..") and partition >= 0
 
 
 def _identity(path: str) -> _Identity | None:

@@ -12,17 +12,18 @@ _FIRST_FLEXIBLE = 2
 _TIMEOUT_BYTES = 4
 
 
-def check_each_partition_once(body: Buffer, version: int) -> None:
-    """Walk over a whole request's body.
+def read_deletes(body: Buffer, version: int) -> dict[tuple[str, int], int]:
+    """Offset by topic and partition, of a whole request's body.
 
     Raises:
         MalformedMessageError: it names a partition twice, or is no DeleteRecords request of ``version``.
     """
-    seen = set[tuple[str, int]]()
-    for topic, partition, _ in deletes_asked(body, version):
-        if (topic, partition) in seen:
+    deletes = dict[tuple[str, int], int]()
+    for topic, partition, offset in deletes_asked(body, version):
+        if (topic, partition) in deletes:
             raise MalformedMessageError("DeleteRecords of one partition twice")
-        seen.add((topic, partition))
+        deletes[topic, partition] = offset
+    return deletes
 
 
 def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:

@@ -30,7 +30,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.formats.wire.delete_records import check_each_partition_once, deletes_asked
+from tiersidecar.formats.wire.delete_records import deletes_asked, read_deletes
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.proposals import Propose
@@ -129,8 +129,9 @@ class DeleteRecordsRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of DeleteRecords."""
 
     reads_request = True
-    most_request_bytes = 64 * 1024
-    """Some 5,000 partitions of one broker; whether it may delete them a broker tells only afterwards."""
+    most_request_bytes = 16 * 1024
+    """Some 1,300 partitions of one broker; whether it may delete them a broker tells only afterwards, and who may not, has the
+    loop for some milliseconds."""
     alone = True
 
     def __init__(
@@ -159,19 +160,19 @@ class DeleteRecordsRewrite(Rewrite):
         Raises:
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
-        check_each_partition_once(exchange.request, exchange.api_version)
+        deletes = read_deletes(exchange.request, exchange.api_version)
         connection, known = exchange.connection, self._tiered.now()
         connection.deletes_told.clear()
         connection.asker.asked_at, connection.asked_s = known, self._clock.monotonic_s()
         try:
-            connection.deletes_asked = self._known_of(known, deletes_asked(exchange.request, exchange.api_version))
+            connection.deletes_asked = self._known_of(known, deletes)
         except MetadataNotReadyError:
             connection.deletes_asked = {}  # the state topic has not been read yet: nothing can be proposed
         return None
 
-    def _known_of(self, known: Moment, deletes: Iterable[tuple[str, int, int]]) -> dict[tuple[str, int], DeleteAsked]:
+    def _known_of(self, known: Moment, keys: Iterable[RowKey]) -> dict[tuple[str, int], DeleteAsked]:
         found, new = dict[tuple[str, int], DeleteAsked](), list[tuple[str, int]]()
-        for topic, partition, _ in deletes:
+        for topic, partition in keys:
             view = known.find(topic, partition)
             if view is None:
                 new.append((topic, partition))

@@ -7,7 +7,7 @@ Of a topic that was made a moment ago nothing may be known here yet, and not eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,9 +36,7 @@ from tiersidecar.services.gateway.tiered_partitions import Asker
 
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
-_MOST_NEW = 16
 _NEW_WAIT_S, _LOOK_AGAIN_S = 2.0, 0.05
-"""For partitions that no look at the cluster has met: what else the client asks this broker for waits as well."""
 _UNCHANGED = frozenset({OffsetSpec.LATEST, OffsetSpec.EARLIEST_LOCAL})
 
 
@@ -49,6 +47,29 @@ class _Question:
     partition: TopicIdPartition
     timestamp: int
     row: Any
+
+
+class _NewPartitions:
+    """Which partitions are worth waiting for: what else the client asks this broker for waits as well.
+
+    A topic that was just made is known soon.  Of what has been unready for longer, each client asks again for itself.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._met_s = clock, dict[RowKey, float]()
+
+    def are_worth_waiting(self, unready: Sequence[RowKey]) -> bool:
+        """Return whether there are any, not many, and all met lately."""
+        if not 0 < len(unready) <= _MOST_NEW:
+            return False
+        now_s = self._clock.monotonic_s()
+        if len(self._met_s) > _MOST_REMEMBERED:
+            self._met_s = {key: met_s for key, met_s in self._met_s.items() if now_s - met_s < _FORGOTTEN_AFTER_S}
+        return all(now_s - self._met_s.setdefault(key, now_s) <= _NEW_FOR_S for key in unready)
+
+
+_MOST_NEW, _MOST_REMEMBERED = 16, 1_000
+_NEW_FOR_S, _FORGOTTEN_AFTER_S = 5.0, 600.0
 
 
 class ListOffsetsRewrite(Rewrite):
@@ -70,7 +91,7 @@ class ListOffsetsRewrite(Rewrite):
     ) -> None:
         self._tiered, self._reader, self._timestamps, self._lineages = tiers.tiered, tiers.reader, timestamps, lineages
         self._offsets, self._pending, self._timeout_ms = tiers.offsets, tiers.pending, timeout_ms
-        self._blocking, self._clock = blocking, clock
+        self._blocking, self._clock, self._new = blocking, clock, _NewPartitions(clock)
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -86,47 +107,41 @@ class ListOffsetsRewrite(Rewrite):
         """See :class:`Rewrite`."""
         read_s = self._clock.monotonic_s()
         opened = await read_exchange(exchange, response, self._blocking)
-        request, asked = opened.request, opened.asked
+        request = opened.request
         if request.replica_id >= 0:
             return None  # a follower finds its own way
-        rows = self._rows_to_change(opened)
         timeout_s = self._timeout_ms / 1000
         # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
         allowed_s = request.timeout.total_seconds() if exchange.api_version >= _FIRST_WITH_TIMEOUT else 0.0
         if allowed_s > 0:
             timeout_s = min(timeout_s, allowed_s)
-        asker, is_late = exchange.connection.asker, exchange.connection.is_late(read_s, allowed_s)
-        until_s = asyncio.get_running_loop().time() + timeout_s
-        if not is_late and (new := self._new(rows, asker)) and await self._become_known(new, asker, timeout_s):
-            opened = await self._ask_again(exchange, timeout_s)
-            rows = self._rows_to_change(opened)
-
-        async def one(key: RowKey, row: Any) -> Any:
-            if is_late:
-                return self._row_read_late(key, row, asker)
-            return await self._row(key, row, asked[key].timestamp, until_s, asker)
-
-        changed = await in_turns(one, rows)
+        if exchange.connection.is_late(read_s, allowed_s):
+            changed = await self._read_late(opened, exchange.connection.asker)
+        else:
+            opened, changed = await self._changed(exchange, opened, timeout_s)
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
-    def _rows_to_change(self, opened: Opened) -> dict[RowKey, Any]:
-        return {
-            key: row
-            for key, row in opened.rows.items()
-            if row.error_code is ErrorCode.none and opened.asked[key].timestamp not in _UNCHANGED
-        }
+    async def _changed(
+        self, exchange: Exchange, opened: Opened, timeout_s: float
+    ) -> tuple[Opened, Mapping[RowKey, Any]]:
+        """Return what the broker has answered last, and its rows that the client gets in another form."""
+        asker, unready = exchange.connection.asker, list[RowKey]()
+        until_s = asyncio.get_running_loop().time() + timeout_s
 
-    def _new(self, keys: Iterable[RowKey], asker: Asker) -> Sequence[RowKey]:
-        """Those that no look had met when they were asked for, and that may be tiered; none where they are many."""
-        before = asker.asked_at
-        unmet = [key for key in keys if before is not None and before.find(*key) is None]
-        return [key for key in unmet if self._may_be_tiered(key, asker)] if len(unmet) <= _MOST_NEW else []
+        async def one(key: RowKey, row: Any) -> Any:
+            return await self._row(key, row, opened.asked[key].timestamp, until_s, asker, unready)
 
-    def _may_be_tiered(self, key: RowKey, asker: Asker) -> bool:
-        try:
-            return self._tiered.find(*key, Asker(told=asker.told)) is not None
-        except MetadataNotReadyError:
-            return True
+        changed = await in_turns(one, _rows_to_change(opened))
+        is_as_asked = not any(self._has_changed(key, asker) for key in unready)
+        if is_as_asked and self._new.are_worth_waiting(unready) and await self._become_known(unready, asker, timeout_s):
+            opened = await self._ask_again(exchange, timeout_s)
+            changed = await in_turns(one, _rows_to_change(opened))
+        return opened, changed
+
+    def _has_changed(self, key: RowKey, asker: Asker) -> bool:
+        """Return whether it is of another topic or leader by now: of that the client has to hear."""
+        before = None if asker.asked_at is None else asker.asked_at.find(*key)
+        return before is not None and before != self._tiered.now().find(*key)
 
     async def _is_known(self, key: RowKey, asker: Asker) -> bool:
         try:
@@ -137,13 +152,12 @@ class ListOffsetsRewrite(Rewrite):
             return False
         return True
 
-    async def _become_known(self, new: Sequence[RowKey], asker: Asker, timeout_s: float) -> bool:
+    async def _become_known(self, keys: Sequence[RowKey], asker: Asker, timeout_s: float) -> bool:
         """Return whether they did in time."""
         until_s = asyncio.get_running_loop().time() + min(timeout_s, _NEW_WAIT_S)
-        while unknown := [key for key in new if not await self._is_known(key, asker)]:
+        while keys := [key for key in keys if not await self._is_known(key, asker)]:
             if asyncio.get_running_loop().time() >= until_s:
                 return False
-            new = unknown
             await self._clock.sleep(_LOOK_AGAIN_S)
         return True
 
@@ -161,6 +175,12 @@ class ListOffsetsRewrite(Rewrite):
             raise UpstreamClosedError("the broker does not answer ListOffsets") from error
         return await read_exchange(exchange, answer, self._blocking)
 
+    async def _read_late(self, opened: Opened, asker: Asker) -> Mapping[RowKey, Any]:
+        async def one(key: RowKey, row: Any) -> Any:
+            return self._row_read_late(key, row, asker)
+
+        return await in_turns(one, _rows_to_change(opened))
+
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
         """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
         try:
@@ -168,8 +188,11 @@ class ListOffsetsRewrite(Rewrite):
         except TiersidecarError:
             return _not_known(row)
 
-    async def _row(self, key: RowKey, row: Any, timestamp: int, until_s: float, asker: Asker) -> Any:
-        """The row as it is to be told; errors are such as every client tries again after."""
+    async def _row(
+        self, key: RowKey, row: Any, timestamp: int, until_s: float, asker: Asker, unready: list[RowKey]
+    ) -> Any:
+        """The row as it is to be told; errors are such as every client tries again after.  Of what is among ``unready`` then,
+        nothing is known yet."""
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
@@ -180,8 +203,11 @@ class ListOffsetsRewrite(Rewrite):
             return answer if self._tiered.find(*key, asker) is not None else row
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
+        except MetadataNotReadyError:
+            unready.append(key)
+            return _not_known(row)
         except TiersidecarError:
-            # Not replayed yet, the store is away, or the pool is full: the broker's own answer would be wrong.
+            # The store is away, or the pool is full: the broker's own answer would be wrong.
             return _not_known(row)
 
     async def _answer(self, question: _Question) -> Any:
@@ -281,6 +307,14 @@ class ListOffsetsRewrite(Rewrite):
             offset=offset,
             leader_epoch=NO_EPOCH if epoch is None else epoch,
         )
+
+
+def _rows_to_change(opened: Opened) -> dict[RowKey, Any]:
+    return {
+        key: row
+        for key, row in opened.rows.items()
+        if row.error_code is ErrorCode.none and opened.asked[key].timestamp not in _UNCHANGED
+    }
 
 
 def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:

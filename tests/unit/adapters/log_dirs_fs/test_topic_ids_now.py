@@ -64,3 +64,28 @@ def test_the_leader_epoch_that_the_broker_has_written_down_last(
         (directory / "leader-epoch-checkpoint").write_text(checkpoint)
     found = TopicIdsNow([str(tmp_path)]).leader_epoch("orders", 3)
     assert found == (None if epoch is None else (LATTER, epoch))
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"),
+    [
+        pytest.param("../elsewhere/orders", 3, id="up, and into another directory"),
+        pytest.param("orders-3/../../elsewhere/orders", 3, id="up from one that is there"),
+        pytest.param("{elsewhere}/orders", 3, id="from the root"),
+        pytest.param("orders\0", 3, id="with a NUL"),
+        pytest.param("", 3, id="without a name"),
+        pytest.param("..", 3, id="two dots"),
+        pytest.param("o" * 250, 3, id="longer than Kafka's"),
+        pytest.param("orders", -3, id="of a negative partition: orders- has such a directory"),
+    ],
+)
+def test_no_name_leads_out_of_the_log_dir(tmp_path: Path, topic: str, partition: int) -> None:
+    """A client may send any, before the broker has looked at it."""
+    log_dir, elsewhere = tmp_path / "logs", tmp_path / "elsewhere"
+    for directory in (made(log_dir, FORMER), made(elsewhere, LATTER)):
+        (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    (log_dir / "orders-3").rename(log_dir / "orders--3")
+    ids = TopicIdsNow([str(log_dir)])
+    name = topic.format(elsewhere=elsewhere)
+    assert (ids.find(name, partition), ids.leader_epoch(name, partition)) == (None, None)
+    assert ids.find("orders-", 3) == FORMER

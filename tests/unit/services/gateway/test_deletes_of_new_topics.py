@@ -161,9 +161,9 @@ async def test_of_many_new_partitions_at_once_the_disk_is_not_read() -> None:
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
         make_new(world)
-        found = rewrite._known_of(world.tiered.now(), [(world.partition.topic, number, OFFSET) for number in range(17)])
+        found = rewrite._known_of(world.tiered.now(), [(world.partition.topic, number) for number in range(17)])
         assert found == {}
-        few = rewrite._known_of(world.tiered.now(), [(world.partition.topic, number, OFFSET) for number in range(16)])
+        few = rewrite._known_of(world.tiered.now(), [(world.partition.topic, number) for number in range(16)])
         assert [one.is_new for one in few.values()] == [True]
 
 

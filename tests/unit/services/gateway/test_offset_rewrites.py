@@ -32,7 +32,7 @@ from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway import delete_records_rewrite
+from tiersidecar.services.gateway import delete_records_rewrite, list_offsets_rewrite
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite, epoch_end
@@ -261,8 +261,9 @@ async def test_what_metadata_that_are_behind_do_not_know_is_not_passed_over(time
             assert (await listed(world, timestamp, local)).offset == 0
 
 
-async def test_while_nothing_is_known_the_broker_s_answer_is_kept_back() -> None:
+async def test_while_nothing_is_known_the_broker_s_answer_is_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """U7: its earliest would make a consumer skip what is remote."""
+    monkeypatch.setattr(list_offsets_rewrite, "_NEW_WAIT_S", 0.0)
     run = await load_run("plain")
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
         world.tiered.is_ready = False
