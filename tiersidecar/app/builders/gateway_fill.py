@@ -205,6 +205,7 @@ class TieredPartitionsInTable:
             if isinstance(topic, str) and (
                 asker.told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
             ):
+                self._look_soon()
                 raise MetadataNotReadyError(subject=f"topic {name}, which has been made anew")
             view = TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
             asker.check(view)

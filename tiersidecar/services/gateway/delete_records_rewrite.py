@@ -12,7 +12,7 @@ leader epoch: what the broker accepts is proof for these, and is proposed once t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -62,7 +62,7 @@ _MOST_EPOCHS = 10_000
 _MOST_EVENTS = 20
 """For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
 _MOST_NEW = 16
-"""Partitions that no look at the cluster has met yet, in one request: for each a small file is read, whoever asks."""
+"""Partitions of a request that are looked up on the broker's disk: for each a small file is read, whoever asks."""
 _LOOK_AGAIN_S = 0.05
 """At what is known of those: nothing tells when it has changed."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
@@ -170,18 +170,15 @@ class DeleteRecordsRewrite(Rewrite):
             connection.deletes_asked = {}  # the state topic has not been read yet: nothing can be proposed
         return None
 
-    def _known_of(self, known: Moment, keys: Iterable[RowKey]) -> dict[tuple[str, int], DeleteAsked]:
-        found, new = dict[tuple[str, int], DeleteAsked](), list[tuple[str, int]]()
-        for topic, partition in keys:
-            view = known.find(topic, partition)
-            if view is None:
-                new.append((topic, partition))
-            else:
-                found[topic, partition] = self._asked(view)
-        for topic, partition in new if len(new) <= _MOST_NEW else ():
-            on_disk = self._tiered.find_on_disk(topic, partition)
-            if on_disk is not None:
-                found[topic, partition] = replace(self._asked(on_disk), is_new=True)
+    def _known_of(self, known: Moment, keys: Collection[RowKey]) -> dict[RowKey, DeleteAsked]:
+        found = {key: self._asked(view) for key in keys if (view := known.find(*key)) is not None}
+        # Few are looked up on the disk too: of one that is new, or was made anew, what is known is nothing or of the former.
+        for key in keys if len(keys) <= _MOST_NEW else ():
+            on_disk, before = self._tiered.find_on_disk(*key), found.get(key)
+            if on_disk is not None and (
+                before is None or before.topic_id_partition.topic_id != on_disk.topic_id_partition.topic_id
+            ):
+                found[key] = replace(self._asked(on_disk), is_new=True)
         return found
 
     def _asked(self, view: TieredView) -> DeleteAsked:
@@ -265,9 +262,7 @@ class DeleteRecordsRewrite(Rewrite):
             try:
                 return self._tiered.find(*key, waited)
             except MetadataNotReadyError:
-                known = self._tiered.topic_id(key[0])
-                is_another = known not in (None, asked.topic_id_partition.topic_id)
-                if is_another or asyncio.get_running_loop().time() >= asking.until_s:
+                if asyncio.get_running_loop().time() >= asking.until_s:
                     raise
             await self._clock.sleep(_LOOK_AGAIN_S)
 

@@ -156,7 +156,18 @@ async def test_what_is_not_on_the_disk_either_is_asked_for_again() -> None:
         assert (row.error_code, sidecar.proposed) == (ErrorCode.request_timed_out, [])
 
 
-async def test_of_many_new_partitions_at_once_the_disk_is_not_read() -> None:
+async def test_one_that_was_made_anew_before_it_was_asked_for_is_the_one_on_the_disk() -> None:
+    """What is known is the former still."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        make_new(world)
+        world.tiered.known = [replace(world.partition, topic_id=Uuid(b"the former topic"))]
+        row = await deleted(world, rewrite, becomes_known_later)
+        assert (row.error_code, row.low_watermark) == (ErrorCode.none, OFFSET)
+        assert [one.topic_id_partition for one in sidecar.proposed] == [world.partition]
+
+
+async def test_of_many_partitions_at_once_the_disk_is_not_read() -> None:
     """Whoever asks: the broker has not said yet whether he may."""
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
