@@ -41,8 +41,8 @@ async def read_exchange(exchange: Exchange, response: memoryview, blocking: Bloc
     """Open request and response.
 
     Raises:
-        MalformedMessageError: one is none of its API and version.
-        UnaskedAnswerError: the response has a partition that the request does not.
+        MalformedMessageError: the request is none of its API and version.
+        UnaskedAnswerError: the response is none, or has a partition that the request does not.
     """
     if len(exchange.request) + len(response) <= _ON_THE_LOOP_BYTES:
         return _read_both(exchange, response)
@@ -64,7 +64,10 @@ MOST_LOOKUP_BYTES = 512 * 1024
 def _read_both(exchange: Exchange, response: memoryview) -> Opened:
     key, version = exchange.api_key, exchange.api_version
     request = _whole(load_request_schema(key, version), bytes(exchange.request))
-    answered = _whole(load_response_schema(key, version), bytes(response))
+    try:
+        answered = _whole(load_response_schema(key, version), bytes(response))
+    except MalformedMessageError as error:
+        raise UnaskedAnswerError(f"API {key}: {error}") from error  # the broker's bytes, and no fault of the client
     check_asked(key, request, answered)
     return Opened(request=request, answered=answered, asked=rows_of(request), rows=rows_of(answered))
 

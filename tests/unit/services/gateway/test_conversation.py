@@ -134,6 +134,14 @@ async def test_a_delete_is_audited_with_principal_and_address() -> None:
     assert (about | what).items() <= event.items()
 
 
+async def test_an_answer_that_is_none_is_not_held_against_the_client() -> None:
+    core = Core(rewrites_over(FillsAll(), raw_tokens=False))
+    core.conversation.from_client(delete_frame(OWN, 150))
+    core.conversation.from_broker(with_size(wire_id(core) + b"\x00\x00\x00\x00\x00\x00\x00\x09"))
+    await core.idle()
+    assert core.refusal is Refusal.UNBOUND
+
+
 async def test_a_delete_that_was_not_asked_for_ends_the_conversation() -> None:
     tier = FillsAll()
     core = Core(rewrites_over(tier, raw_tokens=False))
