@@ -119,6 +119,9 @@ class FillsAll:
         known = PARTITIONS.get(topic)
         return None if known is None else TieredView(topic_id_partition=known, leader_epoch=LeaderEpoch(0))
 
+    def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
+        return self.find(topic, partition)
+
     async def describe_partitions(self, topics: Sequence[str]) -> list[LeaderView]:
         return self._views(topics)
 
