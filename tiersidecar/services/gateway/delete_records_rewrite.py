@@ -65,8 +65,8 @@ _MOST_NEW = 16
 """Partitions of a request that are looked up on the broker's disk: for each a small file is read, whoever asks."""
 _LOOK_AGAIN_S = 0.05
 """At what is known of those: nothing tells when it has changed."""
-_LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
-"""Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
+_LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 20.0
+"""Of the broker 0 asks not to wait for followers, which is no wish to be told half of it.  Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):

@@ -81,6 +81,11 @@ def is_made_anew(world: World) -> None:
     becomes_known(world)
 
 
+@pytest.fixture(autouse=True)
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delete_records_rewrite, "_LEAST_WAIT_S", 1.0)
+
+
 @pytest.mark.parametrize("between", [becomes_known, becomes_known_later])
 async def test_once_the_topic_is_known_the_delete_is_carried_out(between: Between) -> None:
     async with world_before(nothing) as world:
