@@ -66,7 +66,8 @@ _MOST_NEW = 16
 _LOOK_AGAIN_S = 0.05
 """At what is known of those: nothing tells when it has changed."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 20.0
-"""Of the broker 0 asks not to wait for followers, which is no wish to be told half of it.  Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
+"""A timeout of 0 asks the broker not to wait for followers, which is no wish to be told half of it.  At the most it is within the
+client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):
