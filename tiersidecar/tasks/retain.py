@@ -18,10 +18,11 @@ class RetainTask:
         self.expire, self.trim, self._guard, self._slots = expire, trim, guard, slots
 
     def has_work(self, partition: TieredPartition) -> bool:
-        """Return whether it is worth starting the lane: cheap, and asked at every look."""
-        if self._is_forbidden(partition):
-            return self.expire.owes_an_answer(partition)
-        return self.expire.may_have_work(partition) or self.trim.may_have_work(partition)
+        """Return whether it is worth starting the lane: cheap, and asked at every look.  The guard comes last, which looks at
+        all of the metadata topic."""
+        if not (self.expire.may_have_work(partition) or self.trim.may_have_work(partition)):
+            return False
+        return not self._is_forbidden(partition) or self.expire.owes_an_answer(partition)
 
     async def run(self, partition: TieredPartition) -> None:
         """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not

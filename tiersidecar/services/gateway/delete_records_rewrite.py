@@ -66,7 +66,7 @@ _MOST_NEW = 16
 _LOOK_AGAIN_S = 0.05
 """At what is known of those: nothing tells when it has changed."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 20.0
-"""A timeout of 0 asks the broker not to wait for followers, which is no wish to be told half of it.  At the most it is within the
+"""A timeout of 0 asks the broker not to wait for followers, which is no wish to be told half of it.  The most is within the
 client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
 
 
