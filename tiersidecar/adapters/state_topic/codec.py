@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tiersidecar.adapters.state_topic.entry_codec import read_kept, write_kept
@@ -29,6 +30,7 @@ _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if fiel
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
 
+@lru_cache(maxsize=16_384)  # asked for each partition at every look
 def partition_key(owner: TopicIdPartition) -> bytes:
     """Key of a partition's state; the topic's name has no part in it."""
     return f"partition/{format_uuid(owner.topic_id)}/{owner.partition}".encode()

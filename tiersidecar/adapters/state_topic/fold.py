@@ -45,6 +45,7 @@ from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 from tiersidecar.ports.state_records import RecopyRequest
 
 _log = structlog.get_logger(__name__)
+_NOTHING = PartitionState()
 
 
 class StateFold:
@@ -153,7 +154,7 @@ class StateFold:
 
     def partition_state(self, owner: TopicIdPartition) -> PartitionState:
         """Return what is known, the empty state where nothing is."""
-        return self._partitions.get(partition_key(owner), PartitionState())
+        return self._partitions.get(partition_key(owner), _NOTHING)
 
     def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
         """:attr:`PartitionState.highest_start` of what is known."""
