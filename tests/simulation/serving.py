@@ -50,6 +50,7 @@ _OFFSETS_TRY_AGAIN = frozenset(
     {
         ErrorCode.none,
         ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
         ErrorCode.fenced_leader_epoch,
         ErrorCode.unknown_leader_epoch,
         ErrorCode.request_timed_out,

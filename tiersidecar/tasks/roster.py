@@ -26,8 +26,9 @@ _BEING_MADE_S = 5.0
 """For so long at most, a directory that the broker has just made lacks what a whole one has."""
 
 
-_SOON_AGAIN_S = 0.5
-"""A look at thousands of partitions takes a tenth of a second: clients do not have it taken all the time."""
+_SOON_AGAIN_S, _MOST_SOON_AGAIN_S = 0.5, 8.0
+"""A look at thousands of partitions takes a tenth of a second: clients do not have it taken all the time, and seldom where it
+finds nothing new."""
 
 
 class Roster:
@@ -53,7 +54,7 @@ class Roster:
         self._faulty: frozenset[str] = frozenset()
         self._fault_since_s: dict[str, float] = {}
         self._wake = asyncio.Event()
-        self._not_woken_before_s = 0.0
+        self._not_woken_before_s, self._soon_again_s = 0.0, _SOON_AGAIN_S
 
     async def look(self) -> tuple[TieredPartition, ...]:
         """Ask, scan, assign; gives what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
@@ -78,6 +79,8 @@ class Roster:
             for topic_id_partition, before in self._table.assignment.items()
             if _is_other(assignment.get(topic_id_partition), before)
         )
+        if assignment.keys() != self._table.assignment.keys():
+            self._soon_again_s = _SOON_AGAIN_S
         self._table.assignment = assignment
         await self._assign(frozenset([*assignment, *self._table.departing]))
         return changed
@@ -103,10 +106,12 @@ class Roster:
         self._wake.clear()
 
     def look_soon(self) -> None:
-        """End the :meth:`wait` that is under way, or the next one; not again within half a second."""
+        """End the :meth:`wait` that is under way, or the next one; not again within half a second, and twice as long each time
+        until a look finds another assignment."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._not_woken_before_s:
-            self._not_woken_before_s = now_s + _SOON_AGAIN_S
+            self._not_woken_before_s = now_s + self._soon_again_s
+            self._soon_again_s = min(self._soon_again_s * 2, _MOST_SOON_AGAIN_S)
             self._wake.set()
 
     def note(self, error: RetriableError | None) -> None:

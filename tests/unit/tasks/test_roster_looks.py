@@ -214,6 +214,21 @@ async def test_it_looks_soon_where_somebody_asks_for_it_but_not_all_the_time(sta
     stage.roster.look_soon()
     await settle()
     assert stage.dirs.looks == 3
+    await stage.clock.advance(0.9)
+    stage.roster.look_soon()
+    await settle()
+    assert stage.dirs.looks == 3, "nothing new was found: a second apart"
+    await stage.clock.advance(0.1)
+    stage.broker.views = ()
+    stage.roster.look_soon()
+    await settle()
+    await stage.clock.advance(2.0)
+    stage.roster.look_soon()
+    await settle()
+    await stage.clock.advance(0.5)
+    stage.roster.look_soon()
+    await settle()
+    assert stage.dirs.looks == 6, "another assignment was found: soon again"
     keeping.cancel()
     with suppress(asyncio.CancelledError):
         await keeping

@@ -211,6 +211,9 @@ class DeleteRecordsRewrite(Rewrite):
         told = exchange.connection.deletes_told
         told.update(opened.rows.keys() - rows.keys())  # what the broker has refused
         wait_s = min(max(opened.request.timeout.total_seconds(), _LEAST_WAIT_S), _MOST_WAIT_S)
+        wait_s = max(
+            wait_s - (read_s - exchange.connection.asked_s), 1.0
+        )  # the broker's part is the client's time as well
         asking = _Asking(
             exchange=exchange,
             leaders=_Leaders(self._broker),
@@ -263,9 +266,14 @@ class DeleteRecordsRewrite(Rewrite):
             try:
                 return self._tiered.find(*key, waited)
             except MetadataNotReadyError:
-                if asyncio.get_running_loop().time() >= asking.until_s:
+                if asyncio.get_running_loop().time() >= asking.until_s or not self._is_still_there(asked):
                     raise
             await self._clock.sleep(_LOOK_AGAIN_S)
+
+    def _is_still_there(self, asked: DeleteAsked) -> bool:
+        partition = asked.topic_id_partition
+        on_disk = self._tiered.find_on_disk(partition.topic, partition.partition)
+        return on_disk is not None and on_disk.topic_id_partition == partition
 
     async def _delete(self, asking: _Asking, row: Any, asked: DeleteAsked, offset: int) -> Offset:
         """Propose the delete, and wait until the leader's sidecar has said it; gives the first offset that is left.

@@ -7,7 +7,7 @@ Of a topic that was made a moment ago nothing may be known here yet, and not eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,12 @@ class _NewPartitions:
         if len(self._met_s) > _MOST_REMEMBERED:
             self._met_s = {key: met_s for key, met_s in self._met_s.items() if now_s - met_s < _FORGOTTEN_AFTER_S}
         return all(now_s - self._met_s.setdefault(key, now_s) <= _NEW_FOR_S for key in unready)
+
+    def answered(self, keys: Iterable[RowKey]) -> None:
+        """Something is known of them now: a topic of that name may be made anew."""
+        if self._met_s:
+            for key in keys:
+                self._met_s.pop(key, None)
 
 
 _MOST_NEW, _MOST_REMEMBERED = 16, 1_000
@@ -135,7 +141,9 @@ class ListOffsetsRewrite(Rewrite):
         is_as_asked = not any(self._has_changed(key, asker) for key in unready)
         if is_as_asked and self._new.are_worth_waiting(unready) and await self._become_known(unready, asker, timeout_s):
             opened = await self._ask_again(exchange, timeout_s)
+            unready.clear()
             changed = await in_turns(one, _rows_to_change(opened))
+        self._new.answered(_rows_to_change(opened).keys() - set(unready))
         return opened, changed
 
     def _has_changed(self, key: RowKey, asker: Asker) -> bool:
@@ -327,8 +335,9 @@ def _found(row: Any, found: TimestampAndOffset) -> Any:
 
 
 def _not_known(row: Any) -> Any:
-    """For now: every client asks again."""
-    return _failed(row, ErrorCode.not_leader_or_follower)
+    """For now: every client asks again.  librdkafka does not after NOT_LEADER_OR_FOLLOWER, and where it has asked for both ends
+    takes the error of the one for an empty log (``rd_kafka_query_watermark_offsets``)."""
+    return _failed(row, ErrorCode.leader_not_available)
 
 
 def _failed(row: Any, error_code: ErrorCode) -> Any:

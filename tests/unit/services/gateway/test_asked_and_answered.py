@@ -134,7 +134,7 @@ async def test_offsets_and_epochs_are_told_of_what_was_asked_about(between: Betw
             "leader_epoch": LeaderEpoch(0),
         }
         row = await row_after(world, list_offsets(world), LIST_OFFSETS, 7, asked, answered, between)
-        assert (row.error_code, row.offset) == (ErrorCode.not_leader_or_follower, -1)
+        assert (row.error_code, row.offset) == (ErrorCode.leader_not_available, -1)
         assert (await row_after(world, list_offsets(world), LIST_OFFSETS, 7, asked, answered)).offset == 0
     async with world_before(between) as world:
         rewrite = leader_epochs(world, FixedLineage(*HISTORY))
@@ -164,7 +164,7 @@ async def test_offsets_that_are_read_late_are_not_filled(
         }
         row = await row_after(world, list_offsets(world), LIST_OFFSETS, version, asked, answered, waits_s=waits_s)
         if is_late:
-            assert (row.error_code, row.offset, row.timestamp) == (ErrorCode.not_leader_or_follower, -1, -1)
+            assert (row.error_code, row.offset, row.timestamp) == (ErrorCode.leader_not_available, -1, -1)
         else:
             assert (row.error_code, row.offset != LOCAL_START) == (ErrorCode.none, True)
 

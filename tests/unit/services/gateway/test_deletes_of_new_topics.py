@@ -140,6 +140,29 @@ async def test_without_proof_the_client_asks_again(leader_epoch: int, between: C
         assert (row.error_code, row.low_watermark, sidecar.proposed) == (ErrorCode.request_timed_out, -1, [])
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+async def test_one_that_is_gone_from_the_disk_is_not_waited_for(
+    is_made_anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its client's connection waits."""
+    monkeypatch.setattr(delete_records_rewrite, "_LEAST_WAIT_S", 600.0)
+    monkeypatch.setattr(delete_records_rewrite, "_MOST_WAIT_S", 600.0)
+
+    def goes(world: World) -> None:
+        if is_made_anew:
+            make_new(world, topic_id=Uuid(b"the later topic."))
+        else:
+            world.tiered.on_disk = None
+
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        make_new(world)
+        world.tiered.is_ready = False
+        async with asyncio.timeout(10):
+            row = await deleted(world, rewrite, goes)
+        assert (row.error_code, row.low_watermark, sidecar.proposed) == (ErrorCode.request_timed_out, -1, [])
+
+
 async def test_a_topic_that_was_made_anew_is_not_deleted_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is it waited for: what is known by then is another."""
     monkeypatch.setattr(delete_records_rewrite, "_LEAST_WAIT_S", 600.0)

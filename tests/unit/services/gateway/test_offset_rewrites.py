@@ -146,7 +146,7 @@ async def test_a_log_that_begins_in_pins_has_no_earliest_offset_to_tell() -> Non
     async with open_world(run, partition, local=(300, 400)) as world:
         assert (await listed(world, -2, (300, -1))).offset == 300
         world.pending.are_all = True
-        assert (await listed(world, -2, (300, -1))).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, -2, (300, -1))).error_code is ErrorCode.leader_not_available
         assert (await listed(world, -2, (250, -1))).offset == 250, "what is below the log start is nobody's"
 
 
@@ -163,7 +163,7 @@ async def test_what_a_broker_has_forgotten_to_be_deleted_is_told_to_nobody() -> 
         row = await listed(world, first.timestamp_ms, (80, first.timestamp_ms))
         assert (row.offset, row.timestamp) == (first.offset, first.timestamp_ms)
         row = await listed(world, -3, (80, first.timestamp_ms))
-        assert row.error_code is ErrorCode.not_leader_or_follower, "the largest of what is left is not known"
+        assert row.error_code is ErrorCode.leader_not_available, "the largest of what is left is not known"
 
 
 async def test_nor_where_all_that_was_remote_has_gone() -> None:
@@ -173,7 +173,7 @@ async def test_nor_where_all_that_was_remote_has_gone() -> None:
     async with open_world(run, partition, local=(0, 400)) as world:
         assert (await listed(world, -2, (0, -1))).offset == 250
         row = await listed(world, 1, (80, 1))
-        assert row.error_code is ErrorCode.not_leader_or_follower
+        assert row.error_code is ErrorCode.leader_not_available
     async with open_world(run, partition, local=(0, 200)) as world:
         assert (await listed(world, -2, (0, -1))).offset == 200, "no further than the log reaches"
 
@@ -236,7 +236,7 @@ async def test_what_lies_between_the_tiers_is_not_passed_over(timestamp: int) ->
     partition = run.partition("plain-0")
     local = (300, RECORDS[-1].timestamp_ms + 100)
     async with open_world(run, partition, local=(300, 400)) as world:
-        assert (await listed(world, timestamp, local)).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, timestamp, local)).error_code is ErrorCode.leader_not_available
         assert (await listed(world, RECORDS[0].timestamp_ms, local)).offset == 0, "what is remote comes first"
     run.log_starts.offsets[partition] = 300  # all that is remote has expired, and what came after it was deleted
     async with open_world(run, partition, local=(300, 400)) as world:
@@ -245,7 +245,7 @@ async def test_what_lies_between_the_tiers_is_not_passed_over(timestamp: int) ->
     async with open_world(run, partition, local=(300, 400)) as world:
         assert (await listed(world, timestamp, local)).offset == 300, "nothing is remote, and nothing is to become so"
         world.pending.are_all = True
-        assert (await listed(world, timestamp, local)).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, timestamp, local)).error_code is ErrorCode.leader_not_available
 
 
 @pytest.mark.parametrize("is_reachable", [True, False])
@@ -256,7 +256,7 @@ async def test_what_metadata_that_are_behind_do_not_know_is_not_passed_over(time
     late = await behind(run, is_reachable=is_reachable)
     async with open_world(late, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
         local = (LOCAL_START, -1 if timestamp == -2 else RECORDS[-1].timestamp_ms + 100)
-        assert (await listed(world, timestamp, local)).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, timestamp, local)).error_code is ErrorCode.leader_not_available
         if is_reachable and timestamp != -3:
             assert (await listed(world, timestamp, local)).offset == 0
 
@@ -268,7 +268,7 @@ async def test_while_nothing_is_known_the_broker_s_answer_is_kept_back(monkeypat
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
         world.tiered.is_ready = False
         row = await listed(world, -2, (LOCAL_START, -1))
-        assert (row.error_code, row.offset) == (ErrorCode.not_leader_or_follower, -1)
+        assert (row.error_code, row.offset) == (ErrorCode.leader_not_available, -1)
         assert (await listed(world, -1, (246, -1))).offset == 246, "the end is not in question"
 
 

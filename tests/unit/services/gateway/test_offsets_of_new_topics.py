@@ -110,7 +110,7 @@ async def test_one_that_does_not_become_known_in_time_is_asked_for_again(monkeyp
     monkeypatch.setattr(list_offsets_rewrite, "_NEW_WAIT_S", 0.2)
     async with world_before(nothing) as world:
         row = await listed(world, broker := Broker(world), nothing)
-        assert (row.error_code, broker.asked) == (ErrorCode.not_leader_or_follower, 0)
+        assert (row.error_code, broker.asked) == (ErrorCode.leader_not_available, 0)
 
 
 @pytest.mark.parametrize("between", [turns_out_not_tiered, becomes_known_later])
@@ -129,4 +129,4 @@ async def test_one_that_turns_out_not_to_be_tiered_is_the_broker_s() -> None:
 async def test_the_second_answer_is_of_what_was_known_when_it_was_asked_for() -> None:
     async with world_before(nothing) as world:
         row = await listed(world, Broker(world, has_another_leader), becomes_known)
-        assert row.error_code is ErrorCode.not_leader_or_follower
+        assert row.error_code is ErrorCode.leader_not_available
