@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,14 +55,12 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
     """The fields that we know; others are passed over.
 
     Raises:
-        CorruptDataError: not such a section, or cut short.
+        CorruptDataError: not such a section, or cut short; or tags that do not ascend, which Kafka's ``TaggedFields`` refuses.
     """
     if not data:
         return CustomMetadata()
     reader = _Reader(data, where)
-    fields = {
-        reader.unsigned_varint(): reader.bytes_of(reader.unsigned_varint()) for _ in range(reader.unsigned_varint())
-    }
+    fields = dict(reader.tagged_fields())
     reader.expect_end()
     return CustomMetadata(
         remote_size=_read_signed(fields.get(_REMOTE_SIZE_TAG), where),
@@ -105,6 +103,16 @@ class _Reader:
                 self._position += index + 1
                 return value
         raise self._corrupt("a variable-length integer that does not end")
+
+    def tagged_fields(self) -> Iterator[tuple[int, bytes]]:
+        """Yield tags with their values, ascending: of a tag that came twice, two readers could believe different values."""
+        former = -1
+        for _ in range(self.unsigned_varint()):
+            tag = self.unsigned_varint()
+            if tag <= former:
+                raise self._corrupt(f"tag {tag} after tag {former}")
+            former = tag
+            yield tag, self.bytes_of(self.unsigned_varint())
 
     def bytes_of(self, size: int) -> bytes:
         value = self._data[self._position : self._position + size]

@@ -79,6 +79,9 @@ def test_any_bytes_are_fields_or_corrupt(data: bytes) -> None:
         pytest.param("ffffffffffffffffffffff", "does not end", id="a count without end"),
         pytest.param("01010302ff00", "1 bytes after|UTF-8", id="a string with surplus bytes"),
         pytest.param("01010202ff", "not UTF-8", id="a string that is not UTF-8"),
+        pytest.param("0200010200010a", "tag 0 after tag 0", id="a tag that comes twice"),
+        pytest.param("020103026162000102", "tag 0 after tag 1", id="tags that do not ascend"),
+        pytest.param("02030100030100", "tag 3 after tag 3", id="an unknown tag that comes twice"),
     ],
 )
 def test_damage_is_told(written: str, reason: str) -> None:
