@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from stat import S_ISREG
 from typing import TypeVar
 
 import structlog
@@ -16,6 +14,7 @@ from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.directory_listing import KeyInterval, list_directory
 from tiersidecar.adapters.stores.object_keys import require_valid_key
+from tiersidecar.adapters.stores.plain_files import open_plain_file, plain_file_status
 from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.temporary_file import (
     SLICE_BYTES,
@@ -61,6 +60,9 @@ class FilesystemStore:
     drops its pages from the page cache.
 
     The rename is the commit: a put that is cancelled earlier leaves nothing, one cancelled while it runs may have stored.
+
+    Only plain files are objects: links, which could lead out of the store, and named pipes are refused and never listed.
+    Directories may be links.
 
     A body with a ``source_file`` is read in the thread that writes: its pieces are never asked for.
     """
@@ -123,7 +125,7 @@ class FilesystemStore:
         await self._feed(_feed_with_rests, key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:
-        return _stored_object(key, await self._look("head", key, _stat_file))
+        return _stored_object(key, await self._look("head", key, plain_file_status))
 
     async def delete_objects(self, keys: Sequence[str]) -> None:
         paths: dict[str, Path] = {}
@@ -252,20 +254,17 @@ def _translated(verb: str, key: str) -> Iterator[None]:
 
 def _read_range(path: Path, start: int, count: int) -> bytes:
     """Up to ``count`` bytes; fewer only where the file ends."""
-    fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_plain_file(path) as (fileno, size_bytes):
+        count = min(count, max(size_bytes - start, 0))  # pread allocates what it is asked for
         data = os.pread(fileno, count, start)
         while len(data) < count and (more := os.pread(fileno, count - len(data), start + len(data))):
             data += more  # one pread moves 2 GiB at most
         return data
-    finally:
-        os.close(fileno)
 
 
 def _feed_range(path: Path, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> int:
     """Hand over what the range has; returns how many bytes the file is short of it."""
-    fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_plain_file(path) as (fileno, _):
         os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice the usual read-ahead
         position = byte_range.start
         while position < byte_range.stop:
@@ -276,14 +275,11 @@ def _feed_range(path: Path, byte_range: ByteRange, take: Callable[[memoryview], 
             if not take(memoryview(piece)):
                 break
         return 0
-    finally:
-        os.close(fileno)
 
 
 def _feed_with_rests(path: Path, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> int:
     """As :func:`_feed_range`, in short turns; all pieces are of one buffer."""
-    fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    with open_plain_file(path) as (fileno, _):
         buffer = memoryview(bytearray())
         for position, count in short_turns(fileno, byte_range.start, byte_range.stop):
             buffer = buffer if len(buffer) >= count else memoryview(bytearray(count))
@@ -296,15 +292,6 @@ def _feed_with_rests(path: Path, byte_range: ByteRange, take: Callable[[memoryvi
             if not take(buffer[:count]):
                 break
         return 0
-    finally:
-        os.close(fileno)
-
-
-def _stat_file(path: Path) -> os.stat_result:
-    status = path.stat()
-    if not S_ISREG(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    return status
 
 
 def _remove_files(paths: Mapping[str, Path], root: Path) -> list[tuple[str, OSError]]:

@@ -275,12 +275,23 @@ def remove_empty_directories(directory: Path, *, root: Path) -> None:
 
 
 def sweep(directory: Path, older_than_ms: int) -> int:
-    """Remove files last written before ``older_than_ms``: their process is dead.  Returns how many there were."""
+    """Remove files last written before ``older_than_ms``: their process is dead.  Returns how many there were.
+
+    Raises:
+        OSError: ``directory`` cannot be read, or is a link: what that leads to is not ours to remove.
+    """
+    try:
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return 0
     swept = 0
-    with suppress(FileNotFoundError), os.scandir(directory) as entries:
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < older_than_ms:
-                    Path(entry.path).unlink()
-                    swept += 1
+    try:
+        with os.scandir(opened) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):
+                    if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < older_than_ms:
+                        os.unlink(entry.name, dir_fd=opened)
+                        swept += 1
+    finally:
+        os.close(opened)
     return swept

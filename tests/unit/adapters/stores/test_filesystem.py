@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from stat import S_IMODE
@@ -266,6 +268,84 @@ async def test_links_and_odd_names_are_no_objects(store: FilesystemStore, root: 
     os.mkfifo(root / "t/0/pipe")
     (root / os.fsdecode(b"t/0/not utf-8 \xff")).write_text("")
     assert await keys_of(store) == ["t/0/a.log"]
+
+
+def plant_link(path: Path) -> None:
+    path.symlink_to("/etc/passwd")
+
+
+def plant_socket(path: Path) -> None:
+    with closing(socket.socket(socket.AF_UNIX)) as listening:
+        listening.bind(str(path))
+
+
+PLANTED = [
+    pytest.param(plant_link, "this is a symbolic link", id="a link"),
+    pytest.param(os.mkfifo, "this is a named pipe", id="a named pipe"),
+    pytest.param(plant_socket, "this is a socket", id="a socket"),
+]
+
+
+@pytest.mark.parametrize(("plant", "reason"), PLANTED)
+async def test_what_is_no_plain_file_is_refused_and_is_not_missing(
+    store: FilesystemStore, root: Path, plant: Callable[[Path], None], reason: str
+) -> None:
+    """Whoever may write there could show us files that are not the store's, or have us wait without end."""
+    (root / "t").mkdir()
+    plant(root / "t/a")
+    for attempt in (
+        lambda: store.fetch_object("t/a", max_bytes=10),
+        lambda: store.fetch_range("t/a", ByteRange(0, 1)),
+        lambda: store.feed_range("t/a", ByteRange(0, 1), lambda _: True),
+        lambda: store.feed_with_rests("t/a", ByteRange(0, 1), lambda _: True),
+        lambda: store.head_object("t/a"),
+    ):
+        with pytest.raises(StoreError, match=f"{reason}, and objects are plain files: remove it: '.*/t/a'") as raised:
+            await attempt()
+        assert not isinstance(raised.value, ObjectNotFoundError)
+    assert await keys_of(store) == []
+    await store.delete_objects(["t/a"])
+    assert names_in(root) == []
+    assert Path("/etc/passwd").exists()
+
+
+async def test_named_pipes_hold_no_thread(store: FilesystemStore, root: Path) -> None:
+    """Each open of one waited for a writer: as many as there are threads ended all use of the store."""
+    await store.put_object("t/a", BytesBody(b"x"))
+    pipes = [f"t/pipe-{number}" for number in range(8)]
+    for pipe in pipes:
+        os.mkfifo(root / pipe)
+    asked = [asyncio.create_task(store.fetch_object(pipe, max_bytes=10)) for pipe in pipes]
+    try:
+        async with asyncio.timeout(20):
+            await asyncio.wait(asked)
+            assert await store.fetch_object("t/a", max_bytes=10) == b"x"
+    finally:
+        while not all(one.done() for one in asked):  # a thread that waits for a writer gets one
+            for pipe in pipes:
+                with suppress(OSError):
+                    os.close(os.open(root / pipe, os.O_WRONLY | os.O_NONBLOCK))
+            await asyncio.sleep(0)
+
+
+async def test_directories_may_be_links(store: FilesystemStore, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (root / "t").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/a").write_bytes(b"x")
+    assert await store.fetch_object("t/a", max_bytes=10) == b"x"
+    assert await store.fetch_range("t/a", ByteRange(0, 1)) == b"x"
+    assert (await store.head_object("t/a")).size_bytes == 1
+
+
+async def test_no_link_leads_the_sweep_of_leftovers_elsewhere(
+    store: FilesystemStore, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/a").write_bytes(b"x")
+    (root / ".tiersidecar-tmp").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="tiersidecar-tmp"):
+        await store.sweep_stale(older_than_ms=2**60)
+    assert names_in(tmp_path / "elsewhere") == ["a"]
 
 
 async def test_a_source_that_became_shorter_is_a_changed_segment(
