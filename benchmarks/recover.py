@@ -56,7 +56,7 @@ class SimulatedBucket:
                 for key in (keys.indexes, keys.log, keys.manifest):
                     yield StoredObject(key=key, size_bytes=1, modified_ms=WHEN_MS)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         begun_s = time.perf_counter()
         parsed = parse_object_key(key)
         assert parsed is not None
@@ -68,7 +68,7 @@ class SimulatedBucket:
         return data
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
-        return memoryview(await self.fetch_object(key))[byte_range.start : byte_range.stop]
+        return memoryview(await self.fetch_object(key, max_bytes=2**30))[byte_range.start : byte_range.stop]
 
 
 def main() -> int:

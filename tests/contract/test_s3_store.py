@@ -145,13 +145,13 @@ class TestUploads:
         for key, tells_size in (("a/known", True), ("a/unknown", False)):
             data = os.urandom(PART_BYTES + excess)
             await store.put_object(key, PiecesBody([data[: 3 * MIB], data[3 * MIB :]], tells_size))
-            assert await store.fetch_object(key) == data
+            assert await store.fetch_object(key, max_bytes=2**30) == data
 
     async def test_a_conditional_upload_in_parts_leaves_what_is_there(self, store: S3Store) -> None:
         await store.put_object(KEY, BytesBody(b"first"))
         with pytest.raises(ObjectExistsError):
             await store.put_object(KEY, PiecesBody([bytes(4 * MIB)] * 4), if_absent=True)
-        assert await store.fetch_object(KEY) == b"first"
+        assert await store.fetch_object(KEY, max_bytes=2**30) == b"first"
 
     async def test_a_file_that_became_shorter_aborts_the_upload(self, store: S3Store, tmp_path: Path) -> None:
         """S-292."""
@@ -182,8 +182,8 @@ class TestQuickReads:
         await store.put_object(KEY, BytesBody(b"0123456789"))
         quick = store._quick_reads
         assert quick is not None
-        assert await quick.fetch_object(KEY) == b"0123456789"
-        assert await quick.fetch_object("t/0/absent") is None
+        assert await quick.fetch_object(KEY, max_bytes=2**30) == b"0123456789"
+        assert await quick.fetch_object("t/0/absent", max_bytes=2**30) is None
 
     async def test_where_it_fails_the_other_way_is_taken(self, store: S3Store, settings: S3Settings) -> None:
         await store.put_object(KEY, BytesBody(b"0123456789"))
@@ -194,7 +194,7 @@ class TestQuickReads:
         store._quick_reads = S3QuickReads(nowhere, description=store.description)
         for _ in range(4):
             assert await store.fetch_range(KEY, ByteRange(2, 5)) == b"234"
-            assert await store.fetch_object(KEY) == b"0123456789"
+            assert await store.fetch_object(KEY, max_bytes=2**30) == b"0123456789"
 
 
 class TestSweep:
@@ -311,7 +311,7 @@ class TestAssumedRole:
         chain = replace(settings, access_key_id=None, secret_access_key=None)
         async with open_s3_store(chain, blocking=blocking, clock=SystemClock(), ids=SystemIds()) as store:
             await store.put_object(KEY, BytesBody(b"by the role"))
-            assert await store.fetch_object(KEY) == b"by the role"
+            assert await store.fetch_object(KEY, max_bytes=2**30) == b"by the role"
         asked = {(form["Action"], form["RoleArn"], form.get("WebIdentityToken")) for form in tokens.asked}
         assert asked == {(action, self.ROLE, token)}
 
@@ -339,7 +339,7 @@ class TestTls:
         await store.check_writable()
         pieces = [os.urandom(4 * MIB)] * 3
         await store.put_object(KEY, PiecesBody(pieces))
-        assert await store.fetch_object(KEY) == b"".join(pieces)
+        assert await store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
 
     @pytest.mark.parametrize("trusted", ["the system's", "a stranger's"])
     async def test_any_other_is_not(
@@ -387,7 +387,7 @@ class TestFaults:
         stored = await store.put_object(KEY, PiecesBody(pieces))
         assert proxy.faults[0].times == 0
         assert stored.crc32c == google_crc32c.value(b"".join(pieces))
-        assert await store.fetch_object(KEY) == b"".join(pieces)
+        assert await store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
         if (kind, query) == (FaultKind.LOSE_ANSWER, "uploads"):
             await store.sweep_stale(older_than_ms=SystemClock().now_ms() + 3_600_000)  # nobody knows the first one's id
 
@@ -398,7 +398,7 @@ class TestFaults:
         """The second attempt finds the key taken by the first."""
         proxy.faults.append(Fault(kind=kind, method="PUT"))
         await store.put_object(KEY, BytesBody(b"manifest"), if_absent=True)
-        assert await store.fetch_object(KEY) == b"manifest"
+        assert await store.fetch_object(KEY, max_bytes=2**30) == b"manifest"
 
     async def test_a_server_that_goes_on_refusing_is_told_and_the_upload_aborted(
         self, store: S3Store, proxy: S3FaultProxy
@@ -441,11 +441,11 @@ class TestFaults:
         proxy.faults.append(Fault(kind=kind, method="GET"))
         assert await store.fetch_range(KEY, ByteRange(10, 900_000)) == data[10:900_000]
         proxy.faults.append(Fault(kind=kind, method="GET"))
-        assert await store.fetch_object(KEY) == data
+        assert await store.fetch_object(KEY, max_bytes=2**30) == data
 
     async def test_an_answer_that_is_cut_off_is_no_short_object(self, store: S3Store, proxy: S3FaultProxy) -> None:
         await store.put_object(KEY, BytesBody(bytes(1_000_000)))
-        for fetch in (store.fetch_object(KEY), store.fetch_range(KEY, ByteRange(0, 1_000_000))):
+        for fetch in (store.fetch_object(KEY, max_bytes=2**30), store.fetch_range(KEY, ByteRange(0, 1_000_000))):
             proxy.faults.append(Fault(kind=FaultKind.CUT, method="GET", times=2))  # it is asked for in two ways
             with pytest.raises(StoreError, match="ClientPayloadError"):
                 await fetch

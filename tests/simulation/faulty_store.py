@@ -120,7 +120,7 @@ class NetworkStore:
         if not self._chances.strikes(f"lie about {_kind(key)}", self.rates.lie):
             return stored
         self._bucket.spoiled.add(key)
-        data = bytearray(at_once(self._bucket.store.fetch_object(key)))
+        data = bytearray(at_once(self._bucket.store.fetch_object(key, max_bytes=2**30)))
         at_once(self._bucket.store.delete_objects([key]))
         # One bit of other objects may be one that nobody reads by: offset and time indexes, which readers make anew from the
         # batches, and the manifest's copy of the metadata (seed 229).
@@ -137,9 +137,9 @@ class NetworkStore:
         data = await self._fetch(key, byte_range)
         return self._as_read(key, data)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         data = await self._fetch(key, None)
-        if max_bytes is not None and len(data) > max_bytes:
+        if len(data) > max_bytes:
             raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
         return self._as_read(key, data)
 
@@ -187,7 +187,9 @@ class NetworkStore:
     async def _fetch(self, key: str, byte_range: ByteRange | None) -> bytes:
         def read() -> bytes:
             store = self._there("fetch", key)
-            return at_once(store.fetch_object(key) if byte_range is None else store.fetch_range(key, byte_range))
+            return at_once(
+                store.fetch_object(key, max_bytes=2**30) if byte_range is None else store.fetch_range(key, byte_range)
+            )
 
         return await self._network.ask(
             f"fetch {_kind(key)}",

@@ -20,7 +20,7 @@ async def deep_findings(
 ) -> list[Finding]:
     """Of the segment of ``metadata``; ``others`` are the live ones of its partition."""
     key = recorded_keys(metadata).manifest
-    manifest = read_manifest(await store.fetch_object(key), where=key)
+    manifest = read_manifest(await store.fetch_object(key, max_bytes=2**30), where=key)
     row, preceding = await _row(store, metadata), preceding_of(metadata, list(others))
     return await DeepCheck(open_key_ring=lambda: None).check(store, row, manifest, 0, preceding)
 

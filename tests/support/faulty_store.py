@@ -50,7 +50,7 @@ class FaultyStore:
         data = bytes(await self._inner.fetch_range(key, byte_range))
         return data if self.bend is None else self.bend(key, byte_range, data)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         self.fetched.append((key, None))
         data = await self._inner.fetch_object(key, max_bytes=max_bytes)
         return data if self.bend is None else self.bend(key, None, data)

@@ -261,7 +261,7 @@ async def _make(root: Path, encrypted: bool = False) -> Stored:
     metadata = await builder.add(SegmentSource(batches=batches, start_offset=0, end_offset=199))
     store = FilesystemStore(root=str(root), blocking=InlineBlocking(), ids=SystemIds())
     async for found in builder.run.store.list_objects():
-        await store.put_object(found.key, BytesBody(await builder.run.store.fetch_object(found.key)))
+        await store.put_object(found.key, BytesBody(await builder.run.store.fetch_object(found.key, max_bytes=2**30)))
     return Stored(root, metadata)
 
 

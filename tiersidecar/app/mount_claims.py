@@ -15,7 +15,7 @@ from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.decide.mount import Lineage, lineage_of
 from tiersidecar.domain.errors import CorruptDataError, MountRefusedError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import Uuid, format_uuid
-from tiersidecar.domain.own_objects import OWNERS, SNAPSHOTS
+from tiersidecar.domain.own_objects import MOST_OWNER_BYTES, OWNERS, SNAPSHOTS
 from tiersidecar.domain.readable import moment_text
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
@@ -85,10 +85,10 @@ async def read_lineages(store: Store, key_prefix: str) -> dict[str, Lineage]:
 
 async def _owner_at(store: Store, key: str) -> TopicOwner | None:
     try:
-        return read_topic_owner(await store.fetch_object(key))
+        return read_topic_owner(await store.fetch_object(key, max_bytes=MOST_OWNER_BYTES))
     except ObjectNotFoundError:
         return None
-    except (ValueError, RecursionError):
+    except (ObjectTooLargeError, ValueError):
         return TopicOwner(cluster_id=UNREADABLE_OWNER, topic="", claimed_ms=0, broker_id=-1, incarnation="")
 
 
@@ -164,7 +164,12 @@ class MountClaims:
         for topic in self.plan.topics:
             owner = owners[topic.topic_id]
             cluster_id = owner.cluster_id if owner else ""
-            if cluster_id not in (self.ours, *lineage):
+            if cluster_id == UNREADABLE_OWNER:
+                key = owner_key(self.key_prefix, topic.topic_id)
+                faults.append(
+                    f"{topic.name}: whose its data are cannot be read from {key}: find out what wrote it there"
+                )
+            elif cluster_id not in (self.ours, *lineage):
                 said = f"cluster {cluster_id}'s" if cluster_id else "no cluster's"
                 faults.append(f"{topic.name}: the store says that its data are {said}: make a plan anew")
         return faults

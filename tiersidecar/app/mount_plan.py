@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
 from tiersidecar.app.mount_claims import read_lineages, snapshot_of
 from tiersidecar.app.mount_file import MountPlan, OpenTransaction
+from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.app.recover_run import segments_of
 from tiersidecar.decide.mount import (
     Lineage,
@@ -28,8 +28,15 @@ from tiersidecar.decide.mount import (
 )
 from tiersidecar.decide.recover import LeftSegment, RecoveryView, decide_recovery, wanted_manifests
 from tiersidecar.domain.cluster_topics import TopicPartition
-from tiersidecar.domain.errors import CorruptDataError, DataKeyError, MountRefusedError, ObjectNotFoundError
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    DataKeyError,
+    MountRefusedError,
+    ObjectNotFoundError,
+    ObjectTooLargeError,
+)
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Blocking, Clock
@@ -39,7 +46,7 @@ from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, read_manifests, walk_bucket
-from tiersidecar.tasks.topic_owners import owner_key
+from tiersidecar.tasks.topic_owners import owner_key, read_topic_owner
 
 _PARTITIONS_AT_ONCE = 16
 _NO_CLUSTER = ""
@@ -197,11 +204,11 @@ class MountPlanner:
 
     async def _owner_name(self, topic_id: Uuid) -> str:
         """The name under which the id was claimed; empty if the store does not say."""
+        key = owner_key(self.key_prefix, topic_id)
         try:
-            name = json.loads(await self.store.fetch_object(owner_key(self.key_prefix, topic_id)))["topic"]
-        except (ObjectNotFoundError, KeyError, RecursionError, TypeError, ValueError):
+            return read_topic_owner(await self.store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)).topic
+        except (ObjectNotFoundError, ObjectTooLargeError, ValueError):
             return ""
-        return name if isinstance(name, str) else ""
 
     async def _listed(self, snapshots: SnapshotKeys) -> AsyncIterator[BucketPartition]:
         """Yield partitions that have objects, and after them those that only have a snapshot, whose topics are named by it."""
@@ -309,12 +316,19 @@ class MountPlanner:
 
 def _former_cluster(owners: Collection[Lineage], wanted: Wanted) -> str:
     """The cluster whose data are mounted; empty if no cluster has claimed anything in the store: native tiering does not."""
+    unreadable = [owner for owner in owners if owner[0] == UNREADABLE_OWNER]
+    owners = [owner for owner in owners if owner[0] != UNREADABLE_OWNER]
     asked, known = wanted.former_cluster_id, sorted({owner[0] for owner in owners})
     if asked is not None:
         if asked and known and asked not in known:
             reason = f"nothing in the store is of cluster {asked}; it has data of {', '.join(known)}"
             raise MountRefusedError(reason=reason)
         return asked
+    if unreadable and not owners:
+        raise MountRefusedError(
+            reason=f"none of the {len(unreadable)} owner objects in the store can be read, so that nobody knows whose its data "
+            "are: find out what else writes to the bucket"
+        )
     latest = latest_clusters(owners)
     if len(latest) > 1:
         raise MountRefusedError(

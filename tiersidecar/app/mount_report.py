@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiersidecar.app.mount_plan import Findings, FoundPartition
+from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.decide.mount import NATIVE_CONFIGS
 from tiersidecar.domain.cluster_topics import NewTopic
 from tiersidecar.domain.ids import format_uuid
@@ -128,6 +129,7 @@ def _of_others(found: Findings) -> Iterator[str]:
         yield f"left alone: {name}-{format_uuid(topic_id)}, an earlier topic of that name"
     for cluster, owners in sorted(found.foreign.items()):
         whose = f"of cluster {cluster}" if cluster else "that no cluster has claimed"
+        whose = "whose owner object cannot be read" if cluster == UNREADABLE_OWNER else whose
         yield f"left alone: {len(owners):,} topics {whose}, such as {_named(sorted(name for name, _ in owners))}"
 
 

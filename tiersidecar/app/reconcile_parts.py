@@ -17,9 +17,9 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.reconcile_facts import ClusterFacts
 from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, metadata_doubt
 from tiersidecar.decide.reconcile_findings import Graces
-from tiersidecar.domain.errors import ObjectNotFoundError
+from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import format_uuid
-from tiersidecar.domain.own_objects import LATEST_REPORT, OWNERS, REPORTS
+from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_OWNER_BYTES, MOST_REPORT_BYTES, OWNERS, REPORTS
 from tiersidecar.ports.store import BytesBody, FetchRange, Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reconcile.inputs import KnownTopic, Seen
@@ -33,9 +33,11 @@ UNREADABLE_OWNER = "?"
 async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str | None:
     """The id of the cluster that owns the topic id; None where the store does not say."""
     try:
-        return _cluster_in(await store.fetch_object(_owner_key(key_prefix, topic_id)))
+        return _cluster_in(await store.fetch_object(_owner_key(key_prefix, topic_id), max_bytes=MOST_OWNER_BYTES))
     except ObjectNotFoundError:
         return None
+    except ObjectTooLargeError:
+        return UNREADABLE_OWNER
 
 
 async def read_owners(store: Store, key_prefix: str) -> dict[str, str]:
@@ -49,7 +51,8 @@ async def read_owners(store: Store, key_prefix: str) -> dict[str, str]:
 async def read_former_look(store: FetchRange, config: Config, cluster_id: str) -> FormerLook | None:
     """Return what the last run that put its report saw of this cluster's metadata topic."""
     try:
-        summary = json.loads(await store.fetch_object(f"{config.store.key_prefix}{LATEST_REPORT}"))
+        key = f"{config.store.key_prefix}{LATEST_REPORT}"
+        summary = json.loads(await store.fetch_object(key, max_bytes=MOST_REPORT_BYTES))
         known = (cluster_id, config.remote_log_metadata_topic_name)
         if (summary["cluster_id"], summary["metadata_topic"]) != known:
             return None
@@ -58,7 +61,9 @@ async def read_former_look(store: FetchRange, config: Config, cluster_id: str) -
             topic_id=str(summary.get("metadata_topic_id", "")),
             end={int(partition): int(end) for partition, end in summary["metadata_end"].items()},
         )
-    except (ObjectNotFoundError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+    except (ObjectNotFoundError, ObjectTooLargeError):
+        return None
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError):
         return None
 
 

@@ -7,9 +7,11 @@ marks writes one object of JSON lines below ``<key.prefix>.tiersidecar/reconcile
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+
+import structlog
 
 from tiersidecar.app.repair_recopy import RecopyDesk, owner_of
 from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, FindingKind
@@ -17,10 +19,10 @@ from tiersidecar.decide.reconcile_offsets import readable_offsets
 from tiersidecar.decide.reconcile_repair import ManifestState, RepairView
 from tiersidecar.decide.recopy import without
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.errors import CorruptDataError, ObjectTooLargeError
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.domain.own_objects import MARKS
+from tiersidecar.domain.own_objects import MARKS, MOST_MARKS_BYTES
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry
@@ -29,6 +31,8 @@ from tiersidecar.formats.aiven.manifest import Manifest
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody, Store, StoredObject
 from tiersidecar.reading.manifests import SegmentPresence
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,24 +46,49 @@ class Mark:
 
 
 async def read_marks(store: Store, key_prefix: str) -> dict[str, Mark]:
-    """By key, the newest of each; a line that cannot be read marks nothing."""
+    """By key, the newest of each; a line that cannot be read marks nothing, nor does an object that no run has put."""
     found: dict[str, Mark] = {}
     names = [stored.key async for stored in store.list_objects(f"{key_prefix}{MARKS}")]
     for name in names:
-        for line in (await store.fetch_object(name)).splitlines():
-            try:
-                mark = Mark(**json.loads(line))
-            except (TypeError, ValueError):
-                continue
-            if mark.key not in found or found[mark.key].marked_ms < mark.marked_ms:
+        try:
+            data = await store.fetch_object(name, max_bytes=MOST_MARKS_BYTES)
+        except ObjectTooLargeError as error:
+            log.warning("repair.marks.unreadable", key=name, reason=error.reason)
+            continue
+        for line in data.splitlines():
+            mark = _read_mark(line)
+            if mark is not None and (mark.key not in found or found[mark.key].marked_ms < mark.marked_ms):
                 found[mark.key] = mark
     return found
 
 
-async def put_marks(store: Store, key_prefix: str, marks: Sequence[Mark], *, name: str) -> None:
-    """Marks of one run."""
-    lines = "".join(json.dumps(asdict(mark), ensure_ascii=False) + "\n" for mark in marks)
-    await store.put_object(f"{key_prefix}{MARKS}{name}.jsonl", BytesBody(lines.encode()))
+def _read_mark(line: bytes) -> Mark | None:
+    try:
+        mark = Mark(**json.loads(line))
+    except (RecursionError, TypeError, ValueError):
+        return None
+    numbers = mark.size_bytes, mark.modified_ms, mark.marked_ms
+    return mark if type(mark.key) is str and all(type(one) is int for one in numbers) else None
+
+
+async def put_marks(
+    store: Store, key_prefix: str, marks: Sequence[Mark], *, name: str, most_bytes: int = MOST_MARKS_BYTES
+) -> None:
+    """Marks of one run, in as many objects as readers need."""
+    lines = (json.dumps(asdict(mark), ensure_ascii=False).encode() + b"\n" for mark in marks)
+    for number, document in enumerate(_documents(lines, most_bytes)):
+        suffix = f"-{number}" if number else ""
+        await store.put_object(f"{key_prefix}{MARKS}{name}{suffix}.jsonl", BytesBody(document))
+
+
+def _documents(lines: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
+    document = bytearray()
+    for line in lines:
+        if document and len(document) + len(line) > most_bytes:
+            yield bytes(document)
+            document.clear()
+        document += line
+    yield bytes(document)
 
 
 async def drop_marks(store: Store, key_prefix: str, *, older_than_ms: int) -> None:

@@ -149,8 +149,10 @@ class FetchRange(Protocol):
             StoreError: also when the object is shorter than asked for.
         """
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         """A whole small object (manifest, index blob), of at most ``max_bytes``: no more is fetched of a larger one.
+
+        ``max_bytes`` is what an object of this kind may have: whoever may write to the bucket can put a larger one there.
 
         Raises:
             ObjectNotFoundError: no such object.

@@ -287,7 +287,7 @@ class CountedFetches:
         self._requests.record(1)
         return await self._store.fetch_range(key, byte_range)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         """See :class:`FetchRange`."""
         self._requests.record(1)
         return await self._store.fetch_object(key, max_bytes=max_bytes)

@@ -72,7 +72,7 @@ class HedgedFetches:
         times = self._times_of(len(byte_range))
         return await self._hedged(times, lambda: self._store.fetch_range(key, byte_range))
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         """See :class:`FetchRange`; of manifests, which all are small."""
         times = self._times_of(0)
         return await self._hedged(times, lambda: self._store.fetch_object(key, max_bytes=max_bytes))

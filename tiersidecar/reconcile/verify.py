@@ -65,7 +65,7 @@ class ReadsAtPace(WrappedStore):
         self._count(len(found))
         return found
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         """Small, and of a size that nobody knows before: its bytes are counted against what is fetched next."""
         found = await super().fetch_object(key, max_bytes=max_bytes)
         left = len(found)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import structlog
 
 from tiersidecar.decide.reconcile_findings import FindingKind
-from tiersidecar.domain.errors import ObjectNotFoundError, RetriableError, StoreError
+from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, RetriableError, StoreError
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.own_objects import LATEST_REPORT
+from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_REPORT_BYTES
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS, RECONCILE_RUNS
@@ -42,9 +43,12 @@ class ReconcileWatch:
     async def look(self) -> None:
         """Set the metrics by what is there now."""
         try:
-            summary = json.loads(await self._store.fetch_object(self._key))
+            summary = json.loads(await self._store.fetch_object(self._key, max_bytes=MOST_REPORT_BYTES))
             finished_ms, findings = _read(summary)
         except ObjectNotFoundError:
+            return
+        except ObjectTooLargeError as error:
+            log.warning("reconcile.summary.unreadable", key=self._key, reason=error.reason)
             return
         except StoreError as error:
             log.info("reconcile.summary.unreachable", key=self._key, reason=error.reason)
@@ -60,8 +64,15 @@ class ReconcileWatch:
 def _read(summary: object) -> tuple[int, Mapping[str, int]]:
     if not isinstance(summary, dict):
         raise TypeError("not an object")
-    findings = {str(kind): int(count) for kind, count in dict(summary["findings"]).items()}
-    return int(summary["finished_ms"]), findings
+    findings = {str(kind): _int64(count) for kind, count in dict(summary["findings"]).items()}
+    return _int64(summary["finished_ms"]), findings
+
+
+def _int64(said: Any) -> int:
+    """Raises ValueError: a number that no float can be made of."""
+    if not -(2**63) <= (number := int(said)) < 2**63:
+        raise ValueError("a number out of range")
+    return number
 
 
 log = structlog.get_logger(__name__)
@@ -121,9 +132,13 @@ class ReconcileSchedule:
 
     async def _is_due(self) -> bool:
         try:
-            finished_ms = int(json.loads(await self._store.fetch_object(self._key))["finished_ms"])
+            data = await self._store.fetch_object(self._key, max_bytes=MOST_REPORT_BYTES)
+            finished_ms = int(json.loads(data)["finished_ms"])
         except (ObjectNotFoundError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return True  # never, or by a version that says it otherwise
+        except ObjectTooLargeError as error:
+            log.warning("reconcile.summary.unreadable", key=self._key, reason=error.reason)
+            return True  # the run that is due puts another in its place
         return self._clock.now_ms() - finished_ms >= self._interval_s * 1000
 
     async def _run(self) -> str:

@@ -10,13 +10,20 @@ topic keeps that it was seen.  It is not made anew then.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import structlog
 
-from tiersidecar.domain.errors import NotOwnedError, ObjectExistsError, ObjectNotFoundError, OwnerMissingError
+from tiersidecar.domain.errors import (
+    NotOwnedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectTooLargeError,
+    OwnerMissingError,
+)
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.own_objects import OWNERS
+from tiersidecar.domain.own_objects import MOST_OWNER_BYTES, OWNERS
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
@@ -74,8 +81,7 @@ def read_owning_cluster(data: bytes) -> str:
     Raises:
         ValueError: it names none.
     """
-    document = json.loads(data)
-    cluster_id = document.get("cluster_id") if isinstance(document, dict) else None
+    cluster_id = _document(data).get("cluster_id")
     if not isinstance(cluster_id, str) or not cluster_id:
         raise ValueError("it names no cluster")
     return cluster_id
@@ -88,11 +94,11 @@ def read_topic_owner(data: bytes) -> TopicOwner:
         ValueError: it names no cluster.
     """
     cluster_id = read_owning_cluster(data)
-    document = json.loads(data)
+    document = _document(data)
 
     def whole(name: str, otherwise: int) -> int:
         value = document.get(name)
-        return value if type(value) is int else otherwise
+        return value if type(value) is int and 0 <= value < 2**63 else otherwise
 
     former = document.get("former_clusters")
     return TopicOwner(
@@ -109,6 +115,19 @@ def read_topic_owner(data: bytes) -> TopicOwner:
     )
 
 
+def _document(data: bytes) -> Mapping[str, object]:
+    """What an object of JSON says; nothing where it is of another type.
+
+    Raises:
+        ValueError: it is no JSON, or nested deeper than anything that was written.
+    """
+    try:
+        document = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deeply") from error
+    return document if isinstance(document, dict) else {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimLook:
     """Looks whether a topic id has been claimed by ``cluster_id``, and claims nothing."""
@@ -121,12 +140,13 @@ class ClaimLook:
         """Return whether the store says so; what cannot be read is nobody's.
 
         Raises:
+            ObjectTooLargeError: nobody can tell: what is there is no owner object.
             StoreError: the store is away.
         """
+        key = owner_key(self.key_prefix, topic_id)
         try:
             return (
-                read_owning_cluster(await self.store.fetch_object(owner_key(self.key_prefix, topic_id)))
-                == self.cluster_id
+                read_owning_cluster(await self.store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)) == self.cluster_id
             )
         except (ObjectNotFoundError, ValueError):
             return False
@@ -182,14 +202,21 @@ class TopicOwners:
         reason = ""
         for _ in range(_READ_AGAIN):  # one wrong byte on its way must not park the partition
             try:
-                data = await self._store.fetch_object(key)
-            except ObjectNotFoundError:
-                self._require_never_seen(key, topic_id_partition)
-                data = await self._make(key, topic_id_partition)
-            reason = self._reason_not_ours(data)
+                reason = self._reason_not_ours(await self._fetch_or_make(key, topic_id_partition))
+            except ObjectTooLargeError as error:
+                reason = _unreadable(error.reason, topic_id_partition)
+            except ValueError as error:
+                reason = _unreadable(str(error), topic_id_partition)
             if not reason:
                 return
         raise NotOwnedError(topic=topic_id_partition.topic, key=key, reason=reason)
+
+    async def _fetch_or_make(self, key: str, topic_id_partition: TopicIdPartition) -> bytes:
+        try:
+            return await self._store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)
+        except ObjectNotFoundError:
+            self._require_never_seen(key, topic_id_partition)
+            return await self._make(key, topic_id_partition)
 
     def _require_never_seen(self, key: str, topic_id_partition: TopicIdPartition) -> None:
         """By what any sidecar of the cluster has said of any partition of the topic id."""
@@ -236,15 +263,22 @@ class TopicOwners:
         try:
             await self._store.put_object(key, BytesBody(ours), if_absent=True)
         except ObjectExistsError:
-            return await self._store.fetch_object(key)
+            return await self._store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)
         log.info(
             "topic.claimed", topic=topic_id_partition.topic, topic_id=format_uuid(topic_id_partition.topic_id), key=key
         )
         return ours
 
     def _reason_not_ours(self, data: bytes) -> str:
-        try:
-            cluster_id = read_owning_cluster(data)
-        except ValueError as error:
-            return f"cannot be read: {error}"
+        """Return whose the data are instead; empty where they are ours.
+
+        Raises:
+            ValueError: the object does not say.
+        """
+        cluster_id = read_owning_cluster(data)
         return "" if cluster_id == self._claimant.cluster_id else f"says cluster {cluster_id}"
+
+
+def _unreadable(reason: str, topic_id_partition: TopicIdPartition) -> str:
+    adopt = f"tiersidecar adopt {format_uuid(topic_id_partition.topic_id)}"
+    return f"cannot be read: {reason}. Find out what else writes to the bucket; `{adopt}` writes the object anew"

@@ -102,7 +102,7 @@ class World:
         async for stored in self.builder.run.store.list_objects():
             path = self.root / stored.key
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(await self.builder.run.store.fetch_object(stored.key))
+            path.write_bytes(await self.builder.run.store.fetch_object(stored.key, max_bytes=2**30))
         return metadata
 
     def eraser(self, actions: dict[str, Callable[[], Awaitable[None]]] | None = None) -> Eraser:

@@ -19,6 +19,7 @@ from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition
 from tiersidecar.domain.errors import MountRefusedError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import PartitionState
@@ -63,7 +64,7 @@ class Bucket:
         await self.store.put_object(owner_key("p/", topic_id), BytesBody(owner.write(topic_id)))
 
     async def owner(self, topic_id: Uuid) -> TopicOwner:
-        return read_topic_owner(await self.store.fetch_object(owner_key("p/", topic_id)))
+        return read_topic_owner(await self.store.fetch_object(owner_key("p/", topic_id), max_bytes=2**30))
 
     async def snapshot(self, cluster_id: str, *, age_s: float = 2 * LIVES_S) -> None:
         """What the cluster put about itself."""
@@ -146,14 +147,23 @@ async def test_nothing_is_waited_for_where_no_cluster_had_the_data() -> None:
     assert (found.to_claim, found.faults, took_s) == ((ORDERS,), (), 0)
 
 
-async def test_data_of_others_and_owners_that_cannot_be_read_are_refused() -> None:
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param(b"[]", id="no owner"),
+        pytest.param(b"[" * 60_000, id="deeply nested"),
+        pytest.param(b'{"cluster_id":"cluster-a"}' + b" " * MOST_OWNER_BYTES, id="too large"),
+    ],
+)
+@pytest.mark.parametrize("former", [A, "?"])
+async def test_data_of_others_and_owners_that_cannot_be_read_are_refused(forged: bytes, former: str) -> None:
     bucket = Bucket()
     await bucket.own(ORDERS, C)
-    await bucket.store.put_object(owner_key("p/", BILLS), BytesBody(b"[]"))
-    found = await bucket.claims(B, A, ORDERS, BILLS).look(former_is_gone=True)
+    await bucket.store.put_object(owner_key("p/", BILLS), BytesBody(forged))
+    found = await bucket.claims(B, former, ORDERS, BILLS).look(former_is_gone=True)
     assert found.faults == (
         f"orders: the store says that its data are cluster {C}'s: make a plan anew",
-        "bills: the store says that its data are cluster ?'s: make a plan anew",
+        f"bills: whose its data are cannot be read from {owner_key('p/', BILLS)}: find out what wrote it there",
     )
 
 

@@ -22,6 +22,7 @@ from tiersidecar.domain.cluster_topics import ClusterTopic, Commit
 from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
@@ -194,6 +195,25 @@ async def test_the_data_of_several_clusters_are_not_mixed(bucket: Bucket) -> Non
     assert any("of cluster another-cluster, such as bills" in note for note in notes_of(found))
     with pytest.raises(MountRefusedError, match="nothing in the store is of cluster typo"):
         await bucket.find(replace(WANTED, former_cluster_id="typo"))
+
+
+FORGED_OWNERS = [b"[" * 60_000, b" " * MOST_OWNER_BYTES + b'{"cluster_id":"former-cluster"}']
+
+
+@pytest.mark.parametrize("forged", FORGED_OWNERS, ids=["deeply nested", "too large"])
+async def test_an_owner_object_that_cannot_be_read_is_no_clusters(bucket: Bucket, forged: bytes) -> None:
+    bucket.store(live(1, 0), live(2, 0, BILLS))
+    bucket.claim(ORDERS)
+    bucket.claim(BILLS)
+    (bucket.root / owner_key("", BILLS.topic_id)).write_bytes(forged)
+    found = await bucket.find()
+    assert [topic.name for topic in found.plan.topics] == ["orders"]
+    assert "left alone: 1 topics whose owner object cannot be read, such as bills" in "\n".join(notes_of(found))
+    (bucket.root / owner_key("", ORDERS.topic_id)).write_bytes(forged)
+    with pytest.raises(MountRefusedError, match="none of the 2 owner objects in the store can be read"):
+        await bucket.find()
+    with pytest.raises(MountRefusedError, match="nothing of former"):
+        await bucket.find(replace(WANTED, former_cluster_id="former"))
 
 
 async def test_only_the_topics_that_are_asked_for(bucket: Bucket) -> None:

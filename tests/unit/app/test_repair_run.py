@@ -76,7 +76,7 @@ class World:
 
     async def lay_out(self) -> None:
         async for stored in self.builder.run.store.list_objects():
-            self.write(stored.key, await self.builder.run.store.fetch_object(stored.key))
+            self.write(stored.key, await self.builder.run.store.fetch_object(stored.key, max_bytes=2**30))
 
     def write(self, key: str, data: bytes) -> str:
         path = self.root / key

@@ -168,7 +168,7 @@ async def test_reads_over_the_budget_of_requests_are_shed_and_said_to_be() -> No
     for _ in range(121):
         async with pool.admit():
             with pytest.raises(ObjectNotFoundError):
-                await store.fetch_object("nothing")
+                await store.fetch_object("nothing", max_bytes=2**30)
     with pytest.raises(QuotaExceededError, match="requests to the store") as shed:
         async with pool.admit():
             pytest.fail("it was let in")

@@ -42,7 +42,7 @@ class SlowStore:
             raise coming
         return str(number).encode()
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return bytes(await self.fetch_range(key, PART))
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:

@@ -77,7 +77,7 @@ async def opened_with(*, chunk: int, size: int, compression: bool = False, most:
     builder = RemoteBuilder()
     metadata = replace(await builder.add(source(0, 35)), segment_size_in_bytes=size)
     key = recorded_keys(metadata, "").manifest
-    document = json.loads(await builder.run.store.fetch_object(key))
+    document = json.loads(await builder.run.store.fetch_object(key, max_bytes=2**30))
     document["compression"] = compression
     document["chunkIndex"] = {
         "type": "fixed",
@@ -126,7 +126,7 @@ async def test_a_manifest_that_does_not_come_in_time_is_told_with_its_key() -> N
     run = await load_run("plain")
 
     class Hanging(FaultyStore):
-        async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -146,7 +146,7 @@ async def test_what_is_kept_weighs_as_much_as_its_bytes_and_its_objects() -> Non
     assert len(sizes) > 50
     assert one.held_bytes == 4096 + 48 * len(sizes) + 128 * 2
     (manifest,) = [key for key, _ in store.fetched]
-    weight = one.held_bytes + len(await builder.run.store.fetch_object(manifest))
+    weight = one.held_bytes + len(await builder.run.store.fetch_object(manifest, max_bytes=2**30))
     for most, fetches in ((weight, 1), (weight - 1, 2)):
         store.fetched.clear()
         cache = ManifestCache(store=store, blocking=InlineBlocking(), max_bytes=most)
@@ -160,7 +160,7 @@ async def test_a_manifest_that_says_nothing_of_its_segment_weighs_without_it() -
     metadata = await builder.add(source(0, 35))
     opened = await ManifestCache(store=builder.run.store, blocking=InlineBlocking()).open(metadata)
     assert opened.held_bytes == 4096 + 128
-    document = json.loads(await builder.run.store.fetch_object(opened.keys.manifest))
+    document = json.loads(await builder.run.store.fetch_object(opened.keys.manifest, max_bytes=2**30))
     del document["remoteLogSegmentMetadata"]
     await builder.run.store.put_object(opened.keys.manifest, BytesBody(json.dumps(document).encode()))
     opened = await ManifestCache(store=builder.run.store, blocking=InlineBlocking()).open(metadata)

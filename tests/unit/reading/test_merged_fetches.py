@@ -38,7 +38,7 @@ class GatedStore:
             raise self.fault
         return DATA[byte_range.start : byte_range.stop]
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return DATA
 
 

@@ -24,7 +24,7 @@ class Store:
     async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
         return self._answer(key, byte_range)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return self._answer(key, max_bytes)
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: object) -> None:
@@ -50,7 +50,7 @@ async def ask_each_way(fetches: CountedFetches) -> list[bytes]:
     found = [
         bytes(await fetches.fetch_range("a", ByteRange(0, 1 << 30))),
         await fetches.fetch_object("b", max_bytes=7),
-        await fetches.fetch_object("c"),
+        await fetches.fetch_object("c", max_bytes=2**30),
     ]
     await fetches.feed_range("d", ByteRange(5, 6), take)
     return found + fed
@@ -60,7 +60,7 @@ async def test_whatever_is_asked_for_and_however_much_costs_one_each() -> None:
     charged = Charged()
     found = await ask_each_way(CountedFetches(Store(), charged))
     whole, part = ByteRange(0, 1 << 30), ByteRange(5, 6)
-    assert found == [repr(asked).encode() for asked in (("a", whole), ("b", 7), ("c", None), ("d", part))]
+    assert found == [repr(asked).encode() for asked in (("a", whole), ("b", 7), ("c", 2**30), ("d", part))]
     assert charged.amounts == [1, 1, 1, 1]
 
 

@@ -250,7 +250,7 @@ async def test_and_stays_where_the_rest_of_it_is_damaged(pressed: Pressed, polic
     key = recorded_keys(
         next(iter(shell.metadata.list_remote_log_segments(topic_id_partition))), shell.settings.key_prefix
     ).log
-    spoiled = bytearray(await shell.store.fetch_object(key))
+    spoiled = bytearray(await shell.store.fetch_object(key, max_bytes=2**30))
     spoiled[200] ^= 1
     await shell.store.put_object(key, BytesBody(bytes(spoiled)))
     pressed.disks.free_bytes = SIZE // 10 - 1
@@ -470,8 +470,8 @@ async def test_one_wrong_byte_read_once_does_not_fill_the_disk(
     shell, topic_id_partition = pressed.shell, tiered.view.topic_id_partition
     fetch = shell.store.fetch_object
 
-    async def damaged(key: str, *, max_bytes: int | None = None) -> bytes:
-        return b"?" + bytes(await fetch(key))[1:]
+    async def damaged(key: str, *, max_bytes: int) -> bytes:
+        return b"?" + bytes(await fetch(key, max_bytes=max_bytes))[1:]
 
     with monkeypatch.context() as once:
         once.setattr(shell.store, "fetch_object", damaged)
@@ -562,7 +562,7 @@ async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pr
     if damage == "missing":
         await shell.store.delete_objects([key])
     else:
-        data = bytearray(await shell.store.fetch_object(key))
+        data = bytearray(await shell.store.fetch_object(key, max_bytes=2**30))
         data[200] ^= 1
         await shell.store.put_object(key, BytesBody(bytes(data)))
     missing = sum(segment.size_bytes for segment in shell.table.local.partitions[topic_id_partition].segments[:3])

@@ -58,10 +58,12 @@ def companion(segment: LocalSegment, kind: str) -> Path:
 async def stored(shell: TierShell, segment: LocalSegment, kind: IndexKind) -> bytes:
     """The artefact as it lies in the store."""
     keys = [one.key async for one in shell.store.list_objects() if f"/{segment.base_offset:020d}-" in one.key]
-    manifest = read_manifest(await shell.store.fetch_object(next(key for key in keys if key.endswith("manifest"))))
+    manifest = read_manifest(
+        await shell.store.fetch_object(next(key for key in keys if key.endswith("manifest")), max_bytes=2**30)
+    )
     byte_range = manifest.indexes.range_of(kind)
     assert byte_range is not None
-    blob = await shell.store.fetch_object(next(key for key in keys if key.endswith("indexes")))
+    blob = await shell.store.fetch_object(next(key for key in keys if key.endswith("indexes")), max_bytes=2**30)
     return blob[byte_range.start : byte_range.stop]
 
 

@@ -20,7 +20,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.own_objects import LATEST_REPORT
+from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_REPORT_BYTES
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.metrics.process import RECONCILE_RUNS
 from tiersidecar.ports.programs import ProgramEnd
@@ -103,6 +103,15 @@ async def test_the_first_run_is_at_once_and_the_next_one_an_interval_after_its_e
     await world.clock.advance(2)
     await world.schedule.look()
     assert world.runs == 2
+
+
+async def test_a_summary_that_is_too_large_is_replaced_by_the_next_run(world: World) -> None:
+    await world.store.put_object(f"p/{LATEST_REPORT}", BytesBody(bytes(MOST_REPORT_BYTES + 1)))
+    await world.schedule.look()
+    assert world.runs == 1
+    await world.clock.advance(DAY_S - 1)
+    await world.schedule.look()
+    assert world.runs == 1
 
 
 @pytest.mark.parametrize(

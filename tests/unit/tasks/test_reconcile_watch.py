@@ -16,7 +16,7 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.decide.reconcile_findings import FindingKind
 from tiersidecar.domain.errors import StoreError
-from tiersidecar.domain.own_objects import LATEST_REPORT
+from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_REPORT_BYTES
 from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.reconcile_schedule import ReconcileWatch
@@ -41,13 +41,22 @@ async def test_age_and_counts_of_the_last_run() -> None:
 
 INFINITE, DEEP = b'{"finished_ms": Infinity, "findings": {}}', b"[" * 100_000
 """What a store that lies may give: either ended the whole process."""
+HUGE, MANY = (
+    b'{"finished_ms": %s, "findings": {}}' % (b"9" * 400),
+    b'{"finished_ms": 1, "findings": {"orphan-object": %s}}' % (b"9" * 400),
+)
+LARGE = b'{"finished_ms": 1, "findings": {}}' + b" " * MOST_REPORT_BYTES
 
 
 @pytest.mark.parametrize(
-    "summary", [None, b"", b"[]", b"{}", b'{"finished_ms": "x", "findings": {}}', b"\xff", INFINITE, DEEP]
+    "summary",
+    [None, b"", b"[]", b"{}", b'{"finished_ms": "x", "findings": {}}', b"\xff", INFINITE, DEEP, HUGE, MANY, LARGE],
+    ids=lambda summary: str(summary)[:40],
 )
 async def test_nothing_to_read_is_no_error_and_no_metric(summary: bytes | None) -> None:
-    assert (await watched(summary)).values == {}
+    with capture_logs() as told:
+        assert (await watched(summary)).values == {}
+    assert [one["event"] for one in told] == ([] if summary is None else ["reconcile.summary.unreadable"])
 
 
 class Away(MemoryStore):

@@ -88,7 +88,8 @@ def files(shell: TierShell) -> list[bytes]:
 async def objects(shell: TierShell) -> list[bytes]:
     """Of the two finished segments' .log."""
     return [
-        await shell.store.fetch_object(recorded_keys(segment, "").in_upload_order[0]) for segment in finished(shell)
+        await shell.store.fetch_object(recorded_keys(segment, "").in_upload_order[0], max_bytes=2**30)
+        for segment in finished(shell)
     ]
 
 
@@ -135,7 +136,8 @@ async def test_two_segments_have_two_data_keys(tmp_path: Path, blocking: ThreadB
     shell = await opened(tmp_path, blocking, SEALED)
     await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     manifests = [
-        await shell.store.fetch_object(recorded_keys(segment, "").in_upload_order[2]) for segment in finished(shell)
+        await shell.store.fetch_object(recorded_keys(segment, "").in_upload_order[2], max_bytes=2**30)
+        for segment in finished(shell)
     ]
     keys = {manifest[manifest.index(b"dataKey") :][:200] for manifest in manifests}
     assert len(keys) == 2

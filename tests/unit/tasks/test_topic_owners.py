@@ -15,8 +15,9 @@ from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.domain.errors import NotOwnedError, OwnerMissingError
+from tiersidecar.domain.errors import NotOwnedError, ObjectTooLargeError, OwnerMissingError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, format_uuid
+from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.state_log import PartitionState
@@ -24,6 +25,7 @@ from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.topic_owners import (
     Claimant,
+    ClaimLook,
     TopicOwner,
     TopicOwners,
     owner_key,
@@ -32,6 +34,7 @@ from tiersidecar.tasks.topic_owners import (
 )
 
 KEY = owner_key("prefix/", TOPIC_ID_PARTITION.topic_id)
+TOPIC_ID = format_uuid(TOPIC_ID_PARTITION.topic_id)
 
 
 class Stage:
@@ -77,7 +80,7 @@ def stage() -> Stage:
 
 async def test_the_first_claim_makes_the_object_and_holds_for_all_sidecars_of_the_cluster(stage: Stage) -> None:
     await stage.owners("ours").claim(TOPIC_ID_PARTITION)
-    assert read_owning_cluster(await stage.store.fetch_object(KEY)) == "ours"
+    assert read_owning_cluster(await stage.store.fetch_object(KEY, max_bytes=2**30)) == "ours"
     await stage.owners("ours").claim(TOPIC_ID_PARTITION)
 
 
@@ -100,20 +103,52 @@ async def test_of_two_at_once_one_gets_it(stage: Stage, monkeypatch: pytest.Monk
     results = await asyncio.gather(*claims, return_exceptions=True)
     assert sorted(type(result).__name__ for result in results) == ["NoneType", "NotOwnedError"]
     winner = next(name for name, result in zip(("ours", "theirs"), results, strict=True) if result is None)
-    assert read_owning_cluster(await stage.store.fetch_object(KEY)) == winner
+    assert read_owning_cluster(await stage.store.fetch_object(KEY, max_bytes=2**30)) == winner
 
 
 async def test_the_object_says_who_made_it(stage: Stage) -> None:
     await stage.owners("ours").claim(TOPIC_ID_PARTITION)
-    made = read_topic_owner(await stage.store.fetch_object(KEY))
+    made = read_topic_owner(await stage.store.fetch_object(KEY, max_bytes=2**30))
     assert (made.topic, made.broker_id, made.incarnation) == (TOPIC_ID_PARTITION.topic, 1, "x")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"cluster_id": 7}'])
+DEEP, LARGE = b"[" * 60_000, b'{"cluster_id":"ours"}' + b" " * MOST_OWNER_BYTES
+"""What whoever may write to the bucket can put there."""
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"{}", b'{"cluster_id": 7}', b"\xff", DEEP, LARGE], ids=lambda data: str(data[:20])
+)
 async def test_an_object_that_cannot_be_read_is_nobodys_leave(stage: Stage, data: bytes) -> None:
     await stage.overwrite(data)
-    with pytest.raises(NotOwnedError, match="cannot be read"):
+    with pytest.raises(NotOwnedError, match=rf"{KEY} cannot be read: .*; `tiersidecar adopt {TOPIC_ID}` writes the"):
         await stage.owners("ours").claim(TOPIC_ID_PARTITION)
+    assert await stage.store.fetch_object(KEY, max_bytes=2**30) == data, "nobody has claimed it anew"
+
+
+async def test_one_that_comes_between_look_and_claim_may_be_too_large_as_well(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_object = stage.store.put_object
+
+    async def put_behind_another(*args: Any, **named: Any) -> None:
+        await stage.store.delete_objects([KEY])
+        await put_object(KEY, BytesBody(LARGE))
+        await put_object(*args, **named)
+
+    monkeypatch.setattr(stage.store, "put_object", put_behind_another)
+    with pytest.raises(NotOwnedError, match="cannot be read: it has more than 65536 bytes"):
+        await stage.owners("ours").claim(TOPIC_ID_PARTITION)
+
+
+async def test_a_look_for_claims_takes_what_is_too_large_for_no_answer(stage: Stage) -> None:
+    look = ClaimLook(store=stage.store, key_prefix="prefix/", cluster_id="ours")
+    for data, is_claimed in ((b'{"cluster_id":"ours"}', True), (b'{"cluster_id":"theirs"}', False), (DEEP, False)):
+        await stage.overwrite(data)
+        assert await look.has_claimed(TOPIC_ID_PARTITION.topic_id) is is_claimed
+    await stage.overwrite(LARGE)
+    with pytest.raises(ObjectTooLargeError, match=KEY):
+        await look.has_claimed(TOPIC_ID_PARTITION.topic_id)
 
 
 async def test_an_answer_counts_for_ten_seconds(stage: Stage) -> None:
@@ -173,7 +208,7 @@ async def test_state_of_a_release_without_owner_objects_is_claimed(stage: Stage)
     await stage.copied()
     await stage.state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState())
     await stage.owners("ours").claim(TOPIC_ID_PARTITION)
-    assert read_owning_cluster(await stage.store.fetch_object(KEY)) == "ours"
+    assert read_owning_cluster(await stage.store.fetch_object(KEY, max_bytes=2**30)) == "ours"
 
 
 def test_an_owner_object_has_these_bytes() -> None:
@@ -202,6 +237,7 @@ def test_an_owner_object_of_a_mount_names_former_clusters_and_earlier_releases_r
         pytest.param(b'{"version":1,"cluster_id":"c"}', id="of an earlier release"),
         pytest.param(b'{"cluster_id":"c","claimed_ms":"x","former_clusters":"b"}', id="of the wrong types"),
         pytest.param(b'{"cluster_id":"c","former_clusters":["",1,"c"]}', id="former clusters that are none"),
+        pytest.param(b'{"cluster_id":"c","claimed_ms":' + b"9" * 400 + b"}", id="a time that no clock shows"),
     ],
 )
 def test_what_an_owner_object_does_not_say_is_empty(data: bytes) -> None:

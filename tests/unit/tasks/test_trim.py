@@ -387,7 +387,7 @@ async def lose(stage: Stage, number: int) -> tuple[str, bytes]:
     """The log of one remote segment goes; gives its key and what it was."""
     lost = list(stage.shell.metadata.list_remote_log_segments(stage.topic_id_partition))[number]
     key = recorded_keys(lost, "").log
-    whole = bytes(await stage.shell.store.fetch_object(key))
+    whole = bytes(await stage.shell.store.fetch_object(key, max_bytes=2**30))
     await stage.shell.store.delete_objects([key])
     return key, whole
 

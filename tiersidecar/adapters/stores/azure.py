@@ -100,12 +100,12 @@ class AzureStore:
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
         return memoryview(data)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         require_valid_key("fetch", key)
         with azure_errors("fetch", key):
             answer = await obstore.get_async(self._store, key)
             size_bytes = answer.meta["size"]
-            if max_bytes is not None and size_bytes > max_bytes:
+            if size_bytes > max_bytes:
                 raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
             data = (await answer.bytes_async()).to_bytes()
         if len(data) != size_bytes:

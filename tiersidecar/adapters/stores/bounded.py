@@ -150,7 +150,7 @@ class BoundedStore:
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         return await self._run("fetch", key, self._store.fetch_range(key, byte_range), self._one_request())
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return await self._run("fetch", key, self._store.fetch_object(key, max_bytes=max_bytes), self._one_request())
 
     @property

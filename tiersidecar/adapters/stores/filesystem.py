@@ -106,9 +106,7 @@ class FilesystemStore:
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
         return data
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
-        if max_bytes is None:
-            return await self._look("fetch", key, Path.read_bytes)
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         data = await self._look("fetch", key, _read_range, 0, max_bytes + 1)
         if len(data) > max_bytes:
             raise ObjectTooLargeError(key=key, max_bytes=max_bytes)

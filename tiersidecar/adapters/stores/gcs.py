@@ -82,7 +82,7 @@ class GcsStore:
             raise StoreError(verb="fetch", key=key, reason="another range came than was asked for")
         return answer.body
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         answer = await self._fetch(key, {}, max_bytes=max_bytes)
         expected = _crc32c_of(key, answer)
         if expected is not None and await self._blocking.run(crc32c, answer.body) != expected:
@@ -132,7 +132,7 @@ class GcsStore:
     async def check_writable(self) -> None:
         await probe_store(self, ids=self._ids, prefix=self._settings.key_prefix)
 
-    async def _fetch(self, key: str, headers: dict[str, str], *, max_bytes: int | None) -> GcsAnswer:
+    async def _fetch(self, key: str, headers: dict[str, str], *, max_bytes: int) -> GcsAnswer:
         require_valid_key("fetch", key)
         url = self._urls.object(key, alt="media")
         return await self._requests.ask("fetch", key, "GET", url, headers=headers, max_bytes=max_bytes)

@@ -56,9 +56,9 @@ class MemoryStore:
             )
         return data[byte_range.start : byte_range.stop]
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         data = self._held("fetch", key).data
-        if max_bytes is not None and len(data) > max_bytes:
+        if len(data) > max_bytes:
             raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
         return data
 

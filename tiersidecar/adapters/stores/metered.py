@@ -40,7 +40,7 @@ class MeteredStore(WrappedStore):
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")
         return data
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         with self._counted("fetch"):
             data = await self._store.fetch_object(key, max_bytes=max_bytes)
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")

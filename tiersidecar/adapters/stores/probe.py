@@ -32,7 +32,7 @@ async def probe_store(store: Store, *, ids: Ids, prefix: str) -> None:
 
 async def _write_and_find(store: Store, key: str, data: bytes) -> None:
     await store.put_object(key, BytesBody(data))
-    if await store.fetch_object(key) != data:
+    if await store.fetch_object(key, max_bytes=len(data)) != data:
         raise StoreError(verb="read back", key=key, reason="the store gave other bytes than were written")
     if [found.key async for found in store.list_objects(key)] != [key]:
         raise StoreError(verb="list", key=key, reason="an object just written is not listed")

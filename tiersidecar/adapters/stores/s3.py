@@ -133,7 +133,7 @@ class S3Store:
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
         return data
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         require_valid_key("fetch", key)
         if (
             self._quick_reads is not None
@@ -206,7 +206,7 @@ class S3Store:
         is_refusal = isinstance(cause, ClientError) and code_of(cause) in _CHECKSUM_REFUSALS
         return is_refusal and self._sends_checksums and self._settings.checksums is S3Checksums.AUTO
 
-    async def _fetch(self, key: str, byte_range: str | None, *, max_bytes: int | None) -> bytes:
+    async def _fetch(self, key: str, byte_range: str | None, *, max_bytes: int) -> bytes:
         arguments: dict[str, Any] = {} if byte_range is None else {"Range": byte_range}
         with s3_errors("fetch", key):
             async with asyncio.timeout(self._settings.call_timeout_s):
@@ -234,12 +234,12 @@ class S3Store:
         ]
 
 
-async def _at_most(parts: AsyncIterator[bytes], key: str, max_bytes: int | None) -> AsyncIterator[bytes]:
+async def _at_most(parts: AsyncIterator[bytes], key: str, max_bytes: int) -> AsyncIterator[bytes]:
     """``parts``, until they are more than ``max_bytes``: servers exist that send the whole object for a range."""
     count = 0
     async for part in parts:
         count += len(part)
-        if max_bytes is not None and count > max_bytes:
+        if count > max_bytes:
             raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
         yield part
 

@@ -52,7 +52,7 @@ class S3QuickReads:
         )
         return None if data is None or len(data) != len(byte_range) else memoryview(data)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes | None:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes | None:
         """A whole object, or None if it did not come this way, whatever the reason.
 
         Raises:
@@ -61,7 +61,7 @@ class S3QuickReads:
 
         async def whole() -> ObstoreBytes:
             answer = await obstore.get_async(self._store, key)
-            if max_bytes is not None and answer.meta["size"] > max_bytes:
+            if answer.meta["size"] > max_bytes:
                 raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
             data = await answer.bytes_async()
             if len(data) != answer.meta["size"]:

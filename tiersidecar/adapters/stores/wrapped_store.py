@@ -32,7 +32,7 @@ class WrappedStore:
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         return await self._store.fetch_range(key, byte_range)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return await self._store.fetch_object(key, max_bytes=max_bytes)
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:

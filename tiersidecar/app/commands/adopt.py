@@ -53,7 +53,7 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
     partitions = [recorded[topic_id_partition] for topic_id_partition in sorted(recorded)]
     error = (await session.broker.describe_topic_ids([topic_id])).get(topic_id)
     async with _open_store(session) as store:
-        owner = await _owner(session, store, topic_id)
+        owner = await owner_in(session, store, topic_id)
     facts = {
         "topic": partitions[0][0].topic if partitions else None,
         "topic_id": format_uuid(topic_id),
@@ -87,15 +87,21 @@ def _states(session: Session) -> dict[TopicIdPartition, PartitionState]:
     }
 
 
-async def _owner(session: Session, store: Store, topic_id: Uuid) -> str:
-    """Return the cluster that the owner object names; empty if there is none, or none that can be read."""
-    from tiersidecar.domain.errors import ObjectNotFoundError
+async def owner_in(session: Session, store: Store, topic_id: Uuid) -> str:
+    """Return the cluster that the owner object names; empty if there is none, and why it cannot be read if so."""
+    from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError
+    from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
     from tiersidecar.tasks.topic_owners import owner_key, read_owning_cluster
 
+    key = owner_key(session.config.store.key_prefix, topic_id)
     try:
-        return read_owning_cluster(await store.fetch_object(owner_key(session.config.store.key_prefix, topic_id)))
-    except (ObjectNotFoundError, ValueError):
+        return read_owning_cluster(await store.fetch_object(key, max_bytes=MOST_OWNER_BYTES))
+    except ObjectNotFoundError:
         return ""
+    except ObjectTooLargeError as error:
+        return f"unreadable: {error.reason}"
+    except ValueError as error:
+        return f"unreadable: {error}"
 
 
 async def _adopt(session: Session, cluster_id: str, partitions: list[tuple[TopicIdPartition, PartitionState]]) -> None:

@@ -53,7 +53,7 @@ class HdfsFiles:
             reason = f"HDFS has no directory {directory}: create it, or correct the option directory"
             raise StoreError(verb=verb, key=key, reason=reason)
 
-    async def read(self, verb: str, key: str, path: str, *, max_bytes: int | None = None, **span: str) -> bytes:
+    async def read(self, verb: str, key: str, path: str, *, max_bytes: int, **span: str) -> bytes:
         """Return the content, or ``offset`` and ``length`` of it; data nodes compare it with their sums.
 
         Raises:

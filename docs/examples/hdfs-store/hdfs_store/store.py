@@ -64,7 +64,7 @@ class HdfsStore:
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
         return data
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         path = path_of("fetch", self._settings.directory, key)
         return await self._files.read("fetch", key, path, max_bytes=max_bytes)
 

@@ -69,9 +69,9 @@ class SqliteStore:
             raise StoreError(verb="fetch", key=key, reason=reason)
         return data[byte_range.start : byte_range.stop]
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         data = await self._data_of(key)
-        if max_bytes is not None and len(data) > max_bytes:
+        if len(data) > max_bytes:
             raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
         return data
 

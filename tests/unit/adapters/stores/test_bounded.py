@@ -58,7 +58,7 @@ class StallingStore:
     async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
         return await self._stall()  # type: ignore[no-any-return]
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         return await self._stall()  # type: ignore[no-any-return]
 
     is_local = True
@@ -106,7 +106,7 @@ VERBS: dict[str, tuple[Callable[[Store], Awaitable[Any]], float]] = {
     "fetch a range": (lambda store: store.fetch_range("k", ByteRange(0, 1)), 60),
     "feed a range": (lambda store: store.feed_range("k", ByteRange(0, 1), lambda piece: True), 60),
     "feed a range with rests": (lambda store: store.feed_with_rests("k", ByteRange(0, 1), lambda piece: True), 60),
-    "fetch an object": (lambda store: store.fetch_object("k"), 60),
+    "fetch an object": (lambda store: store.fetch_object("k", max_bytes=2**30), 60),
     "head": (lambda store: store.head_object("k"), 60),
     "delete": (lambda store: store.delete_objects(["k"]), 60),
     "list": (listed, 60),

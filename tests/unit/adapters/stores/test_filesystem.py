@@ -139,7 +139,7 @@ async def test_a_mount_that_knows_no_modes_takes_objects_all_the_same(
 
     monkeypatch.setattr(os, "chmod", chmod)
     await store.put_object("p/t/a.log", BytesBody(b"x"))
-    assert await store.fetch_object("p/t/a.log") == b"x"
+    assert await store.fetch_object("p/t/a.log", max_bytes=2**30) == b"x"
 
 
 async def test_a_delete_of_the_last_object_removes_its_directories_but_not_the_root(
@@ -162,7 +162,7 @@ async def test_a_missing_root_is_an_error_and_never_made_nor_taken_for_an_empty_
     store = FilesystemStore(root=str(tmp_path / "volume"), blocking=blocking, ids=SystemIds())
     for attempt in (
         lambda: store.put_object(KEY, BytesBody(b"x")),
-        lambda: store.fetch_object(KEY),
+        lambda: store.fetch_object(KEY, max_bytes=2**30),
         lambda: store.head_object(KEY),
         lambda: store.delete_objects([KEY]),
         lambda: keys_of(store),
@@ -250,7 +250,7 @@ async def test_an_object_in_the_way_of_a_directory_is_an_error_that_names_it(sto
     with pytest.raises(StoreError, match=r"Not a directory: .*t/0"):
         await store.put_object("t/0/a.log", BytesBody(b"x"))
     with pytest.raises(ObjectNotFoundError):
-        await store.fetch_object("t/0/a.log")
+        await store.fetch_object("t/0/a.log", max_bytes=2**30)
     assert await keys_of(store) == ["t/0"]
 
 
@@ -384,7 +384,7 @@ async def test_a_big_file_is_copied_slice_by_slice(
     source, fileno = source_file(tmp_path / "00000000000000000000.log", data)
     await store.put_object(KEY, FileBody(source))
     os.close(fileno)
-    assert await store.fetch_object(KEY) == data
+    assert await store.fetch_object(KEY, max_bytes=2**30) == data
 
 
 class RationedBody(WrappedBody):
@@ -410,7 +410,7 @@ async def test_a_copy_under_a_rate_goes_in_short_turns_with_rests_between(
     assert steps == [*slice_steps, *slice_steps, *last_steps], (
         "the last slice is all that was asked for: still no hurry"
     )
-    assert await store.fetch_object(KEY) == data
+    assert await store.fetch_object(KEY, max_bytes=2**30) == data
 
 
 async def test_without_a_rate_nothing_rests(

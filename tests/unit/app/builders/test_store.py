@@ -11,11 +11,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.unit.app.config.config_files import load
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.stores import filesystem
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.domain.offsets import ByteRange
@@ -80,7 +83,7 @@ async def test_no_file_of_the_store_is_touched_outside_its_own_threads(tmp_path:
                 await store.put_object(key, BytesBody(b"bytes" * 1000))
             await store.head_object(KEYS[0])
             await store.fetch_range(KEYS[0], ByteRange(5, 500))
-            await store.fetch_object(KEYS[2])
+            await store.fetch_object(KEYS[2], max_bytes=2**30)
             assert [one.key async for one in store.list_objects("topic/")] == sorted(KEYS)
             await store.delete_objects(KEYS)
     assert {"open", "os.rename", "os.remove", "os.scandir"} <= set(touched)
@@ -92,14 +95,23 @@ async def test_no_file_of_the_store_is_touched_outside_its_own_threads(tmp_path:
     assert elsewhere == {}
 
 
-async def test_a_mount_that_hangs_holds_up_neither_the_loop_nor_other_threads(tmp_path: Path) -> None:
+async def test_a_mount_that_hangs_holds_up_neither_the_loop_nor_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-177: more readers than the store has threads, each of which waits for a disk that does not answer."""
     root, local = tmp_path / "tier", tmp_path / "log dir"
     root.mkdir()
     local.write_bytes(b"a segment")
-    os.mkfifo(root / "hangs")  # opening it waits for somebody to write
+    os.mkfifo(root / "hangs")
+
+    @contextmanager
+    def open_without_end(path: Path) -> Iterator[tuple[int, int]]:
+        with path.open("rb") as file:  # waits for somebody to write
+            yield file.fileno(), 0
+
+    monkeypatch.setattr(filesystem, "open_plain_file", open_without_end)
     async with store_at(root) as store, ThreadBlocking(max_threads=1) as others:
-        readers = [asyncio.create_task(store.fetch_object("hangs")) for _ in range(50)]
+        readers = [asyncio.create_task(store.fetch_object("hangs", max_bytes=2**30)) for _ in range(50)]
         try:
             async with asyncio.timeout(60):
                 assert await others.run(local.read_bytes) == b"a segment"

@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 async def test_a_manifest_that_contradicts_is_named_and_left_out(bucket: Bucket, damage: str) -> None:
     spoil, reason = REFUSED[damage]
     key = f"{LAST}.rsm-manifest"
-    spoilt = spoil(json.loads(await bucket.run.store.fetch_object(key)))
+    spoilt = spoil(json.loads(await bucket.run.store.fetch_object(key, max_bytes=2**30)))
     data = spoilt if isinstance(spoilt, bytes) else json.dumps(spoilt).encode()
     await bucket.run.store.put_object(key, BytesBody(data))
     await bucket.follower.look()
@@ -104,7 +104,7 @@ async def test_a_manifest_that_contradicts_is_named_and_left_out(bucket: Bucket,
 @pytest.mark.parametrize("suffix", ["log", "indexes"])
 async def test_a_segment_whose_object_is_missing_is_left_out_until_it_is_there(bucket: Bucket, suffix: str) -> None:
     key = f"{LAST}.{suffix}"
-    data = await bucket.run.store.fetch_object(key)
+    data = await bucket.run.store.fetch_object(key, max_bytes=2**30)
     await bucket.follower.look()
     await bucket.run.store.delete_objects([key])
     await bucket.follower.look()
@@ -118,7 +118,11 @@ async def test_a_segment_whose_object_is_missing_is_left_out_until_it_is_there(b
 
 
 async def test_it_follows_a_bucket_that_grows_and_drops_what_is_gone(bucket: Bucket) -> None:
-    later = {key: await bucket.run.store.fetch_object(key) for key in await bucket.keys() if key.startswith(LAST)}
+    later = {
+        key: await bucket.run.store.fetch_object(key, max_bytes=2**30)
+        for key in await bucket.keys()
+        if key.startswith(LAST)
+    }
     await bucket.run.store.delete_objects(list(later))
     first = await bucket.follower.look()
     version = bucket.picture.version(bucket.run.partition("transactions-0"))
@@ -165,7 +169,7 @@ class Failing:
     def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
         return self._store.list_objects(prefix, start_after=start_after)
 
-    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         if self.is_away and key.startswith("transactions"):
             raise StoreError(verb="fetch", key=key, reason="away")
         return await self._store.fetch_object(key, max_bytes=max_bytes)
@@ -187,7 +191,7 @@ async def test_a_store_that_fails_in_the_middle_is_read_on_at_the_next_look(buck
 async def test_a_name_stands_for_the_topic_id_that_was_copied_to_last(bucket: Bucket) -> None:
     older = "AAAAAAAAAAAAAAAAAAAAAQ"
     for key in [key for key in await bucket.keys() if key.startswith(TRANSACTIONS)]:
-        data = await bucket.run.store.fetch_object(key)
+        data = await bucket.run.store.fetch_object(key, max_bytes=2**30)
         if key.endswith("manifest"):
             document = json.loads(data)
             segment = document["remoteLogSegmentMetadata"]
@@ -211,7 +215,11 @@ async def test_a_name_stands_for_the_topic_id_that_was_copied_to_last(bucket: Bu
 
 async def hidden(bucket: Bucket) -> dict[str, bytes]:
     """Take the objects of the last segment of transactions out of the bucket."""
-    taken = {key: await bucket.run.store.fetch_object(key) for key in await bucket.keys() if key.startswith(LAST)}
+    taken = {
+        key: await bucket.run.store.fetch_object(key, max_bytes=2**30)
+        for key in await bucket.keys()
+        if key.startswith(LAST)
+    }
     await bucket.run.store.delete_objects(list(taken))
     return taken
 
@@ -258,7 +266,7 @@ async def test_what_both_ways_find_is_there_once(bucket: Bucket) -> None:
     await shown_again(bucket, objects)
     fetch, partition = bucket.run.store.fetch_object, bucket.run.partition("transactions-0")
 
-    async def fetching(key: str, *, max_bytes: int | None = None) -> bytes:
+    async def fetching(key: str, *, max_bytes: int) -> bytes:
         bucket.run.store.fetch_object = fetch  # type: ignore[method-assign]
         await bucket.follower.look_at(partition, 133)
         return await fetch(key, max_bytes=max_bytes)

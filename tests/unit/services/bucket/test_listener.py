@@ -187,7 +187,7 @@ async def test_the_first_batch_comes_whatever_its_size() -> None:
 async def test_a_reader_at_the_end_is_answered_when_the_bucket_grows() -> None:
     async with serving() as served:
         last = [one.key async for one in served.run.store.list_objects("transactions-") if "/0/" in one.key][-3:]
-        later = {key: await served.run.store.fetch_object(key) for key in last}
+        later = {key: await served.run.store.fetch_object(key, max_bytes=2**30) for key in last}
         await served.run.store.delete_objects(last)
         await served.follower.look()
         talk = await served.connect()

@@ -52,7 +52,7 @@ async def _shown(run: RemoteRun) -> tuple[list[int], dict[str, str]]:
 )
 async def test_numbers_that_kafka_cannot_have(said: dict[str, Any], reason: str) -> None:
     run = await load_run("plain")
-    document = json.loads(await run.store.fetch_object(f"{LAST}.rsm-manifest"))
+    document = json.loads(await run.store.fetch_object(f"{LAST}.rsm-manifest", max_bytes=2**30))
     document["remoteLogSegmentMetadata"].update(said)
     await run.store.put_object(f"{LAST}.rsm-manifest", BytesBody(json.dumps(document).encode()))
     starts, refused = await _shown(run)
@@ -63,7 +63,7 @@ async def test_numbers_that_kafka_cannot_have(said: dict[str, Any], reason: str)
 async def _copy(run: RemoteRun, stem: str, **said: Any) -> None:
     """The last segment once more, under another key."""
     for suffix in ("indexes", "log", "rsm-manifest"):
-        data = await run.store.fetch_object(f"{LAST}.{suffix}")
+        data = await run.store.fetch_object(f"{LAST}.{suffix}", max_bytes=2**30)
         if suffix == "rsm-manifest":
             document = json.loads(data)
             segment = document["remoteLogSegmentMetadata"]
@@ -86,7 +86,7 @@ async def test_one_segment_id_at_two_offsets() -> None:
 
 async def test_words_of_a_manifest_reach_no_terminal() -> None:
     run = await load_run("plain")
-    document = json.loads(await run.store.fetch_object(f"{LAST}.rsm-manifest"))
+    document = json.loads(await run.store.fetch_object(f"{LAST}.rsm-manifest", max_bytes=2**30))
     told = document["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["topicIdPartition"]["topicPartition"]
     told["topic"] = "\x1b[2J\n\ud800" + "x" * 60_000
     await run.store.put_object(f"{LAST}.rsm-manifest", BytesBody(json.dumps(document).encode()))
@@ -111,9 +111,9 @@ async def test_a_partition_number_that_would_make_a_topic_of_billions(number: in
 async def test_an_epoch_blob_with_numbers_that_kafka_cannot_have(entries: str) -> None:
     async with serving() as served:
         store, stem = served.run.store, LAST
-        indexes = await store.fetch_object(f"{stem}.indexes")
+        indexes = await store.fetch_object(f"{stem}.indexes", max_bytes=2**30)
         blob = f"0\n2\n{entries}\n".encode()
-        document = json.loads(await store.fetch_object(f"{stem}.rsm-manifest"))
+        document = json.loads(await store.fetch_object(f"{stem}.rsm-manifest", max_bytes=2**30))
         document["segmentIndexes"]["leaderEpoch"] = {"position": len(indexes), "size": len(blob)}
         await store.put_object(f"{stem}.indexes", BytesBody(indexes + blob))
         await store.put_object(f"{stem}.rsm-manifest", BytesBody(json.dumps(document).encode()))

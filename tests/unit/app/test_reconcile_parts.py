@@ -1,0 +1,51 @@
+"""What reconcile reads of the store: whose a topic is, and what the last run saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.manual_clock import ManualClock
+from tests.unit.app.config.config_files import LEAST, load
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER, read_former_look, read_owners
+from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_OWNER_BYTES, MOST_REPORT_BYTES, OWNERS
+from tiersidecar.ports.store import BytesBody
+
+DEEP = b"[" * 60_000
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(clock=ManualClock(), ids=SystemIds())
+
+
+async def test_an_owner_object_that_cannot_be_read_is_there_and_no_clusters(store: MemoryStore) -> None:
+    objects = {
+        "good": b'{"cluster_id":"ours"}',
+        "deep": DEEP,
+        "large": b'{"cluster_id":"ours"}' + b" " * MOST_OWNER_BYTES,
+    }
+    for name, data in objects.items():
+        await store.put_object(f"p/{OWNERS}{name}.json", BytesBody(data))
+    owners = await read_owners(store, "p/")
+    assert owners == {"good": "ours", "deep": UNREADABLE_OWNER, "large": UNREADABLE_OWNER}
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        pytest.param(DEEP, id="deeply nested"),
+        pytest.param(bytes(MOST_REPORT_BYTES + 1), id="too large"),
+        pytest.param(
+            b'{"cluster_id":"c","metadata_topic":"__remote_log_metadata","run_id":"r","metadata_end":{"0":Infinity}}',
+            id="an offset without end",
+        ),
+    ],
+)
+async def test_a_summary_that_no_run_has_put_says_nothing(store: MemoryStore, summary: bytes, tmp_path: Path) -> None:
+    config = load(tmp_path, LEAST)
+    await store.put_object(f"{config.store.key_prefix}{LATEST_REPORT}", BytesBody(summary))
+    assert await read_former_look(store, config, "c") is None
