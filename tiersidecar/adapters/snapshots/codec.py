@@ -8,10 +8,15 @@
     <4 bytes>                                                CRC32C of all before, big endian
 
 What the state topic says has the form of its records.  Fields of the head that we do not know are passed over.
+
+Anybody who may write to the bucket may put one there, and a sidecar reads it beside what it copies.  So the head, which is
+parsed at once, the segments and their leader epochs are bounded, and what is compressed is opened piece by piece: nobody
+decides over more memory than the largest snapshot takes that we write.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 from collections.abc import Iterator, Mapping
@@ -23,7 +28,7 @@ from crc32c import crc32c
 from tiersidecar.adapters.state_topic.codec import read_partition_state, read_topic_state, write_state
 from tiersidecar.adapters.state_topic.entry_codec import read_kept, write_kept
 from tiersidecar.adapters.state_topic.record_codecs import pause_key, read_pause, read_pause_key, write_pause
-from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid, parse_uuid, topic_name_fault
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import Pause
@@ -32,32 +37,71 @@ from tiersidecar.formats.metadata.serde import read_snapshot, write_snapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 
 FORMAT, FORMAT_VERSION = "tiersidecar-snapshot", 1
-MOST_SNAPSHOT_BYTES = 256 * 1024 * 1024
-"""Of an object: a few million segments."""
-_MOST_RECORDS_BYTES = 1024 * 1024 * 1024
+MOST_SNAPSHOT_BYTES = 128 * 1024 * 1024
+"""Of an object.  Segments take 60 to 150 bytes each: their ids cannot be compressed."""
+MOST_HEAD_BYTES = 8 * 1024 * 1024
+"""Of the head: the partition's record and those of its trash and pauses, each of which a topic of Kafka took."""
+MOST_HEAD_VALUES = 400_000
+"""In the head, counted as commas and brackets: JSON of nothing else takes 25 times its bytes when it is read.  A segment's id,
+which the head has many of where much is in the trash, takes 25 bytes."""
+MOST_SEGMENTS = 500_000
+"""Of a partition: 50 TB in segments of 100 MB.  So many take 210 MiB and some 10 s when they are read."""
+MOST_RECORD_BYTES = 64 * 1024
+"""Of a segment, which has some hundred bytes, and 13 more for each further leader epoch."""
+MOST_EPOCHS = 2 * MOST_SEGMENTS
+"""Of all segments together: each has one, and one more for each change of the leader while it was written."""
+MOST_RECORDS_BYTES = 256 * 1024 * 1024
+"""Of all segments when opened."""
+_MOST_WINDOW_BYTES = 8 * 1024 * 1024
+"""What opening a frame may hold: four times what the level has that we compress at."""
+_PIECE_BYTES = 256 * 1024
 _SEAL = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")
 
 
-def write_partition_snapshot(snapshot: PartitionSnapshot) -> bytes:
-    """The object's bytes.  Takes about 10 us for each segment."""
-    records = b"".join(_records(snapshot))
+def write_partition_snapshot(snapshot: PartitionSnapshot, key: str = "") -> bytes:
+    """The object's bytes.  Takes about 10 us for each segment.
+
+    Raises:
+        StoreError: it is larger than what readers open.
+    """
+    records = b"".join(_records(snapshot, key))
     head = json.dumps(_head(snapshot, len(records)), separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
     body = head + b"\n" + zstandard.ZstdCompressor(level=3).compress(records)
+    if fault := _fault_of_size(snapshot, head, records, len(body)):
+        raise StoreError(
+            verb="put", key=key, reason=f"a snapshot of the partition has {fault}: readers would refuse it"
+        )
     return body + _SEAL.pack(crc32c(body))
+
+
+def _fault_of_size(snapshot: PartitionSnapshot, head: bytes, records: bytes, body_bytes: int) -> str:
+    if len(snapshot.segments) > MOST_SEGMENTS:
+        return f"more than {MOST_SEGMENTS:,} segments"
+    if len(head) > MOST_HEAD_BYTES or _values_in(head) > MOST_HEAD_VALUES:
+        return f"more than {MOST_HEAD_BYTES:,} bytes or {MOST_HEAD_VALUES:,} values of state, trash and pauses"
+    if len(records) > MOST_RECORDS_BYTES or body_bytes > MOST_SNAPSHOT_BYTES - _SEAL.size:
+        return f"more than {MOST_RECORDS_BYTES:,} bytes of segments, or {MOST_SNAPSHOT_BYTES:,} when compressed"
+    if sum(len(one.segment_leader_epochs) for one in snapshot.segments) > MOST_EPOCHS:
+        return f"more than {MOST_EPOCHS:,} leader epochs of segments"
+    return ""
 
 
 def read_partition_snapshot(data: bytes, *, where: str) -> PartitionSnapshot:
     """The snapshot.
 
     Raises:
-        CorruptDataError: damaged, cut short, or of a later format.
+        CorruptDataError: damaged, cut short, of a later format, or larger than what is written.
     """
-    body, seal = data[: -_SEAL.size], data[-_SEAL.size :]
+    body, seal = memoryview(data)[: -_SEAL.size], data[-_SEAL.size :]
     if len(data) <= _SEAL.size or _SEAL.pack(crc32c(body)) != seal:
         raise CorruptDataError(where=where, position=len(body), reason="its checksum does not fit")
-    text, _, frame = body.partition(b"\n")
-    head = _read_head(text, where)
+    end = data.find(b"\n", 0, min(len(body), MOST_HEAD_BYTES + 1))
+    if end < 0:
+        raise CorruptDataError(
+            where=where, position=0, reason=f"its head does not end within {MOST_HEAD_BYTES:,} bytes"
+        )
+    head, frame = _read_head(data[:end], where), body[end + 1 :]
     try:
         return _snapshot_of(head, frame, where)
     except (
@@ -98,9 +142,12 @@ def _head(snapshot: PartitionSnapshot, records_bytes: int) -> dict[str, Any]:
     }
 
 
-def _records(snapshot: PartitionSnapshot) -> Iterator[bytes]:
+def _records(snapshot: PartitionSnapshot, key: str) -> Iterator[bytes]:
     for segment in snapshot.segments:
         record = write_snapshot(_record_of(segment), knows_txn_index_empty=True)
+        if len(record) > MOST_RECORD_BYTES:
+            reason = f"segment {segment.remote_log_segment_id} has more than {MOST_RECORD_BYTES:,} bytes of metadata"
+            raise StoreError(verb="put", key=key, reason=f"{reason}: readers would refuse it")
         yield _LENGTH.pack(len(record))
         yield record
 
@@ -137,7 +184,14 @@ def _segment_of(owner: TopicIdPartition, record: RemoteLogSegmentMetadataSnapsho
     )
 
 
+def _values_in(text: bytes) -> int:
+    """Return how many values JSON has at most: a text that has commas or brackets counts for more."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
 def _read_head(text: bytes, where: str) -> dict[str, Any]:
+    if _values_in(text) > MOST_HEAD_VALUES:
+        raise CorruptDataError(where=where, position=0, reason=f"its head has more than {MOST_HEAD_VALUES:,} values")
     try:
         head = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -152,13 +206,11 @@ def _read_head(text: bytes, where: str) -> dict[str, Any]:
     return head
 
 
-def _snapshot_of(head: Mapping[str, Any], frame: bytes, where: str) -> PartitionSnapshot:
+def _snapshot_of(head: Mapping[str, Any], frame: memoryview, where: str) -> PartitionSnapshot:
     if fault := topic_name_fault(topic := str(head["topic"])):
         raise ValueError(fault)
     owner = TopicIdPartition(topic_id=parse_uuid(head["topic_id"]), topic=topic, partition=_integer(head["partition"]))
     segments = tuple(_segment_of(owner, record) for record in _read_records(head, frame, where))
-    if len(segments) != _integer(head["segments"]):
-        raise ValueError(f"{len(segments)} segments where its head says {head['segments']}")
     topic_state = head["topic_state"]
     return PartitionSnapshot(
         cluster_id=str(head["cluster_id"]),
@@ -186,35 +238,71 @@ def _read_pauses(said: Mapping[str, Mapping[str, Any]]) -> Iterator[Pause]:
             yield read_pause(thing, value)
 
 
-def _read_records(head: Mapping[str, Any], frame: bytes, where: str) -> Iterator[RemoteLogSegmentMetadataSnapshot]:
-    size = _integer(head["records_bytes"])
-    if not 0 <= size <= _MOST_RECORDS_BYTES:
-        raise ValueError(f"{size} bytes of records")
-    records = _opened(frame, size)
-    position = 0
-    while position < size:
-        (length,) = _LENGTH.unpack_from(records, position)
-        position += _LENGTH.size
-        if position + length > size:
+def _read_records(head: Mapping[str, Any], frame: memoryview, where: str) -> Iterator[RemoteLogSegmentMetadataSnapshot]:
+    """Yield as many as the head says.  One is opened when it is asked for."""
+    count, size = _integer(head["segments"]), _integer(head["records_bytes"])
+    if not 0 <= count <= MOST_SEGMENTS:
+        raise ValueError(f"{count} segments")
+    if not 0 <= size <= min(MOST_RECORDS_BYTES, count * (_LENGTH.size + MOST_RECORD_BYTES)):
+        raise ValueError(f"{size} bytes of records of {count} segments")
+    epochs, opened = 0, _Opened(frame, size)
+    for number in range(count):
+        if opened.left_bytes == 0:
+            raise ValueError(f"{number} segments where its head says {count}")
+        (length,) = _LENGTH.unpack(opened.read(_LENGTH.size))
+        if length > MOST_RECORD_BYTES:
+            raise ValueError(f"a record of {length} bytes")
+        record = read_snapshot(opened.read(length), where=where)
+        epochs += len(record.segment_leader_epochs)
+        if epochs > MOST_EPOCHS:
+            raise ValueError(f"more than {MOST_EPOCHS:,} leader epochs")
+        yield record
+    opened.require_end(count)
+
+
+class _Opened:
+    """The ``size`` bytes of a frame, in their order, some at a time."""
+
+    def __init__(self, frame: memoryview, size: int) -> None:
+        self.left_bytes = size
+        try:
+            # Opened at once or not, a frame is believed as to its own size.
+            if (said := zstandard.get_frame_parameters(frame).content_size) != size:
+                raise ValueError(f"a frame of {said} bytes where its head says {size}")
+        except zstandard.ZstdError as error:
+            raise ValueError(f"its records cannot be opened: {error}") from error
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW_BYTES)
+        self._stream = io.BufferedReader(decompressor.stream_reader(frame, _PIECE_BYTES), _PIECE_BYTES)
+
+    def read(self, count: int) -> bytes:
+        """Exactly ``count`` bytes.
+
+        Raises:
+            ValueError: so many are not left, or cannot be opened.
+        """
+        if count > self.left_bytes:
             raise ValueError("a record that is cut short")
-        yield read_snapshot(records[position : position + length], where=where)
-        position += length
+        data = self._read(count)
+        if len(data) != count:
+            raise ValueError("its records end before what its head says")
+        self.left_bytes -= count
+        return data
 
+    def require_end(self, count: int) -> None:
+        """Raises ValueError: more follows than ``count`` segments."""
+        if self.left_bytes or self._read(1):
+            raise ValueError(f"more than {count} segments, where its head says {count}")
 
-def _opened(frame: bytes, size: int) -> bytes:
-    try:
-        # The decompressor allocates what the frame's own header says, whatever it is bounded to.
-        if (said := zstandard.get_frame_parameters(frame).content_size) != size:
-            raise ValueError(f"a frame of {said} bytes where its head says {size}")
-        records = zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
-    except zstandard.ZstdError as error:
-        raise ValueError(f"its records cannot be opened: {error}") from error
-    if len(records) != size:
-        raise ValueError(f"{len(records)} bytes of records where its head says {size}")
-    return records
+    def _read(self, count: int) -> bytes:
+        try:
+            return self._stream.read(count)
+        except zstandard.ZstdError as error:
+            raise ValueError(f"its records cannot be opened: {error}") from error
 
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no integer")
+        raise TypeError(f"{str(value)[:40]} is no integer")
+    if not -(2**63) <= value < 2**63:
+        raise ValueError("an integer of more than 64 bits")
     return value

@@ -65,7 +65,7 @@ class StoreShelf:
         """As the port says."""
         owner = snapshot.topic_id_partition
         key = snapshot_key(self._key_prefix, owner, snapshot.version)
-        data = await self._blocking.run(write_partition_snapshot, snapshot)
+        data = await self._blocking.run(write_partition_snapshot, snapshot, key)
         before = self._last.pop(owner, None)
         await self._store.put_object(key, BytesBody(data), if_absent=True)
         older = [one for one in (await self._keys(owner) if before is None else before) if one < key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -14,10 +15,11 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.snapshots import codec
 from tiersidecar.adapters.snapshots.codec import read_partition_snapshot, write_partition_snapshot
 from tiersidecar.adapters.snapshots.shelf import StoreShelf, list_snapshots, read_latest, snapshot_key
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.domain.errors import CorruptDataError, ObjectExistsError
+from tiersidecar.domain.errors import CorruptDataError, ObjectExistsError, StoreError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
@@ -96,8 +98,13 @@ def sealed(head: dict[str, object], rest: bytes) -> bytes:
     [
         ({"version": 2}, "use the release that wrote it"),
         ({"format": "other"}, "no snapshot's"),
-        ({"segments": 3}, "2 segments"),
+        ({"segments": 3}, "2 segments where its head says 3"),
+        ({"segments": 1}, "more than 1 segments"),
+        ({"segments": -1}, "-1 segments"),
+        ({"segments": 500_001}, "500001 segments"),
         ({"records_bytes": 1 << 40}, "bytes of records"),
+        ({"records_bytes": 2 * (4 + (1 << 16)) + 1}, "131081 bytes of records of 2 segments"),
+        ({"written_ms": 1 << 63}, "more than 64 bits"),
         ({"records_bytes": 7}, "where its head says 7"),
         ({"topic_id": "x"}, "no snapshot"),
         ({"state": {"remote_log_start_offset": "4"}}, "remote_log_start_offset"),
@@ -125,6 +132,101 @@ def test_records_that_are_cut_short_are_refused(records: bytes) -> None:
     head = {**json.loads(text), "records_bytes": len(records)}
     with pytest.raises(CorruptDataError, match="no snapshot"):
         read_partition_snapshot(sealed(head, zstandard.ZstdCompressor().compress(records)), where="x")
+
+
+def with_records(records: bytes, count: int) -> bytes:
+    """A snapshot that has ``count`` segments, by what it says."""
+    text, _, _ = write_partition_snapshot(FULL).partition(b"\n")
+    head = {**json.loads(text), "segments": count, "records_bytes": len(records)}
+    return sealed(head, zstandard.ZstdCompressor().compress(records))
+
+
+def test_many_segments_are_read_back() -> None:
+    """Records lie across the pieces that are opened."""
+    segments = tuple(
+        replace(remote_segment(10 * number, 10 * number + 9), custom_metadata=b"x" * (number % 200))
+        for number in range(5000)
+    )
+    snapshot = replace(FULL, segments=segments)
+    assert read_partition_snapshot(write_partition_snapshot(snapshot), where="x") == snapshot
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        pytest.param(bytes(200_000_000), "no snapshot|corrupt", id="empty records"),
+        pytest.param(b"\0\x01\0\x01" + bytes(100_000_000), "a record of 65537 bytes", id="a large record"),
+    ],
+)
+def test_what_opens_to_much_is_opened_piece_by_piece(records: bytes, reason: str) -> None:
+    """A kilobyte in the bucket is a gigabyte in memory otherwise."""
+    data = with_records(records, 4000)
+    assert len(data) < 50_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptDataError, match=reason):
+            read_partition_snapshot(data, where="x")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param(b'{"format":"' + b"x" * (8 << 20), "does not end within 8,388,608 bytes", id="many bytes"),
+        pytest.param(b'{"format":[' + b"[]," * 200_000, "more than 400,000 values", id="many values"),
+        pytest.param(b'{"format":' * 60_000, "not JSON", id="deeply nested"),
+    ],
+)
+def test_a_head_is_bounded_before_it_is_parsed(text: bytes, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser holds the interpreter for as long as it takes, and 25 times its bytes."""
+    body = text + b"\n"
+    parsed: list[bytes] = []
+    loads = json.loads
+
+    def watched(said: bytes) -> object:
+        parsed.append(said)
+        return loads(said)
+
+    monkeypatch.setattr(json, "loads", watched)
+    with pytest.raises(CorruptDataError, match=reason):
+        read_partition_snapshot(body + crc32c(body).to_bytes(4, "big"), where="x")
+    assert parsed == ([text] if reason == "not JSON" else [])
+
+
+def test_leader_epochs_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_partition_snapshot(FULL)
+    monkeypatch.setattr(codec, "MOST_EPOCHS", 2)
+    with pytest.raises(CorruptDataError, match="more than 2 leader epochs"):
+        read_partition_snapshot(data, where="x")
+
+
+@pytest.mark.parametrize(
+    ("bound", "most"),
+    [
+        ("MOST_SEGMENTS", 1),
+        ("MOST_EPOCHS", 2),
+        ("MOST_HEAD_BYTES", 1000),
+        ("MOST_HEAD_VALUES", 40),
+        ("MOST_RECORD_BYTES", 50),
+        ("MOST_RECORDS_BYTES", 100),
+        ("MOST_SNAPSHOT_BYTES", 1000),
+    ],
+)
+async def test_nothing_is_put_that_readers_refuse(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    data = write_partition_snapshot(FULL)
+    monkeypatch.setattr(codec, bound, most)
+    key = snapshot_key(PREFIX, TOPIC_ID_PARTITION, FULL.version)
+    with pytest.raises(StoreError, match=f"could not put '{key}': .*: readers would refuse it"):
+        await StoreShelf(store, PREFIX, InlineBlocking()).put(FULL)
+    if bound != "MOST_SNAPSHOT_BYTES":  # which readers ask the store for
+        with pytest.raises(CorruptDataError):
+            read_partition_snapshot(data, where="x")
+    monkeypatch.undo()
+    await StoreShelf(store, PREFIX, InlineBlocking()).put(FULL)
 
 
 async def test_the_last_two_are_kept_and_the_last_counts(store: MemoryStore) -> None:
