@@ -19,9 +19,10 @@ from tiersidecar.adapters.stores.azure_errors import azure_errors, refused
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.azure_upload import AzureUpload
 from tiersidecar.adapters.stores.object_keys import require_valid_key
+from tiersidecar.adapters.stores.obstore_reads import get_object, get_range
 from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.tls import tls_context
-from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
+from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Ids
 from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
@@ -94,23 +95,16 @@ class AzureStore:
             return b""
         require_valid_key("fetch", key)
         with azure_errors("fetch", key):
-            data = await obstore.get_range_async(self._store, key, start=byte_range.start, end=byte_range.stop)
+            data = await get_range(self._store, key, byte_range)
         if len(data) != len(byte_range):
             asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
-        return memoryview(data)
+        return data
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         require_valid_key("fetch", key)
         with azure_errors("fetch", key):
-            answer = await obstore.get_async(self._store, key)
-            size_bytes = answer.meta["size"]
-            if size_bytes > max_bytes:
-                raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
-            data = (await answer.bytes_async()).to_bytes()
-        if len(data) != size_bytes:
-            raise StoreError(verb="fetch", key=key, reason=f"{len(data)} bytes came of {size_bytes}")
-        return data
+            return await get_object(self._store, key, max_bytes)
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))

@@ -6,22 +6,21 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-import obstore
 import structlog
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as RustS3Store
 
+from tiersidecar.adapters.stores.obstore_reads import get_object, get_range
 from tiersidecar.adapters.stores.s3_settings import CONNECT_TIMEOUT_S, S3Settings
-from tiersidecar.domain.errors import ObjectTooLargeError
+from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
 
 if TYPE_CHECKING:
     from aioboto3 import Session
-    from obstore import Bytes as ObstoreBytes
     from obstore.store import ClientConfig, S3Credential
     from types_aiobotocore_s3 import S3Client
 
@@ -30,6 +29,8 @@ _PLAIN_BUCKET = re.compile(r"^[a-z0-9.-]+$")
 _CREDENTIALS_LAST = timedelta(minutes=8)
 """botocore renews its own when 15 minutes are left of them, and waits for new ones at 10."""
 _MOST_FAILURES = 3
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -47,36 +48,25 @@ class S3QuickReads:
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> memoryview | None:
         """The bytes, or None if they did not come this way, whatever the reason."""
-        data = await self._fetch(
-            key, lambda: obstore.get_range_async(self._store, key, start=byte_range.start, end=byte_range.stop)
-        )
-        return None if data is None or len(data) != len(byte_range) else memoryview(data)
+        data = await self._fetch(key, lambda: get_range(self._store, key, byte_range))
+        return None if data is None or len(data) != len(byte_range) else data
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes | None:
         """A whole object, or None if it did not come this way, whatever the reason.
 
         Raises:
-            ObjectTooLargeError: it has more than ``max_bytes``, by what the server says before it sends any.
+            ObjectTooLargeError: it has more than ``max_bytes``.
         """
+        return await self._fetch(key, lambda: get_object(self._store, key, max_bytes))
 
-        async def whole() -> ObstoreBytes:
-            answer = await obstore.get_async(self._store, key)
-            if answer.meta["size"] > max_bytes:
-                raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
-            data = await answer.bytes_async()
-            if len(data) != answer.meta["size"]:
-                raise OSError(f"{len(data)} bytes came of {answer.meta['size']}")
-            return data
-
-        data = await self._fetch(key, whole)
-        return None if data is None else data.to_bytes()
-
-    async def _fetch(self, key: str, fetch: Callable[[], Awaitable[ObstoreBytes]]) -> ObstoreBytes | None:
+    async def _fetch(self, key: str, fetch: Callable[[], Awaitable[T]]) -> T | None:
         if self._failures >= _MOST_FAILURES:
             return None
         try:
             data = await fetch()
-        except (BaseError, OSError, ValueError) as error:  # ValueError: a key that object_store has no way to write
+        except ObjectTooLargeError:
+            raise
+        except (BaseError, OSError, StoreError, ValueError) as error:  # ValueError: no way to write the key
             _log.debug("store.quick_read.failed", key=key, reason=type(error).__name__)
             return None
         self._failures = 0

@@ -1,0 +1,53 @@
+"""Reads through object_store (Rust) that end where they should: by itself it holds in memory whatever a server sends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import obstore
+
+from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.store import Buffer
+
+if TYPE_CHECKING:
+    from obstore import GetResult
+    from obstore.store import AzureStore, S3Store
+
+
+async def get_range(store: AzureStore | S3Store, key: str, byte_range: ByteRange) -> memoryview:
+    """The bytes of a range that is not empty; fewer only where the object ends.
+
+    Raises:
+        ObjectTooLargeError: more come than were asked for.
+        Exception: of obstore's.
+    """
+    answer = await obstore.get_async(store, key, options={"range": (byte_range.start, byte_range.stop)})
+    return memoryview(await _at_most(len(byte_range), answer, key))
+
+
+async def get_object(store: AzureStore | S3Store, key: str, max_bytes: int) -> bytes:
+    """A whole object.
+
+    Raises:
+        ObjectTooLargeError: it has more than ``max_bytes``, by what the server says before it sends any, or sends.
+        StoreError: another number of bytes came than the server said.
+        Exception: of obstore's.
+    """
+    answer = await obstore.get_async(store, key)
+    if answer.meta["size"] > max_bytes:
+        raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
+    data = bytes(await _at_most(max_bytes, answer, key))
+    if len(data) != answer.meta["size"]:
+        raise StoreError(verb="fetch", key=key, reason=f"{len(data)} bytes came of {answer.meta['size']}")
+    return data
+
+
+async def _at_most(most: int, answer: GetResult, key: str) -> Buffer:
+    pieces: list[memoryview] = []
+    # A piece has at least as many bytes as are asked for, unless it is the last: usually one has all.
+    async for piece in answer.stream(most + 1):
+        pieces.append(memoryview(piece))
+        if sum(map(len, pieces)) > most:
+            raise ObjectTooLargeError(key=key, max_bytes=most)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
