@@ -2,7 +2,7 @@
 
 Any client can send wrong passwords, and a broker answers each after a tenth of a second or more.  So they wait here and take no
 place of known callers.  Credentials that were admitted lately pass at once; those refused lately are refused again without a
-request, for twice as long each time.
+request, for twice as long each time.  Those who guess are slowed (:mod:`tiersidecar.services.failed_logins`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, Credentials
 from tiersidecar.reading.fair_places import FairPlaces
+from tiersidecar.services.failed_logins import FailedLogins, remember
 from tiersidecar.services.http_crowd import origin_of
-
-T = TypeVar("T")
-
-_MOST_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +45,15 @@ class Logins:
     """Tries credentials, and remembers by a keyed hash what came of it; keeps none of them."""
 
     def __init__(
-        self, authorize: AuthorizeRead, *, monotonic_s: Callable[[], float], limits: LoginLimits | None = None
+        self,
+        authorize: AuthorizeRead,
+        *,
+        monotonic_s: Callable[[], float],
+        limits: LoginLimits | None = None,
+        failed: FailedLogins | None = None,
     ) -> None:
         self._authorize, self._monotonic_s, self._limits = authorize, monotonic_s, limits or LoginLimits()
+        self._failed = failed or FailedLogins(monotonic_s=monotonic_s)
         self._key = secrets.token_bytes(32)
         self._places = FairPlaces(self._limits.at_once)
         # A turn lives as long as somebody waits for it.
@@ -61,8 +63,8 @@ class Logins:
         self._refused: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
         """Until when, and for how long that is."""
 
-    async def check(self, address: str, credentials: Credentials) -> None:
-        """Return when the broker has let in ``credentials``, now or lately.
+    async def check(self, address: str, credentials: Credentials, connection: object = None) -> None:
+        """Return when the broker has let in ``credentials``, now or lately.  ``connection`` is the one they came by.
 
         Raises:
             CallerNotAuthenticatedError: it has not.
@@ -70,24 +72,32 @@ class Logins:
             BrokerUnreachableError, BrokerRefusedError: it could not be asked.
         """
         digest = self._digest(credentials)
-        if self._is_known(digest):
-            return
-        self._check_not_refused(digest)
-        async with self._place(origin_of(address), credentials.username or ""):
-            self._check_not_refused(digest)
-            if self._is_known(digest):
-                return
-            try:
-                await self._authorize.log_in(credentials)
-            except CallerNotAuthenticatedError:
-                self._refuse(digest)
-                raise
+        refusal = None if self._is_known(digest) else await self._try(origin_of(address), digest, credentials)
+        if credentials.username is not None:  # nobody guesses a token; what is known, somebody may have guessed
+            await self._failed.settle(address, credentials.username, is_right=refusal is None, connection=connection)
+        if refusal is not None:
+            raise refusal
         self._refused.pop(digest, None)
-        _remember(self._known, digest, self._monotonic_s() + self._limits.known_s)
+        if not self._is_known(digest):
+            remember(self._known, digest, self._monotonic_s() + self._limits.known_s)
 
     def forget(self, credentials: Credentials) -> None:
         """The broker has refused what it had let in."""
         self._known.pop(self._digest(credentials), None)
+
+    async def _try(self, origin: str, digest: bytes, credentials: Credentials) -> CallerNotAuthenticatedError | None:
+        """Return the broker's refusal."""
+        self._check_not_refused(digest)
+        async with self._place(origin, credentials.username or ""):
+            self._check_not_refused(digest)
+            if self._is_known(digest):
+                return None
+            try:
+                await self._authorize.log_in(credentials)
+            except CallerNotAuthenticatedError as error:
+                self._refuse(digest)
+                return error
+        return None
 
     def _is_known(self, digest: bytes) -> bool:
         return self._known.get(digest, 0.0) > self._monotonic_s()
@@ -100,7 +110,7 @@ class Logins:
     def _refuse(self, digest: bytes) -> None:
         _, lasted_s = self._refused.get(digest, (0.0, 0.0))
         lasts_s = min(max(2 * lasted_s, self._limits.refused_s), self._limits.most_refused_s)
-        _remember(self._refused, digest, (self._monotonic_s() + lasts_s, lasts_s))
+        remember(self._refused, digest, (self._monotonic_s() + lasts_s, lasts_s))
 
     @asynccontextmanager
     async def _place(self, origin: str, user: str) -> AsyncIterator[None]:
@@ -127,10 +137,3 @@ class Logins:
         fields = (credentials.username, credentials.password, credentials.token)
         text = b"".join(b"\0" if field is None else b"\1%d:" % len(field) + field.encode() for field in fields)
         return hmac.digest(self._key, text, hashlib.sha256)
-
-
-def _remember(known: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
-    known[digest] = value
-    known.move_to_end(digest)
-    while len(known) > _MOST_REMEMBERED:
-        known.popitem(last=False)

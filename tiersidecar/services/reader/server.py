@@ -23,6 +23,7 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.cold_reads import READER
 from tiersidecar.reading.fair_places import ASKER
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.services.failed_logins import FailedLogins
 from tiersidecar.services.http_listener import (
     HEAD_TIMEOUT_S,
     IDLE_TIMEOUT_S,
@@ -93,9 +94,10 @@ async def serve_reader(
     pending: PendingCopies | None = None,
     telemetry: Telemetry | None = None,
     settings: ReaderServiceSettings | None = None,
+    failed_logins: FailedLogins | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Serve until left; entered means listening.  Without ``local`` only the remote tier is read; ``pending`` knows what
-    is in neither tier for now.
+    is in neither tier for now.  ``failed_logins`` may be another listener's, too.
 
     Raises:
         ListenError: the address cannot be listened on.
@@ -110,6 +112,7 @@ async def serve_reader(
         pending=pending,
         telemetry=telemetry or NoTelemetry(),
         settings=settings,
+        failed_logins=failed_logins,
     )
     runner = web.AppRunner(
         application,
@@ -151,6 +154,7 @@ def reader_application(
     pending: PendingCopies | None,
     telemetry: Telemetry,
     settings: ReaderServiceSettings,
+    failed_logins: FailedLogins | None = None,
 ) -> web.Application:
     """The application, without a listener."""
     callers = Callers(
@@ -194,7 +198,7 @@ def reader_application(
         "read_records": reads.read_records,
         "find_offset": reads.find_offset,
     }
-    logins = Logins(authorize, monotonic_s=asyncio.get_running_loop().time)
+    logins = Logins(authorize, monotonic_s=asyncio.get_running_loop().time, failed=failed_logins)
     gate = _Gate(settings.max_requests, callers, telemetry)
     middlewares = [_Problems(bodies).tell, _LoggedIn(callers, logins).admit, gate.admit]
     application = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
@@ -217,7 +221,7 @@ class _LoggedIn:
         if "Authorization" not in request.headers:
             return await handler(request)
         credentials = self._callers.credentials(request)
-        await self._logins.check(request.remote or "", credentials)
+        await self._logins.check(request.remote or "", credentials, request.task)
         try:
             return await handler(request)
         except CallerNotAuthenticatedError:
