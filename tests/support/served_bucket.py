@@ -33,6 +33,7 @@ from tiersidecar.services.bucket.picture import BucketLineages, BucketPicture, N
 from tiersidecar.services.bucket.places import Places
 from tiersidecar.services.bucket.sasl import Mechanisms
 from tiersidecar.services.bucket.users import User, Users
+from tiersidecar.services.failed_logins import FailedLogins
 
 ALL_MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 AUDITOR = User(name="auditor", password="auditor-password")
@@ -108,7 +109,11 @@ class KafkaTalk:
 
 @asynccontextmanager
 async def serving(
-    name: str = "plain", *, users: tuple[User, ...] = (), settings: BucketListenerSettings | None = None
+    name: str = "plain",
+    *,
+    users: tuple[User, ...] = (),
+    settings: BucketListenerSettings | None = None,
+    failed_logins: FailedLogins | None = None,
 ) -> AsyncIterator[ServedBucket]:
     """The bucket of a run of the plugin, listed once, with a listener."""
     run, blocking, clock, telemetry = await load_run(name), InlineBlocking(), ManualClock(), RecordedTelemetry()
@@ -144,7 +149,14 @@ async def serving(
         advertised = Advertised(host="127.0.0.1", port=port, cluster_id="served")
         apis = api_table(MetadataApi(places, advertised), OffsetsApi(places, path, lineages), fetch)
         mechanisms = Mechanisms(known, ALL_MECHANISMS if users else ())
-        async with serve_kafka(listening, settings, apis=apis, mechanisms=mechanisms, telemetry=telemetry):
+        async with serve_kafka(
+            listening,
+            settings,
+            apis=apis,
+            mechanisms=mechanisms,
+            telemetry=telemetry,
+            failed_logins=failed_logins,
+        ):
             yield ServedBucket(
                 run=run,
                 picture=picture,

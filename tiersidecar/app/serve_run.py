@@ -49,6 +49,7 @@ from tiersidecar.services.bucket.places import Places
 from tiersidecar.services.bucket.sasl import Mechanisms
 from tiersidecar.services.bucket.status import serve_bucket_status
 from tiersidecar.services.bucket.users import User, Users
+from tiersidecar.services.failed_logins import FailedLogins
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 
 log = structlog.get_logger(__name__)
@@ -109,6 +110,8 @@ class _Serving:
             )
             for user in config.users
         )
+        # One budget: a guesser may not try half of the passwords over HTTP.
+        self._failed_logins = FailedLogins()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -258,6 +261,7 @@ class _Serving:
                         write_timeout_s=config.http.write_timeout_ms / 1000,
                         least_taken_bytes_per_s=config.http.write_least_bytes_per_second,
                     ),
+                    failed_logins=self._failed_logins,
                 )
             )
             log.info("serve.http.listening", url=server.url)
@@ -285,6 +289,7 @@ class _Serving:
                 apis=api_table(MetadataApi(places, advertised), OffsetsApi(places, path, lineages), fetch),
                 mechanisms=Mechanisms(self._users, self._config.mechanisms),
                 telemetry=self._telemetry,
+                failed_logins=self._failed_logins,
             )
         )
         log.info(

@@ -10,6 +10,7 @@ from struct import Struct
 import structlog
 from kio.schema.errors import ErrorCode
 
+from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.formats.wire.framing import RequestHeader, read_request_header
 from tiersidecar.formats.wire.messages import MalformedMessageError
@@ -25,6 +26,7 @@ from tiersidecar.services.bucket.apis import (
 )
 from tiersidecar.services.bucket.sasl import Login, LoginRefusedError, Mechanisms
 from tiersidecar.services.bucket.users import ANYBODY, User
+from tiersidecar.services.failed_logins import FailedLogins
 from tiersidecar.services.least_pace import LeastPace
 
 log = structlog.get_logger(__name__)
@@ -72,11 +74,13 @@ class BucketConnection:
         limits: ClientLimits,
         telemetry: Telemetry,
         when_logged_in: Callable[[User], bool],
+        failed_logins: FailedLogins,
         address: str,
     ) -> None:
         self._reader, self._writer = reader, writer
         self._apis, self._mechanisms, self._limits = apis, mechanisms, limits
         self._telemetry, self._when_logged_in, self._address = telemetry, when_logged_in, address
+        self._failed_logins = failed_logins
         self._pace = LeastPace(bytes_per_s=limits.least_taken_bytes_per_s, over_s=limits.write_timeout_s)
         self._known = {**{key: api.versions for key, api in apis.items()}, **BEFORE_LOGIN}
         self._login: Login | None = None
@@ -136,23 +140,33 @@ class BucketConnection:
         try:
             step = login.step(asked.message().auth_bytes)
         except LoginRefusedError as error:
-            raise await self._refused_login(asked, str(error)) from error
-        if step.user is not None and not self._when_logged_in(step.user):
-            raise EndedError("max_connections", f"user {step.user.name} has too many")
+            raise await self._refused_login(asked, error) from error
+        if step.user is not None:
+            await self._settle(step.user.name, is_right=True)
+            if not self._when_logged_in(step.user):
+                raise EndedError("max_connections", f"user {step.user.name} has too many")
         await self._send(asked, asked.answered(auth_bytes=step.answer))
         if step.user is not None:
             self._telemetry.count(BUCKET_LOGINS, outcome="accepted")
         return step.user
 
-    async def _refused_login(self, asked: Asked, reason: str) -> EndedError:
+    async def _refused_login(self, asked: Asked, error: LoginRefusedError) -> EndedError:
         self._telemetry.count(BUCKET_LOGINS, outcome="refused")
-        log.info("bucket.login.refused", address=self._address, reason=reason)
+        log.info("bucket.login.refused", address=self._address, reason=str(error))
+        if error.guessed is not None:
+            await self._settle(error.guessed, is_right=False)
         await asyncio.sleep(self._limits.failed_login_delay_s)
         told = asked.answered(
             error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed: invalid credentials"
         )
         await self._send(asked, told)
         return EndedError("login_refused")
+
+    async def _settle(self, user: str, *, is_right: bool) -> None:
+        try:
+            await self._failed_logins.settle(self._address, user, is_right=is_right)
+        except QuotaExceededError as error:
+            raise EndedError("logins_held_back") from error
 
     # -- requests
 

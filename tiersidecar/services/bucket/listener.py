@@ -20,6 +20,7 @@ from tiersidecar.services.bucket.connection import BucketConnection, ClientLimit
 from tiersidecar.services.bucket.sasl import Mechanisms
 from tiersidecar.services.bucket.users import User
 from tiersidecar.services.descriptors import are_few
+from tiersidecar.services.failed_logins import FailedLogins
 from tiersidecar.services.http_crowd import Crowd, origin_of
 
 log = structlog.get_logger(__name__)
@@ -88,9 +89,11 @@ async def serve_kafka(
     apis: Mapping[int, Api],
     mechanisms: Mechanisms,
     telemetry: Telemetry,
+    failed_logins: FailedLogins | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on ``listening`` until left; all connections are closed then.  Without mechanisms nobody logs in."""
-    clients = _Clients(settings, apis, mechanisms, telemetry)
+    """Serve on ``listening`` until left; all connections are closed then.  Without mechanisms nobody logs in.
+    ``failed_logins`` may be another listener's, too."""
+    clients = _Clients(settings, apis, mechanisms, telemetry, failed_logins or FailedLogins())
     accepting = asyncio.create_task(clients.accept(listening), name="kafka listener")
     try:
         yield
@@ -108,9 +111,10 @@ class _Clients:
         apis: Mapping[int, Api],
         mechanisms: Mechanisms,
         telemetry: Telemetry,
+        failed_logins: FailedLogins,
     ) -> None:
         self._settings, self._apis, self._mechanisms = settings, apis, mechanisms
-        self._telemetry = telemetry
+        self._telemetry, self._failed_logins = telemetry, failed_logins
         most = settings.max_connections_before_login if mechanisms.names else settings.max_connections
         self._strangers: Crowd[_Client] = Crowd(most=most, most_per_origin=max(most // 2, 1))
         self._per_user: Counter[str] = Counter()
@@ -208,6 +212,7 @@ class _Clients:
             limits=self._settings.limits,
             telemetry=self._telemetry,
             when_logged_in=lambda user: self._log_in(client, user),
+            failed_logins=self._failed_logins,
             address=client.address,
         )
 

@@ -22,7 +22,11 @@ _MOST_TEXT = 1024
 
 
 class LoginRefusedError(Exception):
-    """The client is not let in; the text tells it no more than that."""
+    """The client is not let in; ``guessed`` is the name whose password it got wrong, None where it showed none."""
+
+    def __init__(self, reason: str, *, guessed: str | None = None) -> None:
+        super().__init__(reason)
+        self.guessed = guessed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class PlainLogin:
         authorized_as, name, password = parts
         user = self._users.checked(name, password)
         if user is None or authorized_as not in ("", name):
-            raise LoginRefusedError("no such user, or a wrong password")
+            raise LoginRefusedError("no such user, or a wrong password", guessed=name)
         return LoginStep(b"", user)
 
 
@@ -171,7 +175,7 @@ class ScramLogin:
         is_right = hmac.compare_digest(hashlib.new(self._secrets.hash_name, client_key).digest(), kept.stored_key)
         user = self._secrets.users.user(self._name)
         if not is_right or user is None:
-            raise LoginRefusedError("no such user, or a wrong password")
+            raise LoginRefusedError("no such user, or a wrong password", guessed=self._name)
         verifier = base64.b64encode(self._secrets.hmac(kept.server_key, signed)).decode()
         return LoginStep(f"v={verifier}".encode(), user)
 

@@ -21,6 +21,7 @@ from tiersidecar.services.bucket.apis import BEFORE_LOGIN, api_table, api_versio
 from tiersidecar.services.bucket.connection import ClientLimits
 from tiersidecar.services.bucket.listener import BucketListenerSettings
 from tiersidecar.services.bucket.refusals import NO_GROUPS, READ_ONLY
+from tiersidecar.services.failed_logins import Budget, FailedLoginLimits, FailedLogins
 
 FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
 QUICK = ClientLimits(failed_login_delay_s=0.0)
@@ -270,6 +271,57 @@ async def test_a_wrong_password_ends_the_connection() -> None:
         talk = await served.connect()
         assert await log_in(talk, "auditor", "wrong") is ErrorCode.sasl_authentication_failed
         assert await talk.is_closed()
+
+
+class Held(FailedLogins):
+    """Tells whose outcomes it is asked to hold back, and of the users in ``slowed`` never gives them."""
+
+    def __init__(self, *, slowed: str = "") -> None:
+        super().__init__()
+        self.settled: list[tuple[str, bool]] = []
+        self._slowed = slowed
+
+    async def settle(self, address: str, user: str, *, is_right: bool, connection: object = None) -> None:
+        assert (address, connection) == ("127.0.0.1", None)
+        self.settled.append((user, is_right))
+        if user == self._slowed:
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("name", ["auditor", "nobody"])
+async def test_guesses_have_a_budget(name: str) -> None:
+    """Each took half a second, and a right one came at once: who did not wait so long could try as many as connect."""
+    settings = BucketListenerSettings(host="127.0.0.1", port=0, limits=QUICK)
+    held = Held(slowed=name)
+    async with serving(users=(AUDITOR, NARROW), settings=settings, failed_logins=held) as served:
+        guesses = [await served.connect() for _ in range(2)]
+        for talk, password in zip(guesses, ("wrong", "auditor-password"), strict=True):
+            assert (await talk.ask(17, 1, mechanism="PLAIN")).error_code is ErrorCode.none
+            request: Any = made(load_request_schema(36, 2), auth_bytes=f"\0{name}\0{password}".encode())
+            talk.writer.write(write_request(request, correlation_id=1, client_id=None))
+        other = await served.connect()
+        assert await log_in(other, "narrow", "narrow-password") is ErrorCode.none
+        assert held.settled == [(name, False), (name, name == "auditor"), ("narrow", True)]
+        for talk in guesses:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await talk.frame()
+        for talk in (*guesses, other):
+            talk.close()
+
+
+async def test_where_too_many_outcomes_are_held_back_the_connection_ends_without_one() -> None:
+    settings = BucketListenerSettings(host="127.0.0.1", port=0, limits=QUICK)
+    none = FailedLogins(limits=FailedLoginLimits(by_address=Budget(free=0, forgotten_s=1000.0), held_back=1))
+    async with serving(users=(AUDITOR,), settings=settings, failed_logins=none) as served:
+        talks = [await served.connect() for _ in range(2)]
+        for talk in talks:
+            assert (await talk.ask(17, 1, mechanism="PLAIN")).error_code is ErrorCode.none
+            request: Any = made(load_request_schema(36, 2), auth_bytes=b"\0auditor\0auditor-password")
+            talk.writer.write(write_request(request, correlation_id=1, client_id=None))
+        assert await talks[1].is_closed()
+        assert await talks[0].frame()
+        talks[0].close()
 
 
 async def test_who_does_not_log_in_has_little_time() -> None:

@@ -43,8 +43,16 @@ def test_scram_lets_in_by_the_password_and_proves_that_it_knows_it(mechanism: Sa
 @pytest.mark.parametrize("mechanism", SCRAM)
 @pytest.mark.parametrize(("name", "password"), [("auditor", "narrow-password"), ("nobody", "auditor-password")])
 def test_scram_refuses_at_the_same_step_whoever_it_is(mechanism: SaslMechanism, name: str, password: str) -> None:
-    with pytest.raises(LoginRefusedError, match="no such user, or a wrong password"):
+    with pytest.raises(LoginRefusedError, match="no such user, or a wrong password") as refused:
         scram(mechanism, name, password)
+    assert refused.value.guessed == name
+
+
+def test_plain_says_whose_password_was_guessed() -> None:
+    for token, guessed in ((b"\0auditor\0wrong", "auditor"), (b"\0nobody\0wrong", "nobody"), (b"auditor", None)):
+        with pytest.raises(LoginRefusedError) as refused:
+            begin("PLAIN").step(token)
+        assert refused.value.guessed == guessed
 
 
 def test_an_unknown_name_has_the_same_salt_each_time() -> None:
