@@ -12,12 +12,16 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from tiersidecar.domain.errors import QuotaExceededError
+from tiersidecar.services.failed_logins import FailedLogins
 from tiersidecar.services.status.proof import PROOF_HEADER, Verifier, answer_proof
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
 """For probes and Prometheus, which sign nothing."""
+_BROWSER = "browser"
+"""Stands for the user in the budget of failed logins: the page takes any name."""
 _signed: ContextVar[bool] = ContextVar("signed", default=False)
 
 
@@ -33,8 +37,8 @@ class Secrets:
 class Access:
     """Lets in, by ``admit``, a middleware; ``prove`` adds to the answer of a signed request what shows whose it is."""
 
-    def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
+    def __init__(self, secrets: Secrets, failed_logins: FailedLogins | None = None) -> None:
+        self._secrets, self._failed_logins = secrets, failed_logins or FailedLogins()
         self._verifier = None if secrets.cluster is None else Verifier(secrets.cluster)
 
     @staticmethod
@@ -54,14 +58,21 @@ class Access:
         if nonce:
             _signed.set(True)
             return self._proven(await handler(request), nonce)
-        if self._is_browser(request, authorization):
-            return await handler(request)
-        return self._refusal()
+        try:
+            is_browser = await self._is_browser(request, authorization)
+        except QuotaExceededError as error:
+            return web.json_response({"problem": str(error)}, status=429, headers={"Retry-After": "1"})
+        return await handler(request) if is_browser else self._refusal()
 
-    def _is_browser(self, request: web.Request, authorization: str) -> bool:
+    async def _is_browser(self, request: web.Request, authorization: str) -> bool:
         if self._secrets.page is None:
             return _is_of_this_machine(request.remote)
-        return hmac.compare_digest(_password(authorization).encode(), self._secrets.page.encode())
+        password = _password(authorization)
+        if not password:
+            return False  # a browser's first request has none, and that guesses nothing
+        is_right = hmac.compare_digest(password.encode(), self._secrets.page.encode())
+        await self._failed_logins.settle(request.remote or "", _BROWSER, is_right=is_right, connection=request.task)
+        return is_right
 
     def _proven(self, response: web.StreamResponse, nonce: str) -> web.StreamResponse:
         assert self._secrets.cluster is not None, "signed, without a secret"
