@@ -104,6 +104,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
             always_per_partition=config.status.per_partition_series == "always",
             secrets=Secrets(cluster=plain(config.status.cluster_secret), page=plain(config.status.page_password)),
             also_ask=[str(address) for address in config.status.also_ask],
+            names=[] if config.status.advertised is None else [config.status.advertised.host],
         )
     )
     return Ground(

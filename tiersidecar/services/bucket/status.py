@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 
 from aiohttp import web
 
@@ -12,7 +13,10 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.ports.clock import Clock
 from tiersidecar.services.bucket.follow import BucketFollower
 from tiersidecar.services.bucket.picture import BucketPicture
+from tiersidecar.services.host_header import REFUSAL, HostCheck
 from tiersidecar.services.http_listener import HttpServer, listen
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 _NAMED = 100
@@ -36,12 +40,13 @@ async def serve_bucket_status(
         ListenError: the address cannot be listened on.
     """
     status = _Status(picture, follower, render_metrics, clock, place)
+    hosts = HostCheck(host)
     application = web.Application(client_max_size=1024)
     for path, handler in (
         ("/healthz", status.healthz),
         ("/readyz", status.readyz),
-        ("/metrics", status.metrics),
-        ("/status", status.status),
+        ("/metrics", _of_this_machine(hosts, status.metrics)),
+        ("/status", _of_this_machine(hosts, status.status)),
     ):
         application.router.add_get(path, handler)
     runner = web.AppRunner(
@@ -52,6 +57,15 @@ async def serve_bucket_status(
         yield await listen(runner, service="status service", host=host, port=port)
     finally:
         await runner.cleanup()
+
+
+def _of_this_machine(hosts: HostCheck, handler: Handler) -> Handler:
+    async def checked(request: web.Request) -> web.StreamResponse:
+        if hosts.is_foreign(request):
+            return web.json_response({"problem": REFUSAL}, status=HTTPStatus.MISDIRECTED_REQUEST)
+        return await handler(request)
+
+    return checked
 
 
 class _Status:

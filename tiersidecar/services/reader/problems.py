@@ -24,6 +24,7 @@ from tiersidecar.domain.errors import (
     UndecidedTransactionError,
 )
 from tiersidecar.ports.broker import CallerNotAuthenticatedError
+from tiersidecar.services.host_header import REFUSAL
 
 PROBLEM_TYPE = "application/problem+json"
 CHALLENGE = 'Basic realm="kafka", charset="UTF-8", Bearer realm="kafka"'
@@ -82,6 +83,11 @@ def range_not_satisfiable(size_bytes: int) -> ProblemError:
             headers={"Content-Range": f"bytes */{size_bytes}"},
         )
     )
+
+
+def misdirected() -> ProblemError:
+    """The request is meant for another site."""
+    return ProblemError(Problem(status=HTTPStatus.MISDIRECTED_REQUEST, name="misdirected", detail=REFUSAL))
 
 
 def forbidden(topic: str) -> ProblemError:

@@ -24,6 +24,7 @@ from tiersidecar.reading.cold_reads import READER
 from tiersidecar.reading.fair_places import ASKER
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.failed_logins import FailedLogins
+from tiersidecar.services.host_header import HostCheck
 from tiersidecar.services.http_listener import (
     HEAD_TIMEOUT_S,
     IDLE_TIMEOUT_S,
@@ -38,7 +39,7 @@ from tiersidecar.services.reader.logins import Logins
 from tiersidecar.services.reader.openapi import openapi_document
 from tiersidecar.services.reader.partitions import PartitionCatalogue, PartitionsOperations
 from tiersidecar.services.reader.presented import KnownCallers
-from tiersidecar.services.reader.problems import ProblemError, problem_of
+from tiersidecar.services.reader.problems import ProblemError, misdirected, problem_of
 from tiersidecar.services.reader.routes import ROUTES, Route, refuse_others
 from tiersidecar.services.reader.segments import SegmentOperations
 from tiersidecar.services.reader.streams import BodyWriter, BrokenStreamError, SlowClientError
@@ -200,7 +201,9 @@ def reader_application(
     }
     logins = Logins(authorize, monotonic_s=asyncio.get_running_loop().time, failed=failed_logins)
     gate = _Gate(settings.max_requests, callers, telemetry)
-    middlewares = [_Problems(bodies).tell, _LoggedIn(callers, logins).admit, gate.admit]
+    # By TLS a browser finds out itself that it is not where it was led to.
+    hosts = HostCheck(settings.host) if settings.ssl_context is None else None
+    middlewares = [_Problems(bodies).tell, _LoggedIn(callers, logins, hosts).admit, gate.admit]
     application = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     for route in ROUTES:
         handler = _checked(route, handlers[route.operation], bodies)
@@ -213,12 +216,14 @@ def reader_application(
 class _LoggedIn:
     """Has the broker let in who shows credentials, before anything else of the request is done."""
 
-    def __init__(self, callers: Callers, logins: Logins) -> None:
-        self._callers, self._logins = callers, logins
+    def __init__(self, callers: Callers, logins: Logins, hosts: HostCheck | None) -> None:
+        self._callers, self._logins, self._hosts = callers, logins, hosts
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if "Authorization" not in request.headers:
+            if self._hosts is not None and self._hosts.is_foreign(request):
+                raise misdirected()
             return await handler(request)
         credentials = self._callers.credentials(request)
         await self._logins.check(request.remote or "", credentials, request.task)

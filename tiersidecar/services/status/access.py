@@ -9,16 +9,20 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from aiohttp import web
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.services.failed_logins import FailedLogins
+from tiersidecar.services.host_header import REFUSAL, HostCheck
 from tiersidecar.services.status.proof import PROOF_HEADER, Verifier, answer_proof
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBES = frozenset({"/healthz", "/readyz"})
+"""They show next to nothing."""
+OPEN = PROBES | {"/metrics"}
 """For probes and Prometheus, which sign nothing."""
 _BROWSER = "browser"
 """Stands for the user in the budget of failed logins: the page takes any name."""
@@ -37,8 +41,8 @@ class Secrets:
 class Access:
     """Lets in, by ``admit``, a middleware; ``prove`` adds to the answer of a signed request what shows whose it is."""
 
-    def __init__(self, secrets: Secrets, failed_logins: FailedLogins | None = None) -> None:
-        self._secrets, self._failed_logins = secrets, failed_logins or FailedLogins()
+    def __init__(self, secrets: Secrets, hosts: HostCheck, failed_logins: FailedLogins | None = None) -> None:
+        self._secrets, self._hosts, self._failed_logins = secrets, hosts, failed_logins or FailedLogins()
         self._verifier = None if secrets.cluster is None else Verifier(secrets.cluster)
 
     @staticmethod
@@ -50,7 +54,7 @@ class Access:
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer only those who may ask."""
         if self._verifier is None or request.path in OPEN:
-            return await handler(request)
+            return await self._answer_anybody(request, handler)
         authorization = request.headers.get("Authorization", "")
         now_ms = time.time_ns() // 1_000_000
         _signed.set(False)  # a connection's requests are answered by one task
@@ -58,19 +62,25 @@ class Access:
         if nonce:
             _signed.set(True)
             return self._proven(await handler(request), nonce)
+        if self._secrets.page is None:
+            is_local = _is_of_this_machine(request.remote)
+            return await self._answer_anybody(request, handler) if is_local else self._refusal()
         try:
-            is_browser = await self._is_browser(request, authorization)
+            is_browser = await self._has_password(request, authorization, self._secrets.page)
         except QuotaExceededError as error:
             return web.json_response({"problem": str(error)}, status=429, headers={"Retry-After": "1"})
         return await handler(request) if is_browser else self._refusal()
 
-    async def _is_browser(self, request: web.Request, authorization: str) -> bool:
-        if self._secrets.page is None:
-            return _is_of_this_machine(request.remote)
+    async def _answer_anybody(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in PROBES and self._hosts.is_foreign(request):
+            return web.json_response({"problem": REFUSAL}, status=HTTPStatus.MISDIRECTED_REQUEST)
+        return await handler(request)
+
+    async def _has_password(self, request: web.Request, authorization: str, page_password: str) -> bool:
         password = _password(authorization)
         if not password:
             return False  # a browser's first request has none, and that guesses nothing
-        is_right = hmac.compare_digest(password.encode(), self._secrets.page.encode())
+        is_right = hmac.compare_digest(password.encode(), page_password.encode())
         await self._failed_logins.settle(request.remote or "", _BROWSER, is_right=is_right, connection=request.task)
         return is_right
 

@@ -19,6 +19,7 @@ from aiohttp import web
 from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.process import READY
+from tiersidecar.services.host_header import HostCheck
 from tiersidecar.services.http_listener import ConnectionLimits, HttpServer, listen
 from tiersidecar.services.status.access import Access, Secrets
 from tiersidecar.services.status.asker import ClusterAsker
@@ -67,9 +68,10 @@ async def serve_status(
     also_ask: Sequence[str] = (),
     history: History | None = None,
     limits: ConnectionLimits | None = None,
+    names: Sequence[str] = (),
 ) -> AsyncIterator[HttpServer]:
     """Serve until left; entered means listening.  ``also_ask`` are status services of the cluster that have no lease;
-    ``history`` goes on with what was sampled before.
+    ``history`` goes on with what was sampled before; ``names`` are those by which others ask for it.
 
     Raises:
         ListenError: the address cannot be listened on.
@@ -85,7 +87,7 @@ async def serve_status(
             always_per_partition=always_per_partition,
             overview=overview,
             pages=Pages(asker, blocking=blocking, version=source.summary().version),
-            access=Access(secrets),
+            access=Access(secrets, HostCheck(host, names=names)),
         )
         runner = web.AppRunner(
             service.application(),

@@ -10,6 +10,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from tests.support.manual_clock import ManualClock, settle
 from tiersidecar.services.failed_logins import FailedLoginLimits, FailedLogins
+from tiersidecar.services.host_header import HostCheck
 from tiersidecar.services.status.access import Access, Secrets
 
 PASSWORD, SECRET = "correct horse battery", "s" * 32
@@ -26,7 +27,7 @@ class Page:
     def __init__(self, limits: FailedLoginLimits | None = None) -> None:
         self.clock = ManualClock()
         failed = FailedLogins(limits=limits, monotonic_s=self.clock.monotonic_s, sleep=self.clock.sleep)
-        self._access = Access(Secrets(cluster=SECRET, page=PASSWORD), failed)
+        self._access = Access(Secrets(cluster=SECRET, page=PASSWORD), HostCheck("0.0.0.0"), failed)
 
     async def ask(self, address: str, password: str | None, path: str = "/") -> tuple[int, float]:
         """The status of the response, and how long it took."""
