@@ -137,6 +137,7 @@ KEYS: dict[str, Any] = {
         "unauthenticated.max.connections": 217,
         "unauthenticated.request.max.bytes": 65_003,
         "request.max.bytes": 2_000_003,
+        "request.memory.bytes": 400_000_003,
         "login.timeout.ms": 29_001,
         "connections.max.idle.ms": 599_003,
         "write.timeout.ms": 58_007,

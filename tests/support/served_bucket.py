@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +22,11 @@ from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, open_read_path
 from tiersidecar.services.bucket.answers import made
-from tiersidecar.services.bucket.apis import api_table
+from tiersidecar.services.bucket.apis import Api, api_table
 from tiersidecar.services.bucket.fetch_api import FetchApi
-from tiersidecar.services.bucket.fetch_memory import FetchMemory
 from tiersidecar.services.bucket.follow import BucketFollower
 from tiersidecar.services.bucket.listener import BucketListenerSettings, bind_listener, serve_kafka
+from tiersidecar.services.bucket.memory_budget import MemoryBudget
 from tiersidecar.services.bucket.metadata_api import Advertised, MetadataApi
 from tiersidecar.services.bucket.offsets_api import OffsetsApi
 from tiersidecar.services.bucket.picture import BucketLineages, BucketPicture, NoLogStarts
@@ -65,6 +65,7 @@ class ServedBucket:
     path: ReadPath
     lineages: BucketLineages
     telemetry: RecordedTelemetry
+    apis: Mapping[int, Api]
     port: int
 
     async def connect(self) -> KafkaTalk:
@@ -141,7 +142,7 @@ async def serving(
             places=places,
             picture=picture,
             path=path,
-            memory=FetchMemory(1 << 26),
+            memory=MemoryBudget(1 << 26),
             telemetry=telemetry,
             most_bytes=1 << 24,
             most_wait_s=5.0,
@@ -164,6 +165,7 @@ async def serving(
                 path=path,
                 lineages=lineages,
                 telemetry=telemetry,
+                apis=apis,
                 port=port,
             )
     await lineages.aclose()

@@ -38,9 +38,9 @@ from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
 from tiersidecar.services.bucket.apis import api_table
 from tiersidecar.services.bucket.connection import ClientLimits
 from tiersidecar.services.bucket.fetch_api import FetchApi
-from tiersidecar.services.bucket.fetch_memory import FetchMemory
 from tiersidecar.services.bucket.follow import BucketFollower
 from tiersidecar.services.bucket.listener import BucketListenerSettings, bind_listener, serve_kafka
+from tiersidecar.services.bucket.memory_budget import MemoryBudget
 from tiersidecar.services.bucket.metadata_api import Advertised, MetadataApi
 from tiersidecar.services.bucket.notices import BucketNotices
 from tiersidecar.services.bucket.offsets_api import OffsetsApi
@@ -277,7 +277,7 @@ class _Serving:
             places=places,
             picture=picture,
             path=path,
-            memory=FetchMemory(kafka.response_memory_bytes),
+            memory=MemoryBudget(kafka.response_memory_bytes),
             telemetry=self._telemetry,
             most_bytes=kafka.fetch_max_bytes,
             most_wait_s=kafka.fetch_max_wait_ms / 1000,
@@ -307,6 +307,7 @@ class _Serving:
             tls=_tls(kafka, "kafka"),
             max_connections=kafka.max_connections,
             max_connections_before_login=kafka.unauthenticated_max_connections,
+            request_memory_bytes=kafka.request_memory_bytes,
             limits=ClientLimits(
                 request_bytes_before_login=kafka.unauthenticated_request_max_bytes,
                 request_bytes=kafka.request_max_bytes,

@@ -100,6 +100,11 @@ class ServeKafkaSection(TlsKeys):
     request_max_bytes: Annotated[PositiveSize, Field(ge=65_536, le=104_857_600)] = 1_048_576
     """Largest request after it."""
 
+    request_memory_bytes: PositiveSize = 268_435_456
+    """What all requests after the login may take in memory, parsed, until they are answered, half of it those of one user. Each
+    counts as 96 times its size, Fetch as 40 times, and 1 KiB or less not at all. One that finds no room waits unread, and after
+    30 s its connection is closed."""
+
     login_timeout_ms: PositiveDurationMs = 30_000
     """Time from a connection to its login."""
 

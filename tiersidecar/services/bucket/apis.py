@@ -34,19 +34,26 @@ Answering = Callable[[Asked], AbstractAsyncContextManager[list[Buffer] | None]]
 """Gives the body of the response, None for no response; it may be sent until the context ends."""
 
 
+_PARSED, _FETCH = 96, 40
+"""Bytes of memory for each byte of a request with the smallest rows there are: their entities, and those of the response."""
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API."""
+    """One API.  Parsed and answered, a request takes ``memory_factor`` times its size at most; once its response is made, only
+    twice that is left beside the response, unless ``is_kept``: then all of it is, until the response has been sent."""
 
     versions: range
     answer: Answering
+    memory_factor: int = _PARSED
+    is_kept: bool = False
 
 
 def api_table(metadata: MetadataApi, offsets: OffsetsApi, fetch: FetchApi) -> dict[int, Api]:
     """By API key.  Versions are those whose messages are known; a version above is a client's to lower."""
     return {
         0: Api(range(3, 14), _refused(refusals.refuse_produce)),
-        FETCH_API_KEY: Api(FETCH_VERSIONS, fetch.answer),
+        FETCH_API_KEY: Api(FETCH_VERSIONS, fetch.answer, _FETCH, is_kept=True),
         2: Api(range(1, 12), _plain(offsets.list_offsets)),
         3: Api(range(14), _plain(metadata.answer)),
         8: Api(range(2, 10), _refused(refusals.refuse_commit)),
@@ -76,11 +83,15 @@ def api_versions_body(known: Mapping[int, range], version: int) -> list[Buffer]:
 
 
 def _plain(answer: Callable[[Asked], Awaitable[list[Buffer] | None]]) -> Answering:
-    @asynccontextmanager
-    async def answering(asked: Asked) -> AsyncIterator[list[Buffer] | None]:
+    async def body_of(asked: Asked) -> list[Buffer] | None:
+        # What is parsed ends with this call: the response may be sent for long.
         if len(asked.body) > _MOST_ON_THE_LOOP:
             asked = replace(asked, parsed=await asyncio.to_thread(asked.message))
-        yield await answer(asked)
+        return await answer(asked)
+
+    @asynccontextmanager
+    async def answering(asked: Asked) -> AsyncIterator[list[Buffer] | None]:
+        yield await body_of(asked)
 
     return answering
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from struct import Struct
 
@@ -24,6 +25,7 @@ from tiersidecar.services.bucket.apis import (
     Api,
     api_versions_body,
 )
+from tiersidecar.services.bucket.memory_budget import MemoryBudget, Share
 from tiersidecar.services.bucket.sasl import Login, LoginRefusedError, Mechanisms
 from tiersidecar.services.bucket.users import ANYBODY, User
 from tiersidecar.services.failed_logins import FailedLogins
@@ -31,17 +33,20 @@ from tiersidecar.services.least_pace import LeastPace
 
 log = structlog.get_logger(__name__)
 
-_SIZE = Struct(">i")
+_SIZE, _KEY = Struct(">i"), Struct(">h")
 _WRITTEN_AT_ONCE = 256 * 1024
 _KEY_AND_VERSION = Struct(">hhi")
+_SMALL_BYTES = 1024
+"""A request of no more takes nothing of the memory that is shared: all users can ask something, whatever others hold."""
 _MOST_BEFORE_LOGIN = 16
 """Requests: twice ApiVersions, a handshake and two tokens are what a client needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What the listener bears from one client.  A request arrives whole within ``request_timeout_s`` of its first byte; between
-    requests a client may be silent for ``idle_timeout_s``."""
+    """What the listener bears from one client.  Each part of a request (its size, its API key, the rest) arrives whole within
+    ``request_timeout_s``, and for as long a request waits for memory; between requests a client may be silent for
+    ``idle_timeout_s``."""
 
     request_bytes_before_login: int = 64 * 1024
     request_bytes: int = 1024 * 1024
@@ -61,6 +66,18 @@ class EndedError(Exception):
         self.reason, self.detail = reason, detail
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all connections of a listener have together.  ``request_memory`` is for the requests of those that are logged in."""
+
+    apis: Mapping[int, Api]
+    mechanisms: Mechanisms
+    limits: ClientLimits
+    telemetry: Telemetry
+    failed_logins: FailedLogins
+    request_memory: MemoryBudget
+
+
 class BucketConnection:
     """Reads from one stream, writes to the other.  ``when_logged_in`` may refuse a user who has too many connections."""
 
@@ -68,19 +85,16 @@ class BucketConnection:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        shared: Shared,
         *,
-        apis: Mapping[int, Api],
-        mechanisms: Mechanisms,
-        limits: ClientLimits,
-        telemetry: Telemetry,
         when_logged_in: Callable[[User], bool],
-        failed_logins: FailedLogins,
         address: str,
     ) -> None:
         self._reader, self._writer = reader, writer
-        self._apis, self._mechanisms, self._limits = apis, mechanisms, limits
-        self._telemetry, self._when_logged_in, self._address = telemetry, when_logged_in, address
-        self._failed_logins = failed_logins
+        apis, limits = shared.apis, shared.limits
+        self._apis, self._mechanisms, self._limits = apis, shared.mechanisms, limits
+        self._telemetry, self._when_logged_in, self._address = shared.telemetry, when_logged_in, address
+        self._failed_logins, self._memory = shared.failed_logins, shared.request_memory
         self._pace = LeastPace(bytes_per_s=limits.least_taken_bytes_per_s, over_s=limits.write_timeout_s)
         self._known = {**{key: api.versions for key, api in apis.items()}, **BEFORE_LOGIN}
         self._login: Login | None = None
@@ -102,17 +116,21 @@ class BucketConnection:
             except MalformedMessageError as error:
                 raise EndedError("malformed", str(error)) from error
         while True:
-            payload = await self._next(self._limits.request_bytes)
-            try:
-                await self._answer(payload, user)
-            except MalformedMessageError as error:
-                raise EndedError("malformed", str(error)) from error
+            size, api_key = await self._next_head(self._limits.request_bytes)
+            api = self._apis.get(api_key)
+            async with self._room(user, size, 1 if api is None else api.memory_factor) as room:
+                payload = await self._rest(size, api_key)
+                try:
+                    await self._answer(payload, user, room)
+                except MalformedMessageError as error:
+                    raise EndedError("malformed", str(error)) from error
 
     # -- before the login
 
     async def _log_in(self) -> User:
         for _ in range(_MOST_BEFORE_LOGIN):
-            payload = await self._next(self._limits.request_bytes_before_login)
+            size, api_key = await self._next_head(self._limits.request_bytes_before_login)
+            payload = await self._rest(size, api_key)
             head = _read_head(payload)
             if head.api_key == API_VERSIONS:
                 await self._answer_api_versions(head)
@@ -170,7 +188,18 @@ class BucketConnection:
 
     # -- requests
 
-    async def _answer(self, payload: bytes, user: User) -> None:
+    @asynccontextmanager
+    async def _room(self, user: User, size_bytes: int, factor: int) -> AsyncIterator[Share | None]:
+        """Memory for a request, before it is read; None for one that needs none."""
+        if size_bytes <= _SMALL_BYTES:
+            yield None
+            return
+        async with self._memory.taken(user.name, size_bytes * factor, self._limits.request_timeout_s) as share:
+            if not share.has_room:
+                raise EndedError("request_memory", f"no memory for a request of {size_bytes} bytes")
+            yield share
+
+    async def _answer(self, payload: bytes, user: User, room: Share | None) -> None:
         head = _read_head(payload)
         if head.api_key == API_VERSIONS:
             await self._answer_api_versions(head)
@@ -184,6 +213,8 @@ class BucketConnection:
             raise EndedError("malformed", f"API {head.api_key} version {head.api_version} was not offered")
         asked = _asked(head, payload, user)
         async with api.answer(asked) as body:
+            if room is not None and not api.is_kept:
+                self._memory.keep(room, 2 * len(payload) + sum(map(len, body or ())))
             if body is not None:
                 await self._send(asked, body)
         self._telemetry.count(BUCKET_REQUESTS, api_key=str(head.api_key))
@@ -195,18 +226,25 @@ class BucketConnection:
 
     # -- bytes
 
-    async def _next(self, most_bytes: int) -> bytes:
-        """The next request, without its size."""
+    async def _next_head(self, most_bytes: int) -> tuple[int, int]:
+        """The size of the next request, and its API key, which counts in it."""
         # Neither what has arrived already nor what goes out at once gives others a turn: of small requests thousands would.
         await asyncio.sleep(0)
+        first = await self._read(1, self._limits.idle_timeout_s)
+        (size,) = _SIZE.unpack(first + await self._read(_SIZE.size - 1, self._limits.request_timeout_s))
+        if not _KEY_AND_VERSION.size <= size <= most_bytes:
+            raise EndedError("malformed", f"a request of {size} bytes, {most_bytes} are the most")
+        (api_key,) = _KEY.unpack(await self._read(_KEY.size, self._limits.request_timeout_s))
+        return size, api_key
+
+    async def _rest(self, size_bytes: int, api_key: int) -> bytes:
+        """The request, without its size."""
+        return _KEY.pack(api_key) + await self._read(size_bytes - _KEY.size, self._limits.request_timeout_s)
+
+    async def _read(self, size_bytes: int, timeout_s: float) -> bytes:
         try:
-            async with asyncio.timeout(self._limits.idle_timeout_s):
-                first = await self._reader.readexactly(1)
-            async with asyncio.timeout(self._limits.request_timeout_s):
-                (size,) = _SIZE.unpack(first + await self._reader.readexactly(_SIZE.size - 1))
-                if not _KEY_AND_VERSION.size <= size <= most_bytes:
-                    raise EndedError("malformed", f"a request of {size} bytes, {most_bytes} are the most")
-                return await self._reader.readexactly(size)
+            async with asyncio.timeout(timeout_s):
+                return await self._reader.readexactly(size_bytes)
         except TimeoutError as error:
             raise EndedError("idle") from error
         except asyncio.IncompleteReadError as error:

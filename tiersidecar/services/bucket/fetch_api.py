@@ -38,7 +38,7 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches
 from tiersidecar.services.bucket.answers import Asked, Turns, epoch_fault, error_of, read_for
-from tiersidecar.services.bucket.fetch_memory import FetchMemory
+from tiersidecar.services.bucket.memory_budget import MemoryBudget
 from tiersidecar.services.bucket.picture import BucketPicture
 from tiersidecar.services.bucket.places import Place, Places
 
@@ -95,7 +95,7 @@ class FetchApi:
         places: Places,
         picture: BucketPicture,
         path: ReadPath,
-        memory: FetchMemory,
+        memory: MemoryBudget,
         telemetry: Telemetry,
         most_bytes: int,
         most_wait_s: float,

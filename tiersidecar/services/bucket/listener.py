@@ -16,7 +16,8 @@ from tiersidecar.domain.errors import ListenError
 from tiersidecar.ports.metrics.bucket import BUCKET_CONNECTIONS, BUCKET_CONNECTIONS_CLOSED
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.bucket.apis import Api
-from tiersidecar.services.bucket.connection import BucketConnection, ClientLimits, EndedError
+from tiersidecar.services.bucket.connection import BucketConnection, ClientLimits, EndedError, Shared
+from tiersidecar.services.bucket.memory_budget import MemoryBudget
 from tiersidecar.services.bucket.sasl import Mechanisms
 from tiersidecar.services.bucket.users import User
 from tiersidecar.services.descriptors import are_few
@@ -41,6 +42,7 @@ class BucketListenerSettings:
     tls: ssl.SSLContext | None = None
     max_connections: int = 1000
     max_connections_before_login: int = 200
+    request_memory_bytes: int = 256 * 1024 * 1024
     limits: ClientLimits = field(default_factory=ClientLimits)
 
 
@@ -93,7 +95,15 @@ async def serve_kafka(
 ) -> AsyncIterator[None]:
     """Serve on ``listening`` until left; all connections are closed then.  Without mechanisms nobody logs in.
     ``failed_logins`` may be another listener's, too."""
-    clients = _Clients(settings, apis, mechanisms, telemetry, failed_logins or FailedLogins())
+    shared = Shared(
+        apis=apis,
+        mechanisms=mechanisms,
+        limits=settings.limits,
+        telemetry=telemetry,
+        failed_logins=failed_logins or FailedLogins(),
+        request_memory=MemoryBudget(settings.request_memory_bytes),
+    )
+    clients = _Clients(settings, shared)
     accepting = asyncio.create_task(clients.accept(listening), name="kafka listener")
     try:
         yield
@@ -105,17 +115,10 @@ async def serve_kafka(
 
 
 class _Clients:
-    def __init__(
-        self,
-        settings: BucketListenerSettings,
-        apis: Mapping[int, Api],
-        mechanisms: Mechanisms,
-        telemetry: Telemetry,
-        failed_logins: FailedLogins,
-    ) -> None:
-        self._settings, self._apis, self._mechanisms = settings, apis, mechanisms
-        self._telemetry, self._failed_logins = telemetry, failed_logins
-        most = settings.max_connections_before_login if mechanisms.names else settings.max_connections
+    def __init__(self, settings: BucketListenerSettings, shared: Shared) -> None:
+        self._settings, self._shared = settings, shared
+        self._mechanisms, self._telemetry = shared.mechanisms, shared.telemetry
+        most = settings.max_connections_before_login if self._mechanisms.names else settings.max_connections
         self._strangers: Crowd[_Client] = Crowd(most=most, most_per_origin=max(most // 2, 1))
         self._per_user: Counter[str] = Counter()
         self._all: set[_Client] = set()
@@ -207,12 +210,8 @@ class _Clients:
         return BucketConnection(
             reader,
             writer,
-            apis=self._apis,
-            mechanisms=self._mechanisms,
-            limits=self._settings.limits,
-            telemetry=self._telemetry,
+            self._shared,
             when_logged_in=lambda user: self._log_in(client, user),
-            failed_logins=self._failed_logins,
             address=client.address,
         )
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.services.bucket.answers import Asked, has, items, made
+
+T = TypeVar("T")
 
 READ_ONLY = "tiersidecar serve shows a bucket, and takes no writes: write to the cluster that fills it"
 NO_GROUPS = "tiersidecar serve has no consumer groups: assign partitions, and keep offsets outside Kafka"
@@ -55,7 +58,9 @@ def refuse_coordinator(asked: Asked) -> list[Buffer]:
     if not has(asked.response_type, "coordinators"):
         return asked.answered(**told)
     row_type = items(asked.response_type, "coordinators")
-    return asked.answered(coordinators=tuple(made(row_type, key=key, **told) for key in request.coordinator_keys))
+    return asked.answered(
+        coordinators=tuple(made(row_type, key=key, **told) for key in _once(request.coordinator_keys))
+    )
 
 
 def refuse_group(asked: Asked) -> list[Buffer]:
@@ -81,7 +86,7 @@ def refuse_delete_records(asked: Asked) -> list[Buffer]:
 def refuse_create_topics(asked: Asked) -> list[Buffer]:
     """CreateTopics."""
     row_type = items(asked.response_type, "topics")
-    rows = [_refused_topic(row_type, name=topic.name) for topic in asked.message().topics]
+    rows = [_refused_topic(row_type, name=name) for name in _once(topic.name for topic in asked.message().topics)]
     return asked.answered(topics=tuple(rows))
 
 
@@ -89,10 +94,16 @@ def refuse_delete_topics(asked: Asked) -> list[Buffer]:
     """DeleteTopics, by name or by id."""
     request, row_type = asked.message(), items(asked.response_type, "responses")
     if hasattr(request, "topics"):
-        rows = [_refused_topic(row_type, name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
+        topics = _once((topic.name, topic.topic_id) for topic in request.topics)
+        rows = [_refused_topic(row_type, name=name, topic_id=topic_id) for name, topic_id in topics]
     else:
-        rows = [_refused_topic(row_type, name=name) for name in request.topic_names]
+        rows = [_refused_topic(row_type, name=name) for name in _once(request.topic_names)]
     return asked.answered(responses=tuple(rows))
+
+
+def _once(named: Iterable[T]) -> Iterable[T]:
+    """Each once, however often it is named: an empty name is one byte of a request, and a hundred of its response."""
+    return dict.fromkeys(named)
 
 
 def _refused_topic(row_type: Any, **values: object) -> Any:

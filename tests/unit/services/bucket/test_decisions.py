@@ -11,7 +11,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.services.bucket.answers import epoch_fault
 from tiersidecar.services.bucket.fetch_api import FetchStep, decide_fetch
-from tiersidecar.services.bucket.fetch_memory import FetchMemory
+from tiersidecar.services.bucket.memory_budget import MemoryBudget
 from tiersidecar.services.bucket.offsets_api import LogBounds, decide_epoch_end, decide_offset
 
 LOG = LogBounds(start=Offset(40), end=Offset(160), last_stable=Offset(150))
@@ -75,7 +75,7 @@ def test_the_leader_epoch_that_a_client_goes_by() -> None:
 
 
 async def test_one_user_gets_half_of_the_memory_of_responses() -> None:
-    memory = FetchMemory(100)
+    memory = MemoryBudget(100)
     async with memory.taken("greedy", 80, 1.0) as first:
         assert first.has_room
         assert memory.free_bytes == 50
@@ -90,13 +90,13 @@ async def test_one_user_gets_half_of_the_memory_of_responses() -> None:
     assert memory.free_bytes == 100
 
 
-async def _take(memory: FetchMemory, owner: str, size_bytes: int) -> bool:
+async def _take(memory: MemoryBudget, owner: str, size_bytes: int) -> bool:
     async with memory.taken(owner, size_bytes, 10.0) as share:
         return share.has_room
 
 
 async def test_what_a_response_does_not_need_is_given_back_at_once() -> None:
-    memory = FetchMemory(100)
+    memory = MemoryBudget(100)
     async with memory.taken("one", 50, 1.0) as share:
         memory.keep(share, 20)
         assert memory.free_bytes == 80
@@ -107,7 +107,7 @@ async def test_what_a_response_does_not_need_is_given_back_at_once() -> None:
 
 
 async def test_a_reader_that_gives_up_leaves_its_place() -> None:
-    memory = FetchMemory(100)
+    memory = MemoryBudget(100)
     async with memory.taken("one", 50, 1.0), memory.taken("two", 50, 1.0):
         waiting = asyncio.create_task(_take(memory, "three", 10))
         await asyncio.sleep(0)

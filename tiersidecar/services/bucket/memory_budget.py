@@ -1,4 +1,4 @@
-"""What all Fetch responses may hold in memory together, from their first byte read to their last one sent."""
+"""What all requests, or all Fetch responses, may hold in memory together, from their first byte read to their last one sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one response has; ``has_room`` is False where there was none in time."""
+    """What one of them has; ``has_room`` is False where there was none in time."""
 
     owner: str
     size_bytes: int
@@ -19,7 +19,7 @@ class Share:
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class FetchMemory:
+class MemoryBudget:
     """``total_bytes``, half of them for one owner at most; who finds too little waits in order, others overtake nobody but an
     owner that has its half already."""
 
