@@ -42,9 +42,9 @@ class HostCheck:
         host = request.headers.get("Host", "")
         if not self._is_on or not host or request.transport is None:
             return False
-        own_port = request.transport.get_extra_info("sockname")[1]
+        own_address = request.transport.get_extra_info("sockname")  # None once the client is gone
         name, port = _parts(host)
-        return port == own_port and not self._is_own(_plain(name))
+        return own_address is not None and port == own_address[1] and not self._is_own(_plain(name))
 
     def _is_own(self, name: str) -> bool:
         labels = name.split(".")
