@@ -27,7 +27,7 @@ class FranzSuite:
     brokers = 1
     properties: Mapping[str, str] = {}
     at_once = 3
-    least_remote: Mapping[str, float] = {TRIMMED: 1_000_000, FILLED: 100}
+    least_remote: Mapping[str, float] = {TRIMMED: 1_000_000, FILLED: 30}
     # Share groups begin after some of the records were written, and trims wait only for groups that have begun.
     untrimmed = frozenset({"TestShareGroupETL"})
 

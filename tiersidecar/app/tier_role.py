@@ -103,7 +103,7 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
         ids=parts.ids,
         telemetry=parts.telemetry,
         backoff=task_backoff(config),
-        has_told=gate.has_told,
+        has_told=lambda error: gate.has_told(error) or parts.roster.has_told(error),
     ) as lanes:
         parts.status.lanes = lanes
         keeper, follow = build_follow(parts)

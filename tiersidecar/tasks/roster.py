@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from tiersidecar.decide.topics import TieredPartition, decide_assignment, decide_unseen
-from tiersidecar.domain.errors import RetriableError
+from tiersidecar.domain.errors import BrokerUnreachableError, RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.broker import DescribePartitions
@@ -55,6 +55,8 @@ class Roster:
         self._fault_since_s: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._not_woken_before_s, self._soon_again_s = 0.0, _SOON_AGAIN_S
+        self._away_since_s: float | None = None
+        self._failures = 0
 
     async def look(self) -> tuple[TieredPartition, ...]:
         """Ask, scan, assign; gives what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
@@ -115,11 +117,26 @@ class Roster:
             self._wake.set()
 
     def note(self, error: RetriableError | None) -> None:
-        """Keep on the partition table what the last look met; a new trouble is logged once."""
-        trouble = "" if error is None else str(error)
-        if trouble and trouble != self._table.watch_trouble:
-            log.warning("watch.trouble", error=trouble)
+        """Keep on the partition table what the last look met; an outage is logged at its begin, and with its length at its end."""
+        now_s, trouble = self._clock.monotonic_s(), "" if error is None else str(error)
+        if error is not None:
+            if self._away_since_s is None:
+                self._away_since_s, self._failures = now_s, 0
+                log.warning("broker.away", error=trouble)
+            self._failures += 1
+        elif self._away_since_s is not None:
+            away_ms = int((now_s - self._away_since_s) * 1000)
+            log.info("broker.back", away_ms=away_ms, failures=self._failures, error=self._table.watch_trouble)
+            self._away_since_s = None
         self._table.watch_trouble = trouble
+
+    def has_told(self, error: Exception) -> bool:
+        """Return whether ``error`` is one more of the broker's outage that was logged at its begin; it is counted, and logged at
+        its end."""
+        if self._away_since_s is None or not isinstance(error, BrokerUnreachableError):
+            return False
+        self._failures += 1
+        return True
 
     async def _assign(self, partitions: frozenset[TopicIdPartition]) -> None:
         await self._assignment.assign(partitions)

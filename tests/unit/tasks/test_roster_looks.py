@@ -19,7 +19,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.domain.errors import BrokerUnreachableError
+from tiersidecar.domain.errors import BrokerUnreachableError, RetriableError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import TopicPolicy
@@ -164,15 +164,22 @@ async def test_a_directory_that_is_just_being_made_is_no_fault_until_it_stays_on
     assert stage.telemetry.by_label(LOG_DIR_FAULTS, "directory") == {"/logs/orders-1": 1}
 
 
-async def test_a_trouble_stays_on_the_table_until_a_look_succeeds_and_is_told_once(stage: Stage) -> None:
+async def test_an_outage_of_the_broker_is_told_once_at_its_begin_and_with_its_length_at_its_end(stage: Stage) -> None:
+    """Meanwhile it stays on the table, and what lanes meet of it is counted: of thousands each would tell it at each retry."""
     keeping = asyncio.create_task(keep_roster(stage.roster, 5))
+    of_a_lane = BrokerUnreachableError(address="kafka:9092", reason="reset")
+    await settle()
     with capture_logs() as told:
+        assert not stage.roster.has_told(of_a_lane), "the first to meet it tells it"
         for trouble in ("refused", "refused", "timed out", "", "timed out"):
             stage.broker.trouble = trouble
             await stage.clock.advance(5)
             assert trouble in stage.table.watch_trouble
             assert bool(stage.table.watch_trouble) is bool(trouble)
-    assert [one["event"] for one in told] == ["watch.trouble"] * 3
+            assert stage.roster.has_told(of_a_lane) is bool(trouble)
+            assert not stage.roster.has_told(RetriableError())
+    assert [one["event"] for one in told] == ["broker.away", "broker.back", "broker.away"]
+    assert (told[1]["away_ms"], told[1]["failures"]) == (15_000, 6)
     await end(keeping)
 
 
