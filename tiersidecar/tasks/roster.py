@@ -117,7 +117,7 @@ class Roster:
             self._wake.set()
 
     def note(self, error: RetriableError | None) -> None:
-        """Keep on the partition table what the last look met; an outage is logged at its begin, and with its length at its end."""
+        """Keep on the partition table what the last look met; an outage is logged at its begin, and its length at its end."""
         now_s, trouble = self._clock.monotonic_s(), "" if error is None else str(error)
         if error is not None:
             if self._away_since_s is None:
@@ -131,8 +131,7 @@ class Roster:
         self._table.watch_trouble = trouble
 
     def has_told(self, error: Exception) -> bool:
-        """Return whether ``error`` is one more of the broker's outage that was logged at its begin; it is counted, and logged at
-        its end."""
+        """Return whether ``error`` is of the broker's outage that was logged at its begin; it is counted, for the end."""
         if self._away_since_s is None or not isinstance(error, BrokerUnreachableError):
             return False
         self._failures += 1
