@@ -102,8 +102,8 @@ class ServeKafkaSection(TlsKeys):
 
     request_memory_bytes: PositiveSize = 268_435_456
     """What all requests after the login may take in memory, parsed, until they are answered, half of it those of one user. Each
-    counts as 96 times its size, Fetch as 40 times, and 1 KiB or less not at all. One that finds no room waits unread, and after
-    30 s its connection is closed."""
+    counts as 96 times its size, Fetch as 40 times, and 1 KiB or less not at all. One that finds no room waits, and after 30 s
+    its connection is closed. While they arrive, they share a quarter as much more."""
 
     login_timeout_ms: PositiveDurationMs = 30_000
     """Time from a connection to its login."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from struct import Struct
 
@@ -37,6 +37,7 @@ _SIZE, _KEY = Struct(">i"), Struct(">h")
 _WRITTEN_AT_ONCE = 256 * 1024
 _KEY_AND_VERSION = Struct(">hhi")
 _SMALL_BYTES = 1024
+_READ_AT_ONCE, _LEAST_ROOM_BYTES = 64 * 1024, 4 * 1024
 """A request of no more takes nothing of the memory that is shared: all users can ask something, whatever others hold."""
 _MOST_BEFORE_LOGIN = 16
 """Requests: twice ApiVersions, a handshake and two tokens are what a client needs."""
@@ -68,7 +69,8 @@ class EndedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all connections of a listener have together.  ``request_memory`` is for the requests of those that are logged in."""
+    """What all connections of a listener have together.  ``request_memory`` is for the requests of those that are logged in,
+    once they are there, ``arriving_memory`` for what has arrived of them: who sends nothing holds up nobody."""
 
     apis: Mapping[int, Api]
     mechanisms: Mechanisms
@@ -76,6 +78,7 @@ class Shared:
     telemetry: Telemetry
     failed_logins: FailedLogins
     request_memory: MemoryBudget
+    arriving_memory: MemoryBudget
 
 
 class BucketConnection:
@@ -94,7 +97,8 @@ class BucketConnection:
         apis, limits = shared.apis, shared.limits
         self._apis, self._mechanisms, self._limits = apis, shared.mechanisms, limits
         self._telemetry, self._when_logged_in, self._address = shared.telemetry, when_logged_in, address
-        self._failed_logins, self._memory = shared.failed_logins, shared.request_memory
+        self._failed_logins = shared.failed_logins
+        self._memory, self._arriving = shared.request_memory, shared.arriving_memory
         self._pace = LeastPace(bytes_per_s=limits.least_taken_bytes_per_s, over_s=limits.write_timeout_s)
         self._known = {**{key: api.versions for key, api in apis.items()}, **BEFORE_LOGIN}
         self._login: Login | None = None
@@ -118,8 +122,9 @@ class BucketConnection:
         while True:
             size, api_key = await self._next_head(self._limits.request_bytes)
             api = self._apis.get(api_key)
-            async with self._room(user, size, 1 if api is None else api.memory_factor) as room:
-                payload = await self._rest(size, api_key)
+            async with AsyncExitStack() as stack:
+                payload = await self._arrived(stack, user, size, api_key)
+                room = await stack.enter_async_context(self._room(user, size, 1 if api is None else api.memory_factor))
                 try:
                     await self._answer(payload, user, room)
                 except MalformedMessageError as error:
@@ -190,14 +195,30 @@ class BucketConnection:
 
     @asynccontextmanager
     async def _room(self, user: User, size_bytes: int, factor: int) -> AsyncIterator[Share | None]:
-        """Memory for a request, before it is read; None for one that needs none."""
+        """Memory for a request, before it is parsed; None for one that needs none."""
         if size_bytes <= _SMALL_BYTES:
             yield None
             return
         async with self._memory.taken(user.name, size_bytes * factor, self._limits.request_timeout_s) as share:
-            if not share.has_room:
-                raise EndedError("request_memory", f"no memory for a request of {size_bytes} bytes")
-            yield share
+            yield _with_room(share, size_bytes)
+
+    async def _arrived(self, stack: AsyncExitStack, user: User, size_bytes: int, api_key: int) -> bytes:
+        """The request, without its size; memory for it, until ``stack`` ends, is taken as it arrives, doubling."""
+        if size_bytes <= _SMALL_BYTES:
+            return await self._rest(size_bytes, api_key)
+        arrived, room_bytes = bytearray(_KEY.pack(api_key)), 0
+        try:
+            async with asyncio.timeout(self._limits.request_timeout_s):
+                while left := size_bytes - len(arrived):
+                    arrived += await self._read_some(min(left, _READ_AT_ONCE))
+                    while room_bytes < len(arrived):
+                        more = self._arriving.taken(
+                            user.name, max(room_bytes, _LEAST_ROOM_BYTES), self._limits.request_timeout_s
+                        )
+                        room_bytes += _with_room(await stack.enter_async_context(more), size_bytes).size_bytes
+        except TimeoutError as error:
+            raise EndedError("idle") from error
+        return bytes(arrived)
 
     async def _answer(self, payload: bytes, user: User, room: Share | None) -> None:
         head = _read_head(payload)
@@ -240,6 +261,11 @@ class BucketConnection:
     async def _rest(self, size_bytes: int, api_key: int) -> bytes:
         """The request, without its size."""
         return _KEY.pack(api_key) + await self._read(size_bytes - _KEY.size, self._limits.request_timeout_s)
+
+    async def _read_some(self, most_bytes: int) -> bytes:
+        if not (data := await self._reader.read(most_bytes)):
+            raise EndedError("left")
+        return data
 
     async def _read(self, size_bytes: int, timeout_s: float) -> bytes:
         try:
@@ -286,6 +312,12 @@ class BucketConnection:
             raise EndedError("slow_client") from error
         if reason := self._pace.took(len(piece), now_s() - begun_s):
             raise EndedError("slow_client", reason)
+
+
+def _with_room(share: Share, size_bytes: int) -> Share:
+    if not share.has_room:
+        raise EndedError("request_memory", f"no memory for a request of {size_bytes} bytes")
+    return share
 
 
 def _read_head(payload: bytes) -> RequestHeader:

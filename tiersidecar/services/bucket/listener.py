@@ -32,6 +32,9 @@ _TELL_EVERY_S = 60.0
 _READ_BUFFER_BYTES = 64 * 1024
 
 
+_LEAST_ARRIVING_BYTES = 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketListenerSettings:
     """``port`` 0 takes a free one.  Connections that have not logged in have a number of their own: a new one of these closes
@@ -102,6 +105,7 @@ async def serve_kafka(
         telemetry=telemetry,
         failed_logins=failed_logins or FailedLogins(),
         request_memory=MemoryBudget(settings.request_memory_bytes),
+        arriving_memory=MemoryBudget(max(settings.request_memory_bytes // 4, _LEAST_ARRIVING_BYTES)),
     )
     clients = _Clients(settings, shared)
     accepting = asyncio.create_task(clients.accept(listening), name="kafka listener")

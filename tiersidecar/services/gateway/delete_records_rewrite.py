@@ -241,13 +241,15 @@ class DeleteRecordsRewrite(Rewrite):
                 offset = row.low_watermark  # what the high watermark was
             if asked is None:
                 raise MetadataNotReadyError(subject=str(view.topic_id_partition))
-            low_watermark = await self._delete(asking, row, asked, offset)
+            async with asyncio.timeout_at(asking.until_s):
+                low_watermark = await self._delete(asking, row, asked, offset)
         except NobodyDecidesError as error:
             log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=str(error))
             return changed_row(row, error_code=ErrorCode.unsupported_version, low_watermark=Offset(-1))
-        except TiersidecarError as error:
+        except (TiersidecarError, TimeoutError) as error:
             # Its own part the broker has done; the client asks for the whole again.
-            log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=str(error))
+            reason = str(error) or "it has taken too long"
+            log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=reason)
             return _asked_again(row)
         return row if row.error_code is not ErrorCode.none else changed_row(row, low_watermark=low_watermark)
 

@@ -72,7 +72,14 @@ class Logins:
             BrokerUnreachableError, BrokerRefusedError: it could not be asked.
         """
         digest = self._digest(credentials)
-        refusal = None if self._is_known(digest) else await self._try(origin_of(address), digest, credentials)
+        refusal: CallerNotAuthenticatedError | None = None
+        try:
+            if not self._is_known(digest):
+                await self._try(origin_of(address), digest, credentials)
+        except (
+            CallerNotAuthenticatedError
+        ) as error:  # also of what was refused lately: else each is asked twice, to know at once
+            refusal = error
         if credentials.username is not None:  # nobody guesses a token; what is known, somebody may have guessed
             await self._failed.settle(address, credentials.username, is_right=refusal is None, connection=connection)
         if refusal is not None:
@@ -85,19 +92,17 @@ class Logins:
         """The broker has refused what it had let in."""
         self._known.pop(self._digest(credentials), None)
 
-    async def _try(self, origin: str, digest: bytes, credentials: Credentials) -> CallerNotAuthenticatedError | None:
-        """Return the broker's refusal."""
+    async def _try(self, origin: str, digest: bytes, credentials: Credentials) -> None:
         self._check_not_refused(digest)
         async with self._place(origin, credentials.username or ""):
             self._check_not_refused(digest)
             if self._is_known(digest):
-                return None
+                return
             try:
                 await self._authorize.log_in(credentials)
-            except CallerNotAuthenticatedError as error:
+            except CallerNotAuthenticatedError:
                 self._refuse(digest)
-                return error
-        return None
+                raise
 
     def _is_known(self, digest: bytes) -> bool:
         return self._known.get(digest, 0.0) > self._monotonic_s()

@@ -23,8 +23,10 @@ from tiersidecar.formats.wire.messages import write_message
 from tiersidecar.ports.metrics.bucket import BUCKET_CONNECTIONS_CLOSED
 from tiersidecar.services.bucket.answers import Asked, items, made
 from tiersidecar.services.bucket.apis import Api
-from tiersidecar.services.bucket.connection import ClientLimits
+from tiersidecar.services.bucket.connection import BucketConnection, ClientLimits
 from tiersidecar.services.bucket.listener import BucketListenerSettings
+from tiersidecar.services.bucket.memory_budget import Share
+from tiersidecar.services.bucket.users import User
 
 ROWS = 3000
 FACTOR = 96
@@ -58,37 +60,84 @@ async def is_silent(talk: KafkaTalk) -> bool:
     return False
 
 
-async def test_requests_of_one_user_wait_for_one_another_and_not_those_of_others() -> None:
+class Held:
+    """Requests that need memory are answered once ``let_go`` is set; ``begun`` counts those that have it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let_go, self.begun = asyncio.Event(), 0
+        answer = BucketConnection._answer
+
+        async def held(connection: BucketConnection, payload: bytes, user: User, room: Share | None) -> None:
+            if room is not None:
+                self.begun += 1
+                await self.let_go.wait()
+            await answer(connection, payload, user, room)
+
+        monkeypatch.setattr(BucketConnection, "_answer", held)
+
+
+async def test_requests_of_one_user_wait_for_one_another_and_not_those_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each connection could have one of 1 MiB, parsed to seventy times that: of 1000 connections all at once."""
-    request = large()
+    request, held = large(), Held(monkeypatch)
     async with serving(users=(AUDITOR, NARROW), settings=bound(2 * FACTOR * len(request))) as served:
         first, second, third = [await logged_in(await served.connect(), AUDITOR) for _ in range(3)]
         other = await logged_in(await served.connect(), NARROW)
-        first.writer.write(request[:-10])
+        first.writer.write(request)
         await asyncio.sleep(0.05)
         second.writer.write(request)
         assert await is_silent(second)
+        assert held.begun == 1
         other.writer.write(request)
-        assert await other.frame()
+        await asyncio.sleep(0.05)
+        assert held.begun == 2
         assert (await third.ask(METADATA, 9, topics=None)).topics, "a small one needs none"
-        first.writer.write(request[-10:])
-        assert await first.frame()
-        assert await second.frame()
+        held.let_go.set()
+        assert all([await talk.frame() for talk in (first, second, other)])
         for talk in (first, second, third, other):
             talk.close()
 
 
-async def test_a_request_that_finds_no_memory_in_time_ends_its_connection() -> None:
-    request = large()
+async def test_a_request_that_finds_no_memory_in_time_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    request, held = large(), Held(monkeypatch)
     async with serving(users=(AUDITOR,), settings=bound(2 * FACTOR * len(request), timeout_s=0.3)) as served:
         talks = [await logged_in(await served.connect(), AUDITOR) for _ in range(8)]
         for talk in talks:
-            talk.writer.write(request[:-10])
-        assert all([await talk.is_closed() for talk in talks])
-        reasons = served.telemetry.by_label(BUCKET_CONNECTIONS_CLOSED, "reason")
-        assert reasons["idle"] >= 1, "those that had memory did not send all of their request"
-        assert reasons["request_memory"] >= 1, "those that waited behind them"
-        assert sum(reasons.values()) == len(talks)
+            talk.writer.write(request)
+        assert sum([await talk.is_closed() for talk in talks[1:]]) == len(talks) - 1
+        assert served.telemetry.by_label(BUCKET_CONNECTIONS_CLOSED, "reason") == {"request_memory": len(talks) - 1}
+        held.let_go.set()
+        assert await talks[0].frame()
+        talks[0].close()
+
+
+async def test_who_declares_much_and_sends_nothing_holds_up_nobody() -> None:
+    """Six such connections of 36 bytes each held all of the memory for half a minute."""
+    request = large()
+    async with serving(users=(AUDITOR,), settings=bound(2 * FACTOR * len(request))) as served:
+        silent = [await logged_in(await served.connect(), AUDITOR) for _ in range(12)]
+        for talk in silent:
+            talk.writer.write(struct.pack(">ihhi", 1_000_000, METADATA, 9, 1))
+        other = await logged_in(await served.connect(), AUDITOR)
+        await asyncio.sleep(0.05)
+        other.writer.write(request)
+        async with asyncio.timeout(5):
+            assert await other.frame()
+        for talk in (*silent, other):
+            talk.close()
+
+
+async def test_a_request_that_does_not_arrive_in_time_ends_its_connection() -> None:
+    """However its pieces come."""
+    async with serving(users=(AUDITOR,), settings=bound(1 << 20, timeout_s=0.3)) as served:
+        talk = await logged_in(await served.connect(), AUDITOR)
+        talk.writer.write(struct.pack(">ihhi", 1_000_000, METADATA, 9, 1))
+        for _ in range(12):
+            talk.writer.write(bytes(60_000))
+            await asyncio.sleep(0.05)
+        assert await talk.is_closed()
+        assert served.telemetry.by_label(BUCKET_CONNECTIONS_CLOSED, "reason") == {"idle": 1}
 
 
 def message(api_key: int, version: int, rows: str, row: dict[str, Any], **values: Any) -> tuple[int, int, bytes]:

@@ -14,6 +14,7 @@ from tests.unit.services.reader.service import ALL_TOPICS, Service, open_service
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
 from tiersidecar.ports.store import Buffer
+from tiersidecar.services.failed_logins import Budget, FailedLoginLimits, FailedLogins
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.logins import LoginLimits, Logins
 from tiersidecar.services.reader.presented import KnownCallers
@@ -88,7 +89,8 @@ class Clock:
 
 async def test_what_was_refused_is_refused_again_without_asking_and_for_longer_each_time() -> None:
     broker, clock = Slow(), Clock()
-    logins = Logins(broker, monotonic_s=clock)
+    free = FailedLoginLimits(by_address=Budget(free=100, forgotten_s=1.0))
+    logins = Logins(broker, monotonic_s=clock, failed=FailedLogins(limits=free, monotonic_s=clock))
     asked = []
     for _ in range(40):
         with pytest.raises(CallerNotAuthenticatedError):
@@ -97,6 +99,22 @@ async def test_what_was_refused_is_refused_again_without_asking_and_for_longer_e
         clock.now_s += 0.5
     # After 1, 2, 4 and 8 s more.
     assert [asked.index(number) for number in range(1, 6)] == [0, 2, 6, 14, 30]
+
+
+async def test_a_password_that_is_asked_twice_is_no_sooner_told_to_be_wrong() -> None:
+    """Whoever gave up the first time learnt at the second that it was wrong: 665 passwords a second."""
+    broker, slept = Slow(), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    clock = Clock()
+    logins = Logins(broker, monotonic_s=clock, failed=FailedLogins(monotonic_s=clock, sleep=sleep))
+    for number in range(8):
+        for _ in range(2):
+            with pytest.raises(CallerNotAuthenticatedError):
+                await logins.check("a", by(f"wrong {number}"))
+    assert (broker.logins, len(slept)) == (8, 2 * 8 - 5)
 
 
 async def test_what_was_let_in_is_not_asked_again_until_the_broker_refuses_it() -> None:
