@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tiersidecar.formats.wire.cursor import Buffer, Cursor
 from tiersidecar.formats.wire.messages import MalformedMessageError
@@ -48,7 +48,24 @@ def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:
     cursor.end()
 
 
-_ROW = struct.Struct(">iq")
+def with_offsets(body: Buffer, version: int, offsets: Mapping[tuple[str, int], int]) -> bytearray:
+    """Return a copy of a whole request's body in which the deletes of ``offsets``, by topic and partition, have these.
+
+    Raises:
+        MalformedMessageError: it is no DeleteRecords request of ``version``.
+    """
+    changed, cursor = bytearray(body), Cursor(body, flexible=version >= _FIRST_FLEXIBLE)
+    for _ in range(_length(cursor)):
+        topic = cursor.string()
+        for _ in range(_length(cursor)):
+            partition, offset = cursor.fixed(_ROW)
+            _OFFSET.pack_into(changed, cursor.position - _OFFSET.size, offsets.get((topic, partition), offset))
+            cursor.skip_tagged_fields()
+        cursor.skip_tagged_fields()
+    return changed
+
+
+_ROW, _OFFSET = struct.Struct(">iq"), struct.Struct(">q")
 
 
 def _length(cursor: Cursor) -> int:

@@ -5,6 +5,10 @@ proposed, and the sidecar of the partition's leader decides: the gateway itself 
 client is told of success once the start that the leader's sidecar has said is read here.  Of a gateway that dies before, or
 waits in vain, the client asks again.
 
+A delete up to the high watermark (offset -1) is of the one at its moment, which the broker's answer does not tell: by then its
+start may have been trimmed further.  So it is asked for with a number: first up to 0, which deletes nothing and tells whether
+it may be done, then up to the high watermark that the broker tells.
+
 Of a topic that was made a moment ago nothing may be known here when its delete passes.  The broker's disk tells its id and its
 leader epoch: what the broker accepts is proof for these, and is proposed once the topic is known.
 """
@@ -12,7 +16,7 @@ leader epoch: what the broker accepts is proof for these, and is proposed once t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -30,7 +34,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.formats.wire.delete_records import deletes_asked, read_deletes
+from tiersidecar.formats.wire.delete_records import deletes_asked, read_deletes, with_offsets
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.proposals import Propose
@@ -39,8 +43,11 @@ from tiersidecar.ports.state_records import Leases
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete, audit_deletes
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
-from tiersidecar.services.gateway.exchange import DeleteAsked, Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.exchange import ConnectionState, DeleteAsked, Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.high_watermarks import high_watermarks
+from tiersidecar.services.gateway.leaders import Leaders
 from tiersidecar.services.gateway.messages import (
+    Opened,
     RowKey,
     changed_row,
     in_turns,
@@ -63,6 +70,8 @@ _MOST_EVENTS = 20
 """For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
 _MOST_NEW = 16
 """Partitions of a request that are looked up on the broker's disk: for each a small file is read, whoever asks."""
+_BROKER_ANSWERS_S = 10.0
+"""To a request that asks it to wait for nobody."""
 _LOOK_AGAIN_S = 0.05
 """At what is known of those: nothing tells when it has changed."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 20.0
@@ -83,45 +92,12 @@ class Proposer:
     proposals: Propose
 
 
-class _Leaders:
-    """Of the partitions of one request: the broker answers for whole topics, so those that ask at once ask together."""
-
-    def __init__(self, broker: DescribePartitions) -> None:
-        self._broker = broker
-        self._asking: dict[str, asyncio.Future[Sequence[LeaderView]]] = {}
-
-    async def leader(self, partition: TopicIdPartition) -> LeaderView:
-        """Return what the broker says that is asked after the client's request was answered.
-
-        Raises:
-            BrokerRefusedError: there is no such partition.
-            TiersidecarError: the broker does not tell.
-        """
-        for view in await self._views(partition.topic):
-            if view.topic_id_partition == partition:
-                return view
-        raise BrokerRefusedError(api="Metadata", subject=str(partition), error="UNKNOWN_TOPIC_OR_PARTITION")
-
-    async def _views(self, topic: str) -> Sequence[LeaderView]:
-        asking = self._asking.get(topic)
-        if asking is None:
-            # A task, which the first to ask may not take with it when it is given up.
-            asking = self._asking[topic] = asyncio.ensure_future(self._broker.describe_partitions([topic]))
-            asking.add_done_callback(lambda done: self._forget(topic, done))
-        return await asyncio.shield(asking)
-
-    def _forget(self, topic: str, done: asyncio.Future[Sequence[LeaderView]]) -> None:
-        del self._asking[topic]
-        if not done.cancelled():
-            done.exception()  # seen, also where nobody waits for it any more
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asking:
     """A client's request: it waits ``wait_s``, which end at ``until_s`` of the loop's time."""
 
     exchange: Exchange
-    leaders: _Leaders
+    leaders: Leaders
     wait_s: float
     until_s: float
 
@@ -156,29 +132,35 @@ class DeleteRecordsRewrite(Rewrite):
         return range(3)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """As it is.
+        """As it is, but for deletes up to the high watermark of what may be tiered.
 
         Raises:
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
         deletes = read_deletes(exchange.request, exchange.api_version)
-        connection, known = exchange.connection, self._tiered.now()
+        connection = exchange.connection
         connection.deletes_told.clear()
+        self._note_what_is_known(connection, deletes)
+        moving = {key for key in connection.deletes_asked if deletes[key] == HIGH_WATERMARK}
+        connection.deletes_up_to_high_watermark = moving
+        return [with_offsets(exchange.request, exchange.api_version, dict.fromkeys(moving, 0))] if moving else None
+
+    def _note_what_is_known(self, connection: ConnectionState, keys: Collection[RowKey]) -> None:
+        """Right before the broker is asked: what it answers is proof for this, and for nothing later."""
+        known: Moment = self._tiered.now()
         connection.asker.asked_at, connection.asked_s = known, self._clock.monotonic_s()
         try:
-            connection.deletes_asked = self._known_of(known, deletes)
+            connection.deletes_asked = self._known_of(known, keys)
         except MetadataNotReadyError:
             connection.deletes_asked = {}  # the state topic has not been read yet: nothing can be proposed
-        return None
 
     def _known_of(self, known: Moment, keys: Collection[RowKey]) -> dict[RowKey, DeleteAsked]:
         found = {key: self._asked(view) for key in keys if (view := known.find(*key)) is not None}
-        # Few are looked up on the disk too: of one that is new, or was made anew, what is known is nothing or of the former.
+        # Few are looked up on the disk too: of one that is new, was made anew, or has another leader, nothing that is known
+        # holds.
         for key in keys if len(keys) <= _MOST_NEW else ():
             on_disk, before = self._tiered.find_on_disk(*key), found.get(key)
-            if on_disk is not None and (
-                before is None or before.topic_id_partition.topic_id != on_disk.topic_id_partition.topic_id
-            ):
+            if on_disk is not None and (before is None or _is_later(on_disk, before)):
                 found[key] = replace(self._asked(on_disk), is_new=True)
         return found
 
@@ -203,33 +185,69 @@ class DeleteRecordsRewrite(Rewrite):
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
-        read_s = self._clock.monotonic_s()
         opened = await read_exchange(exchange, response, self._blocking)
-        is_late = exchange.connection.is_late(read_s, opened.request.timeout.total_seconds())
-        asked = opened.asked
-        rows = {key: row for key, row in opened.rows.items() if row.error_code in _ACCEPTED}
+        moving, since_s = (
+            exchange.connection.deletes_up_to_high_watermark & opened.rows.keys(),
+            exchange.connection.asked_s,
+        )
+        changed = await self._carried_out(exchange, opened, opened.rows.keys() - moving, since_s)
+        if moving:
+            changed |= await self._up_to_high_watermark(exchange, opened, moving, since_s)
+        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
+
+    async def _carried_out(
+        self, exchange: Exchange, opened: Opened, keys: Collection[RowKey], since_s: float
+    ) -> dict[RowKey, Any]:
+        """Have done remotely what the broker has accepted of ``keys``; gives the rows that the client, which waits since
+        ``since_s``, gets in another form."""
+        read_s, timeout_s = self._clock.monotonic_s(), opened.request.timeout.total_seconds()
+        is_late = exchange.connection.is_late(read_s, timeout_s)
+        rows = {key: row for key, row in opened.rows.items() if key in keys and row.error_code in _ACCEPTED}
         told = exchange.connection.deletes_told
-        told.update(opened.rows.keys() - rows.keys())  # what the broker has refused
-        wait_s = min(max(opened.request.timeout.total_seconds(), _LEAST_WAIT_S), _MOST_WAIT_S)
-        wait_s = max(
-            wait_s - (read_s - exchange.connection.asked_s), 1.0
-        )  # the broker's part is the client's time as well
+        told.update(set(keys) - rows.keys())  # what the broker has refused
+        # The broker's part is the client's time as well.
+        wait_s = max(min(max(timeout_s, _LEAST_WAIT_S), _MOST_WAIT_S) - (read_s - since_s), 1.0)
         asking = _Asking(
             exchange=exchange,
-            leaders=_Leaders(self._broker),
+            leaders=Leaders(self._broker),
             wait_s=wait_s,
             until_s=asyncio.get_running_loop().time() + wait_s,
         )
 
         async def one(key: RowKey, row: Any) -> Any:
-            offset = int(asked[key].offset)
+            offset = int(opened.asked[key].offset)
             new = _asked_again(row) if is_late else await self._row(asking, key, row, offset)
             audit_delete(exchange, *key, offset, new.error_code.name, self._audit)
             told.add(key)
             return new
 
-        changed = await in_turns(one, rows)
-        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
+        return await in_turns(one, rows)
+
+    async def _up_to_high_watermark(
+        self, exchange: Exchange, opened: Opened, keys: Set[RowKey], since_s: float
+    ) -> dict[RowKey, Any]:
+        """Ask the broker for the deletes of ``keys`` that it would accept, with the number that each is up to now."""
+        told = exchange.connection.deletes_told
+        accepted = {key for key in keys if opened.rows[key].error_code in _ACCEPTED}
+        told.update(keys - accepted)
+        if not accepted:
+            return {}
+        broker_s = opened.request.timeout.total_seconds() + _BROKER_ANSWERS_S
+        try:
+            marks = await high_watermarks(exchange, accepted, self._blocking, _BROKER_ANSWERS_S)
+            body = with_offsets(exchange.request, exchange.api_version, {**dict.fromkeys(opened.asked, 0), **marks})
+            self._note_what_is_known(exchange.connection, marks)
+            answer = await exchange.upstream.ask(
+                exchange.api_key, exchange.api_version, bytes(body), timeout_s=broker_s
+            )
+        except TimeoutError:  # it may be carried out yet: the audit log has it as unknown once the client has gone
+            return {key: _asked_again(opened.rows[key]) for key in accepted}
+        asked = replace(exchange, request=memoryview(body))
+        again = await read_exchange(asked, answer, self._blocking)
+        rows = {key: again.rows[key] for key in marks if key in again.rows}
+        untold = {key: _not_led(opened.rows[key]) for key in accepted - rows.keys()}
+        told.update(untold)
+        return {**untold, **rows, **await self._carried_out(asked, again, rows.keys(), since_s)}
 
     async def _row(self, asking: _Asking, key: RowKey, row: Any, offset: int) -> Any:
         asked = asking.exchange.connection.deletes_asked.get(key)
@@ -237,8 +255,6 @@ class DeleteRecordsRewrite(Rewrite):
             view = await self._view(asking, key, asked)
             if view is None:
                 return row
-            if offset == HIGH_WATERMARK and row.error_code is ErrorCode.none:
-                offset = row.low_watermark  # what the high watermark was
             if asked is None:
                 raise MetadataNotReadyError(subject=str(view.topic_id_partition))
             async with asyncio.timeout_at(asking.until_s):
@@ -292,8 +308,7 @@ class DeleteRecordsRewrite(Rewrite):
             self._learn(partition, view.leader_epoch)
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH")
         local = await self._local_offsets(partition)
-        # Not all followers had it in time, but the leader's start is what the high watermark was.
-        target = local.log_start_offset if offset == HIGH_WATERMARK else Offset(offset)
+        target = Offset(offset)
         if target > local.high_watermark:
             # Accepted by a leader that has been deposed since: said in the new one's epoch, it would delete what comes next.
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="OFFSET_OUT_OF_RANGE")
@@ -383,6 +398,16 @@ class DeleteRecordsRewrite(Rewrite):
         if known is None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(partition), error="LEADER_NOT_AVAILABLE")
         return known
+
+
+def _is_later(on_disk: TieredView, before: DeleteAsked) -> bool:
+    is_same = on_disk.topic_id_partition.topic_id == before.topic_id_partition.topic_id
+    return not is_same or on_disk.leader_epoch > before.leader_epoch
+
+
+def _not_led(row: Any) -> Any:
+    """Nothing was deleted: the broker did not tell the high watermark."""
+    return changed_row(row, error_code=ErrorCode.not_leader_or_follower, low_watermark=Offset(-1))
 
 
 def _asked_again(row: Any) -> Any:

@@ -82,7 +82,8 @@ class ConnectionState:
     answering, ``fetch_answered`` the last answer that was filled.
 
     Of DeleteRecords: ``deletes_told`` are the partitions of the request under way that need no audit event any more,
-    ``deletes_asked`` what was known of those that are tiered when it was sent.
+    ``deletes_asked`` what was known of those that are tiered when it was sent, ``deletes_up_to_high_watermark`` those of them
+    that are to be deleted whole.
     """
 
     client: str = ""
@@ -95,6 +96,7 @@ class ConnectionState:
     fetch_answered: Answered | None = None
     deletes_told: set[tuple[str, int]] = field(default_factory=set)
     deletes_asked: dict[tuple[str, int], DeleteAsked] = field(default_factory=dict)
+    deletes_up_to_high_watermark: set[tuple[str, int]] = field(default_factory=set)
 
     def is_late(self, now_s: float, allowed_s: float) -> bool:
         """Whether an answer that is read now comes later than its request allows: the rights of the client, and the topic of

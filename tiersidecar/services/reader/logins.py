@@ -76,10 +76,8 @@ class Logins:
         try:
             if not self._is_known(digest):
                 await self._try(origin_of(address), digest, credentials)
-        except (
-            CallerNotAuthenticatedError
-        ) as error:  # also of what was refused lately: else each is asked twice, to know at once
-            refusal = error
+        except CallerNotAuthenticatedError as error:
+            refusal = error  # also of what was refused lately: else each would be asked twice, to know at once
         if credentials.username is not None:  # nobody guesses a token; what is known, somebody may have guessed
             await self._failed.settle(address, credentials.username, is_right=refusal is None, connection=connection)
         if refusal is not None:

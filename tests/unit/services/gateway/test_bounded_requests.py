@@ -18,7 +18,7 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.scripted_kafka import request
 from tests.unit.services.gateway.test_crowded_requests import message
 from tiersidecar.adapters.clock import SystemClock
-from tiersidecar.formats.wire.delete_records import read_deletes
+from tiersidecar.formats.wire.delete_records import read_deletes, with_offsets
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import Rewrite, Rewrites
@@ -169,6 +169,16 @@ def test_no_frame_of_one_thing_over_and_over_takes_long(
 
 
 ROWS = {"offset": 7}
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_offsets_of_deletes_are_changed_and_nothing_else(version: int) -> None:
+    schema = load_request_schema(ApiKey.DELETE_RECORDS, version)
+    whole = message(schema, 3, ROWS)
+    (first, *others) = read_deletes(whole, version)
+    changed = with_offsets(whole, version, {first: 2**40, ("another", 0): 1})
+    assert read_deletes(changed, version) == {first: 2**40, **dict.fromkeys(others, 7)}
+    assert with_offsets(changed, version, {first: 7}) == whole
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -96,14 +96,6 @@ async def test_once_the_topic_is_known_the_delete_is_carried_out(between: Betwee
         assert [(one.offset, one.leader_epoch) for one in sidecar.proposed] == [(OFFSET, ASKED_AT)]
 
 
-async def test_up_to_the_high_watermark_is_what_the_broker_says_that_it_was() -> None:
-    async with world_before(nothing) as world:
-        rewrite, sidecar = deletes(world)
-        make_new(world)
-        row = await deleted(world, rewrite, becomes_known_later, offset=-1)
-        assert (row.error_code, [one.offset for one in sidecar.proposed]) == (ErrorCode.none, [LOCAL_START])
-
-
 async def test_its_metadata_is_waited_for_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway in a process of its own reads it only once it knows the topic."""
     async with world_before(nothing) as world:
@@ -193,6 +185,18 @@ async def test_one_that_was_made_anew_before_it_was_asked_for_is_the_one_on_the_
         row = await deleted(world, rewrite, becomes_known_later)
         assert (row.error_code, row.low_watermark) == (ErrorCode.none, OFFSET)
         assert [one.topic_id_partition for one in sidecar.proposed] == [world.partition]
+
+
+async def test_one_that_has_another_leader_is_of_the_epoch_on_the_disk() -> None:
+    """Java's client would ask again, and up to the high watermark of then: what came between was deleted as well."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        later = LeaderEpoch(ASKED_AT + 1)
+        sidecar.tiers(led_in(world, later))
+        world.tiered.on_disk = TieredView(topic_id_partition=world.partition, leader_epoch=later)
+        row = await deleted(world, rewrite, nothing)
+        assert (row.error_code, row.low_watermark) == (ErrorCode.none, OFFSET)
+        assert [one.leader_epoch for one in sidecar.proposed] == [later]
 
 
 async def test_of_many_partitions_at_once_the_disk_is_not_read() -> None:
