@@ -119,10 +119,11 @@ def _document(data: bytes) -> Mapping[str, object]:
     """What an object of JSON says; nothing where it is of another type.
 
     Raises:
-        ValueError: it is no JSON, or nested deeper than anything that was written.
+        ValueError: it is no JSON, or nested deeper than anything that was written, or has halves of characters.
     """
     try:
         document = json.loads(data)
+        json.dumps(document, ensure_ascii=False).encode()  # a cluster's id becomes part of a key
     except RecursionError as error:
         raise ValueError("its JSON is nested too deeply") from error
     return document if isinstance(document, dict) else {}

@@ -112,12 +112,13 @@ async def test_the_object_says_who_made_it(stage: Stage) -> None:
     assert (made.topic, made.broker_id, made.incarnation) == (TOPIC_ID_PARTITION.topic, 1, "x")
 
 
+HALF = b'{"cluster_id":"\\ud800x"}'
 DEEP, LARGE = b"[" * 60_000, b'{"cluster_id":"ours"}' + b" " * MOST_OWNER_BYTES
 """What whoever may write to the bucket can put there."""
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"{}", b'{"cluster_id": 7}', b"\xff", DEEP, LARGE], ids=lambda data: str(data[:20])
+    "data", [b"", b"{", b"[]", b"{}", b'{"cluster_id": 7}', b"\xff", DEEP, LARGE, HALF], ids=lambda data: str(data[:20])
 )
 async def test_an_object_that_cannot_be_read_is_nobodys_leave(stage: Stage, data: bytes) -> None:
     await stage.overwrite(data)

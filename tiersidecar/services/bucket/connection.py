@@ -174,10 +174,11 @@ class BucketConnection:
         return step.user
 
     async def _refused_login(self, asked: Asked, error: LoginRefusedError) -> EndedError:
-        self._telemetry.count(BUCKET_LOGINS, outcome="refused")
-        log.info("bucket.login.refused", address=self._address, reason=str(error))
         if error.guessed is not None:
             await self._settle(error.guessed, is_right=False)
+        # Not before: who guesses and does not wait would see it in the metrics, which anybody may read.
+        self._telemetry.count(BUCKET_LOGINS, outcome="refused")
+        log.info("bucket.login.refused", address=self._address, reason=str(error))
         await asyncio.sleep(self._limits.failed_login_delay_s)
         told = asked.answered(
             error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed: invalid credentials"

@@ -15,6 +15,7 @@ from tests.support.served_bucket import AUDITOR, NARROW, KafkaTalk, serving
 from tiersidecar.formats.wire.fetch_requests import write_single_fetch
 from tiersidecar.formats.wire.fetch_responses import FetchResponse, read_fetch_response
 from tiersidecar.formats.wire.framing import write_frame, write_request
+from tiersidecar.ports.metrics.bucket import BUCKET_LOGINS
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.services.bucket.answers import items, made
 from tiersidecar.services.bucket.apis import BEFORE_LOGIN, api_table, api_versions_body
@@ -306,6 +307,7 @@ async def test_guesses_have_a_budget(name: str) -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await talk.frame()
+        assert served.telemetry.by_label(BUCKET_LOGINS, "outcome") == {"accepted": 1}, "metrics tell no more"
         for talk in (*guesses, other):
             talk.close()
 
