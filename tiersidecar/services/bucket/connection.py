@@ -38,6 +38,7 @@ _WRITTEN_AT_ONCE = 256 * 1024
 _KEY_AND_VERSION = Struct(">hhi")
 _SMALL_BYTES = 1024
 _READ_AT_ONCE, _LEAST_ROOM_BYTES = 64 * 1024, 4 * 1024
+_STALLED_S = 5.0
 """A request of no more takes nothing of the memory that is shared: all users can ask something, whatever others hold."""
 _MOST_BEFORE_LOGIN = 16
 """Requests: twice ApiVersions, a handshake and two tokens are what a client needs."""
@@ -264,8 +265,13 @@ class BucketConnection:
         return _KEY.pack(api_key) + await self._read(size_bytes - _KEY.size, self._limits.request_timeout_s)
 
     async def _read_some(self, most_bytes: int) -> bytes:
-        if not (data := await self._reader.read(most_bytes)):
-            raise EndedError("left")
+        """
+        Raises:
+            TimeoutError: nothing has come for a while: what has arrived before is held meanwhile.
+        """
+        async with asyncio.timeout(_STALLED_S):
+            if not (data := await self._reader.read(most_bytes)):
+                raise EndedError("left")
         return data
 
     async def _read(self, size_bytes: int, timeout_s: float) -> bytes:

@@ -21,6 +21,7 @@ from tests.unit.services.bucket.test_listener import LIST_OFFSETS, METADATA, log
 from tiersidecar.formats.wire.framing import write_request
 from tiersidecar.formats.wire.messages import write_message
 from tiersidecar.ports.metrics.bucket import BUCKET_CONNECTIONS_CLOSED
+from tiersidecar.services.bucket import connection
 from tiersidecar.services.bucket.answers import Asked, items, made
 from tiersidecar.services.bucket.apis import Api
 from tiersidecar.services.bucket.connection import BucketConnection, ClientLimits
@@ -126,6 +127,16 @@ async def test_who_declares_much_and_sends_nothing_holds_up_nobody() -> None:
             assert await other.frame()
         for talk in (*silent, other):
             talk.close()
+
+
+async def test_a_request_that_stops_in_its_midst_ends_its_connection_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has arrived of it is held meanwhile: 64 of 512 KiB each held up a user's others for half a minute."""
+    monkeypatch.setattr(connection, "_STALLED_S", 0.1)
+    async with serving(users=(AUDITOR,), settings=bound(1 << 20)) as served:
+        talk = await logged_in(await served.connect(), AUDITOR)
+        talk.writer.write(struct.pack(">ihhi", 1_000_000, METADATA, 9, 1) + bytes(100_000))
+        async with asyncio.timeout(5):
+            assert await talk.is_closed()
 
 
 async def test_a_request_that_does_not_arrive_in_time_ends_its_connection() -> None:
