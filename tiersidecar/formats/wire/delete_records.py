@@ -48,8 +48,11 @@ def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:
     cursor.end()
 
 
-def with_offsets(body: Buffer, version: int, offsets: Mapping[tuple[str, int], int]) -> bytearray:
-    """Return a copy of a whole request's body in which the deletes of ``offsets``, by topic and partition, have these.
+def with_offsets(
+    body: Buffer, version: int, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
+) -> bytearray:
+    """Return a copy of a whole request's body in which the deletes of ``offsets``, by topic and partition, have these, and the
+    request ``timeout_ms``, if given.
 
     Raises:
         MalformedMessageError: it is no DeleteRecords request of ``version``.
@@ -62,10 +65,12 @@ def with_offsets(body: Buffer, version: int, offsets: Mapping[tuple[str, int], i
             _OFFSET.pack_into(changed, cursor.position - _OFFSET.size, offsets.get((topic, partition), offset))
             cursor.skip_tagged_fields()
         cursor.skip_tagged_fields()
+    if timeout_ms is not None:
+        _TIMEOUT.pack_into(changed, cursor.position, timeout_ms)
     return changed
 
 
-_ROW, _OFFSET = struct.Struct(">iq"), struct.Struct(">q")
+_ROW, _OFFSET, _TIMEOUT = struct.Struct(">iq"), struct.Struct(">q"), struct.Struct(">i")
 
 
 def _length(cursor: Cursor) -> int:

@@ -6,8 +6,8 @@ client is told of success once the start that the leader's sidecar has said is r
 waits in vain, the client asks again.
 
 A delete up to the high watermark (offset -1) is of the one at its moment, which the broker's answer does not tell: by then its
-start may have been trimmed further.  So it is asked for with a number: first up to 0, which deletes nothing and tells whether
-it may be done, then up to the high watermark that the broker tells.
+start may have been trimmed further.  So it is asked for with a number: first all of the request up to 0, which deletes nothing,
+waits for nobody and tells whether it may be done, then up to the high watermark that the broker tells.
 
 Of a topic that was made a moment ago nothing may be known here when its delete passes.  The broker's disk tells its id and its
 leader epoch: what the broker accepts is proof for these, and is proposed once the topic is known.
@@ -143,7 +143,9 @@ class DeleteRecordsRewrite(Rewrite):
         self._note_what_is_known(connection, deletes)
         moving = {key for key in connection.deletes_asked if deletes[key] == HIGH_WATERMARK}
         connection.deletes_up_to_high_watermark = moving
-        return [with_offsets(exchange.request, exchange.api_version, dict.fromkeys(moving, 0))] if moving else None
+        if not moving:
+            return None
+        return [with_offsets(exchange.request, exchange.api_version, dict.fromkeys(deletes, 0), timeout_ms=0)]
 
     def _note_what_is_known(self, connection: ConnectionState, keys: Collection[RowKey]) -> None:
         """Right before the broker is asked: what it answers is proof for this, and for nothing later."""
@@ -186,13 +188,10 @@ class DeleteRecordsRewrite(Rewrite):
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         opened = await read_exchange(exchange, response, self._blocking)
-        moving, since_s = (
-            exchange.connection.deletes_up_to_high_watermark & opened.rows.keys(),
-            exchange.connection.asked_s,
-        )
-        changed = await self._carried_out(exchange, opened, opened.rows.keys() - moving, since_s)
-        if moving:
-            changed |= await self._up_to_high_watermark(exchange, opened, moving, since_s)
+        if moving := exchange.connection.deletes_up_to_high_watermark & opened.rows.keys():
+            changed = await self._up_to_high_watermark(exchange, opened, moving)
+        else:
+            changed = await self._carried_out(exchange, opened, opened.rows.keys(), exchange.connection.asked_s)
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
     async def _carried_out(
@@ -206,7 +205,7 @@ class DeleteRecordsRewrite(Rewrite):
         told = exchange.connection.deletes_told
         told.update(set(keys) - rows.keys())  # what the broker has refused
         # The broker's part is the client's time as well.
-        wait_s = max(min(max(timeout_s, _LEAST_WAIT_S), _MOST_WAIT_S) - (read_s - since_s), 1.0)
+        wait_s = max(min(max(timeout_s, _LEAST_WAIT_S), _MOST_WAIT_S) - (read_s - since_s), _LEAST_WAIT_S)
         asking = _Asking(
             exchange=exchange,
             leaders=Leaders(self._broker),
@@ -223,30 +222,30 @@ class DeleteRecordsRewrite(Rewrite):
 
         return await in_turns(one, rows)
 
-    async def _up_to_high_watermark(
-        self, exchange: Exchange, opened: Opened, keys: Set[RowKey], since_s: float
-    ) -> dict[RowKey, Any]:
-        """Ask the broker for the deletes of ``keys`` that it would accept, with the number that each is up to now."""
-        told = exchange.connection.deletes_told
-        accepted = {key for key in keys if opened.rows[key].error_code in _ACCEPTED}
-        told.update(keys - accepted)
+    async def _up_to_high_watermark(self, exchange: Exchange, opened: Opened, moving: Set[RowKey]) -> dict[RowKey, Any]:
+        """Ask for all of the request, which the broker has answered as far as it may be done: with the numbers that ``moving``
+        are up to now."""
+        since_s, told = exchange.connection.asked_s, exchange.connection.deletes_told
+        accepted = {key for key, row in opened.rows.items() if row.error_code in _ACCEPTED}
         if not accepted:
+            told.update(opened.rows)
             return {}
         broker_s = opened.request.timeout.total_seconds() + _BROKER_ANSWERS_S
         try:
-            marks = await high_watermarks(exchange, accepted, self._blocking, _BROKER_ANSWERS_S)
-            body = with_offsets(exchange.request, exchange.api_version, {**dict.fromkeys(opened.asked, 0), **marks})
-            self._note_what_is_known(exchange.connection, marks)
+            marks, refused = await high_watermarks(exchange, moving & accepted, self._blocking, _BROKER_ANSWERS_S)
+            numbers = {**dict.fromkeys(moving, 0), **marks}
+            body = with_offsets(exchange.request, exchange.api_version, numbers)
+            self._note_what_is_known(exchange.connection, opened.rows)
             answer = await exchange.upstream.ask(
                 exchange.api_key, exchange.api_version, bytes(body), timeout_s=broker_s
             )
         except TimeoutError:  # it may be carried out yet: the audit log has it as unknown once the client has gone
-            return {key: _asked_again(opened.rows[key]) for key in accepted}
+            return {key: _asked_again(row) for key, row in opened.rows.items()}
         asked = replace(exchange, request=memoryview(body))
         again = await read_exchange(asked, answer, self._blocking)
-        rows = {key: again.rows[key] for key in marks if key in again.rows}
-        untold = {key: _not_led(opened.rows[key]) for key in accepted - rows.keys()}
+        untold = {key: _refused(opened.rows[key], error) for key, error in refused.items()}
         told.update(untold)
+        rows = {key: row for key, row in again.rows.items() if key not in untold}
         return {**untold, **rows, **await self._carried_out(asked, again, rows.keys(), since_s)}
 
     async def _row(self, asking: _Asking, key: RowKey, row: Any, offset: int) -> Any:
@@ -338,6 +337,8 @@ class DeleteRecordsRewrite(Rewrite):
                     proposed_ms=self._clock.now_ms(),
                 )
             )
+            if row.error_code is not ErrorCode.none:
+                return target  # the client is told that it has taken too long: so it has not to wait for more
             await self._until_said(partition, delete, asking)
         start = self._state.partition_state(partition).remote_log_start_offset
         return max(start, await self._first_offset(partition, asking))
@@ -405,9 +406,9 @@ def _is_later(on_disk: TieredView, before: DeleteAsked) -> bool:
     return not is_same or on_disk.leader_epoch > before.leader_epoch
 
 
-def _not_led(row: Any) -> Any:
+def _refused(row: Any, error: ErrorCode) -> Any:
     """Nothing was deleted: the broker did not tell the high watermark."""
-    return changed_row(row, error_code=ErrorCode.not_leader_or_follower, low_watermark=Offset(-1))
+    return changed_row(row, error_code=error, low_watermark=Offset(-1))
 
 
 def _asked_again(row: Any) -> Any:

@@ -24,20 +24,24 @@ _CONSUMER, _READ_UNCOMMITTED = BrokerId(-1), i8(0)
 
 async def high_watermarks(
     exchange: Exchange, keys: Collection[RowKey], blocking: Blocking, timeout_s: float
-) -> dict[RowKey, int]:
-    """Return those of ``keys`` that the broker tells, asked on the client's own connection: Delete implies Describe.
+) -> tuple[dict[RowKey, int], dict[RowKey, ErrorCode]]:
+    """Return those of ``keys``, or why the broker does not tell them, asked on the client's own connection: Delete implies
+    Describe.
 
     Raises:
         TimeoutError: it has not answered in time.
         UpstreamClosedError: the broker connection is gone.
         UnaskedAnswerError: the answer is none, or is of another partition.
     """
+    if not keys:
+        return {}, {}
     body = await blocking.run(_written, keys)
     answer = await exchange.upstream.ask(ApiKey.LIST_OFFSETS, _VERSION, body, timeout_s=timeout_s)
-    found = await blocking.run(_read, bytes(answer))
-    if unasked := found.keys() - set(keys):
+    marks, refused = await blocking.run(_read, bytes(answer))
+    if unasked := (marks.keys() | refused.keys()) - set(keys):
         raise UnaskedAnswerError(f"ListOffsets: of {next(iter(unasked))} nothing was asked")
-    return found
+    untold = set(keys) - marks.keys() - refused.keys()
+    return marks, {**refused, **dict.fromkeys(untold, ErrorCode.leader_not_available)}
 
 
 def _written(keys: Collection[RowKey]) -> bytes:
@@ -48,14 +52,17 @@ def _written(keys: Collection[RowKey]) -> bytes:
     return write_message(ListOffsetsRequest(replica_id=_CONSUMER, isolation_level=_READ_UNCOMMITTED, topics=topics))
 
 
-def _read(answer: bytes) -> dict[RowKey, int]:
+def _read(answer: bytes) -> tuple[dict[RowKey, int], dict[RowKey, ErrorCode]]:
     try:
         message, _ = read_message(ListOffsetsResponse, answer)
     except MalformedMessageError as error:
         raise UnaskedAnswerError(f"ListOffsets: {error}") from error
-    return {
-        (str(topic.name), int(row.partition_index)): int(row.offset)
-        for topic in message.topics
-        for row in topic.partitions
-        if row.error_code is ErrorCode.none and row.offset >= 0
-    }
+    marks, refused = dict[RowKey, int](), dict[RowKey, ErrorCode]()
+    for topic in message.topics:
+        for row in topic.partitions:
+            key = str(topic.name), int(row.partition_index)
+            if row.error_code is ErrorCode.none and row.offset >= 0:
+                marks[key] = int(row.offset)
+            else:
+                refused[key] = row.error_code or ErrorCode.leader_not_available
+    return marks, refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from tests.support.scripted_kafka import request
 from tests.unit.services.gateway.test_crowded_requests import message
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.formats.wire.delete_records import read_deletes, with_offsets
-from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.formats.wire.messages import MalformedMessageError, read_message
 from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import Rewrite, Rewrites
 from tiersidecar.services.gateway.host import Refusal
@@ -173,12 +174,17 @@ ROWS = {"offset": 7}
 
 @pytest.mark.parametrize("version", range(3))
 def test_offsets_of_deletes_are_changed_and_nothing_else(version: int) -> None:
-    schema = load_request_schema(ApiKey.DELETE_RECORDS, version)
+    schema: Any = load_request_schema(ApiKey.DELETE_RECORDS, version)
     whole = message(schema, 3, ROWS)
     (first, *others) = read_deletes(whole, version)
     changed = with_offsets(whole, version, {first: 2**40, ("another", 0): 1})
     assert read_deletes(changed, version) == {first: 2**40, **dict.fromkeys(others, 7)}
     assert with_offsets(changed, version, {first: 7}) == whole
+    in_time = bytes(with_offsets(whole, version, {}, timeout_ms=1234))
+    assert (read_message(schema, in_time)[0].timeout, read_deletes(in_time, version)[first]) == (
+        timedelta(seconds=1.234),
+        7,
+    )
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -7,6 +7,7 @@ gateway took the start for what was deleted, and 25 records were lost that came 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -56,6 +57,7 @@ class Broker:
 
     def _delete(self, version: int, body: bytes) -> bytes:
         request: Any = read_message(load_request_schema(DELETE_RECORDS, version), body)[0]
+        assert request.timeout == timedelta(seconds=1), "the client's own"
         self.asked += [row.offset for topic in request.topics for row in topic.partitions]
         self.meanwhile(self.world)
         low = self.mark if self.error is ErrorCode.none else -1
@@ -76,6 +78,7 @@ async def deleted(
     sent, asked, wait = list[bytes](), {"offset": -1}, timedelta(seconds=1)
     row = await row_after(world, rewrite, DELETE_RECORDS, VERSION, asked, answered, between, timeout=wait, sent=sent)
     request: Any = read_message(load_request_schema(DELETE_RECORDS, VERSION), sent[0])[0]
+    assert request.timeout == NO_WAIT, "what comes while it waits for a replica that is late came after the delete"
     return row, [one.offset for topic in request.topics for one in topic.partitions]
 
 
@@ -103,6 +106,21 @@ async def test_what_not_all_followers_had_in_time_is_no_more_than_it_was_then() 
         assert [one.offset for one in sidecar.proposed] == [MARK]
 
 
+async def test_who_has_waited_for_a_late_replica_has_not_to_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is proposed all the same: else nothing remote was deleted until the replica is back."""
+
+    async def never_said(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        monkeypatch.setattr(rewrite, "_until_said", never_said)
+        Broker(world, error=ErrorCode.request_timed_out)
+        async with asyncio.timeout(2):
+            row, _ = await deleted(world, rewrite)
+        assert (row.error_code, len(sidecar.proposed)) == (ErrorCode.request_timed_out, 1)
+
+
 @pytest.mark.parametrize("error", [ErrorCode.topic_authorization_failed, ErrorCode.policy_violation])
 async def test_who_may_not_delete_is_told_so_and_no_more_is_asked(error: ErrorCode) -> None:
     async with world_before(nothing) as world:
@@ -125,7 +143,7 @@ async def test_where_the_broker_does_not_tell_it_nothing_is_deleted() -> None:
         rewrite, sidecar = deletes(world)
         broker = Broker(world, mark_error=ErrorCode.leader_not_available)
         row, _ = await deleted(world, rewrite)
-        assert (row.error_code, row.low_watermark) == (ErrorCode.not_leader_or_follower, -1)
+        assert (row.error_code, row.low_watermark) == (ErrorCode.leader_not_available, -1)
         assert (broker.asked[1:], sidecar.proposed) == ([], [])
         assert set(broker.asked) <= {0}
 
