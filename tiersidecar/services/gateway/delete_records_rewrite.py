@@ -60,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 HIGH_WATERMARK = -1
 UNKNOWN = "unknown"
-"""The outcome of a delete whose client has gone before it was told."""
+"""The outcome of a delete whose client has gone before it was told, or that the broker has not answered in time."""
 _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 """After its own time limit the leader has moved its start, only not every follower has."""
 
@@ -230,17 +230,21 @@ class DeleteRecordsRewrite(Rewrite):
         if not accepted:
             told.update(opened.rows)
             return {}
-        broker_s = opened.request.timeout.total_seconds() + _BROKER_ANSWERS_S
+        broker_s, is_sent = opened.request.timeout.total_seconds() + _BROKER_ANSWERS_S, False
         try:
             marks, refused = await high_watermarks(exchange, moving & accepted, self._blocking, _BROKER_ANSWERS_S)
             numbers = {**dict.fromkeys(moving, 0), **marks}
             body = with_offsets(exchange.request, exchange.api_version, numbers)
             self._note_what_is_known(exchange.connection, opened.rows)
+            is_sent = True
             answer = await exchange.upstream.ask(
                 exchange.api_key, exchange.api_version, bytes(body), timeout_s=broker_s
             )
-        except TimeoutError:  # it may be carried out yet: the audit log has it as unknown once the client has gone
-            return {key: _asked_again(row) for key, row in opened.rows.items()}
+        except TimeoutError:
+            told.update(opened.rows)
+            for key in accepted if is_sent else ():  # it may be carried out yet
+                audit_delete(exchange, *key, int(opened.asked[key].offset), UNKNOWN, self._audit)
+            return {key: _asked_again(opened.rows[key]) for key in accepted}
         asked = replace(exchange, request=memoryview(body))
         again = await read_exchange(asked, answer, self._blocking)
         untold = {key: _refused(opened.rows[key], error) for key, error in refused.items()}

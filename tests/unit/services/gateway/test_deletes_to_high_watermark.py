@@ -174,14 +174,25 @@ async def test_what_is_not_tiered_goes_as_it_is() -> None:
         assert (row.error_code, row.low_watermark, sidecar.proposed) == (ErrorCode.none, LOCAL_START, [])
 
 
+@pytest.mark.parametrize(
+    ("silent_to", "audited"),
+    [
+        pytest.param(LIST_OFFSETS, [], id="the high watermark: no delete was sent"),
+        pytest.param(DELETE_RECORDS, [(-1, "unknown")], id="the delete: it may be carried out yet"),
+    ],
+)
 async def test_a_broker_that_does_not_answer_again_is_asked_again_by_the_client(
-    monkeypatch: pytest.MonkeyPatch,
+    silent_to: int, audited: list[tuple[int, str]]
 ) -> None:
-    async def never(*_: object, **__: object) -> memoryview:
+    def never(version: int, body: bytes) -> bytes:
         raise TimeoutError
 
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        monkeypatch.setattr(type(world.upstream), "ask", never)
-        row, _ = await deleted(world, rewrite)
+        Broker(world)
+        world.upstream.answers[silent_to] = never
+        with capture_logs() as logs:
+            row, _ = await deleted(world, rewrite)
         assert (row.error_code, sidecar.proposed) == (ErrorCode.request_timed_out, [])
+        told = [(entry["offset"], entry["outcome"]) for entry in logs if entry["event"] == "gateway.audit.delete"]
+        assert told == audited
