@@ -48,10 +48,10 @@ from tiersidecar.adapters.process_limits import reuse_freed_memory  # noqa: E402
 from tiersidecar.adapters.stores.s3_settings import S3Settings  # noqa: E402
 from tiersidecar.adapters.stores.wrapped_store import WrappedStore  # noqa: E402
 from tiersidecar.domain.offsets import ByteRange  # noqa: E402
-from tiersidecar.formats.aiven.keys import recorded_keys  # noqa: E402
 from tiersidecar.ports.store import Buffer, SourceFile, Store  # noqa: E402
 from tiersidecar.ports.telemetry import NoTelemetry  # noqa: E402
 from tiersidecar.reading.hedged_fetches import HedgedFetches  # noqa: E402
+from tiersidecar.reading.manifests import recorded_keys  # noqa: E402
 from tiersidecar.reading.read_path import ReadSettings  # noqa: E402
 from tiersidecar.testing.store_contract import FileBody  # noqa: E402
 

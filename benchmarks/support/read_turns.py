@@ -15,8 +15,8 @@ from benchmarks.support.our_read import open_reads, partitions_of, read_all
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.store import Store
+from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
 
 FIRST_READ_BYTES = 64 * 1024
