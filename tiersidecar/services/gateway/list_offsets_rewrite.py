@@ -122,10 +122,11 @@ class ListOffsetsRewrite(Rewrite):
         if allowed_s > 0:
             timeout_s = min(timeout_s, allowed_s)
         if exchange.connection.is_late(read_s, allowed_s):
-            changed = await self._read_late(opened, exchange.connection.asker)
+            last, changed = opened, await self._read_late(opened, exchange.connection.asker)
         else:
-            opened, changed = await self._changed(exchange, opened, timeout_s)
-        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
+            last, changed = await self._changed(exchange, opened, timeout_s)
+        is_first = last is opened
+        return None if is_first and not changed else [await write_rows(last.answered, changed, self._blocking)]
 
     async def _changed(
         self, exchange: Exchange, opened: Opened, timeout_s: float

@@ -41,15 +41,15 @@ class Broker:
 
     world: World
     meanwhile: Between = nothing
+    offset: int = LOCAL_START
     asked: int = 0
 
     def __call__(self, version: int, body: bytes) -> bytes:
         self.asked += 1
         self.meanwhile(self.world)
         schema: Any = load_response_schema(LIST_OFFSETS, version)
-        return write_message(
-            schema(throttle_time=timedelta(0), topics=topics(schema, self.world.partition.topic, _ROW))
-        )
+        rows = topics(schema, self.world.partition.topic, {**_ROW, "offset": self.offset})
+        return write_message(schema(throttle_time=timedelta(0), topics=rows))
 
 
 _ROW = {"error_code": ErrorCode.none, "offset": LOCAL_START, "timestamp": -1, "leader_epoch": -1}
@@ -124,6 +124,20 @@ async def test_one_that_turns_out_not_to_be_tiered_is_the_broker_s() -> None:
     async with world_before(nothing) as world:
         row = await listed(world, Broker(world), turns_out_not_tiered)
         assert (row.error_code, row.offset) == (ErrorCode.none, LOCAL_START)
+
+
+async def test_one_of_which_nothing_is_remote_is_told_as_the_second_answer_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first may be of a former topic of that name."""
+
+    async def as_the_broker_says(rewrite: Any, question: Any) -> Any:
+        return question.row
+
+    monkeypatch.setattr(list_offsets_rewrite.ListOffsetsRewrite, "_earliest", as_the_broker_says)
+    async with world_before(nothing) as world:
+        row = await listed(world, Broker(world, offset=7), becomes_known)
+        assert (row.error_code, row.offset) == (ErrorCode.none, 7)
 
 
 async def test_the_second_answer_is_of_what_was_known_when_it_was_asked_for() -> None:
