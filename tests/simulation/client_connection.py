@@ -96,6 +96,8 @@ class ClientConnection:
 
     # -- as Upstream
 
+    is_client_gone = False
+
     def take_memory(self, size_bytes: int) -> int:
         return self._memory.take_some(size_bytes)
 

@@ -59,13 +59,14 @@ from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.login import is_no_request
 from tiersidecar.services.gateway.out_of_range import Classified
+from tiersidecar.services.gateway.remote_deletes import Proposer
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 from tiersidecar.services.gateway.tiered_partitions import TieredView
 
@@ -118,6 +119,9 @@ class FillsAll:
     def find(self, topic: Any, partition: int, asker: Any = None) -> TieredView | None:
         known = PARTITIONS.get(topic)
         return None if known is None else TieredView(topic_id_partition=known, leader_epoch=LeaderEpoch(0))
+
+    def may_be_tiered(self, topic: str, partition: int) -> bool:
+        return topic in PARTITIONS
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
         return self.find(topic, partition)

@@ -22,6 +22,7 @@ class Collected:
 
     data: bytearray = field(default_factory=bytearray)
     is_full: bool = False
+    has_hung_up: bool = False
 
     def write(self, data: Buffer) -> None:
         self.data += data

@@ -11,6 +11,8 @@ from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Rew
 class NobodyToAsk:
     """An upstream for rewrites that ask nothing."""
 
+    is_client_gone = False
+
     def take_memory(self, size_bytes: int) -> int:
         return size_bytes
 

@@ -49,6 +49,7 @@ class FixedTiered:
     def __init__(self, known: Sequence[TopicIdPartition]) -> None:
         self.known, self.is_ready, self.leader_epoch = known, True, LeaderEpoch(0)
         self.on_disk: TieredView | None = None
+        self.may_be = False
 
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
         if not self.is_ready:
@@ -59,6 +60,9 @@ class FixedTiered:
                 asker.check(view)
                 return view
         return None
+
+    def may_be_tiered(self, topic: str, partition: int) -> bool:
+        return not self.is_ready or self.may_be or self.now().find(topic, partition) is not None
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
         here = self.on_disk
@@ -100,6 +104,7 @@ class ScriptedUpstream:
     partition: TopicIdPartition
     local: ScriptedLocal
     asked: list[int] = field(default_factory=list)
+    is_client_gone: bool = False
     answers: dict[int, Callable[[int, bytes], bytes]] = field(default_factory=dict)
     memory: MemoryPart = field(default_factory=lambda: ResponseMemory(2**28).part(lambda: "a client"))
 

@@ -21,7 +21,7 @@ from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
@@ -30,6 +30,7 @@ from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpo
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.log_dirs_rewrite import DescribeLogDirsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
+from tiersidecar.services.gateway.remote_deletes import Proposer
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
@@ -214,6 +215,15 @@ class TieredPartitionsInTable:
             return None
         self._look_soon()
         raise MetadataNotReadyError(subject=str(found))
+
+    def may_be_tiered(self, topic: str, partition: int) -> bool:
+        """As the Protocol says."""
+        if topic in INTERNAL_TOPICS:
+            return False
+        try:
+            return self._policies.policy_for(topic) is not None or self.now().find(topic, partition) is not None
+        except MetadataNotReadyError:
+            return True  # the state topic has not been read yet
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
         """As the Protocol says."""

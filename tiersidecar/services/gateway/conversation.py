@@ -504,11 +504,17 @@ class Conversation:
         wire_id = self._new_id()
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._pending.append(Pending(Fate.ASK, wire_id, answer=answer))
-        header = write_request_header(api_key, api_version, wire_id, "tiersidecar-gateway")
+        exchange = None if self._rewriting is None else self._rewriting.exchange
+        header = write_request_header(api_key, api_version, wire_id, None if exchange is None else exchange.client_id)
         self._broker.write_all(_framed(header, (body,)))
         async with asyncio.timeout(timeout_s):
             frame = await answer
         return frame[_body_offset(frame, api_key, api_version) :]
+
+    @property
+    def is_client_gone(self) -> bool:
+        """As :attr:`Upstream.is_client_gone` promises."""
+        return self._is_closed or self._client.has_hung_up
 
     def take_memory(self, size_bytes: int) -> int:
         """As :meth:`Upstream.take_memory` promises."""

@@ -29,12 +29,19 @@ class Upstream(Protocol):
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
         """The body of the answer to one more request on this client's own, authenticated broker connection.
 
-        So the broker authorises it as it would the client's own.  Only for rewrites that are ``alone``.
+        So the broker authorises it as it would the client's own, and takes it for one, quotas included: it is sent under the
+        client's own client id.  Only for rewrites that are ``alone``.
 
         Raises:
             TimeoutError: not answered within ``timeout_s``; the answer is dropped when it comes.
             UpstreamClosedError: the broker connection is gone, and the client's with it.
         """
+        ...
+
+    @property
+    def is_client_gone(self) -> bool:
+        """Return whether the client has ended its connection, as far as can be seen: what it has asked for and is not done yet
+        is of no use to it, and may be of harm."""
         ...
 
     def take_memory(self, size_bytes: int) -> int:
@@ -82,8 +89,8 @@ class ConnectionState:
     answering, ``fetch_answered`` the last answer that was filled.
 
     Of DeleteRecords: ``deletes_told`` are the partitions of the request under way that need no audit event any more,
-    ``deletes_asked`` what was known of those that are tiered when it was sent, ``deletes_up_to_high_watermark`` those of them
-    that are to be deleted whole.
+    ``deletes_asked`` what was known of those that are tiered when it was sent, ``deletes_up_to_high_watermark`` those that are
+    to be deleted whole and may be tiered, with their offsets once they are known (-1 before).
     """
 
     client: str = ""
@@ -96,7 +103,7 @@ class ConnectionState:
     fetch_answered: Answered | None = None
     deletes_told: set[tuple[str, int]] = field(default_factory=set)
     deletes_asked: dict[tuple[str, int], DeleteAsked] = field(default_factory=dict)
-    deletes_up_to_high_watermark: set[tuple[str, int]] = field(default_factory=set)
+    deletes_up_to_high_watermark: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def is_late(self, now_s: float, allowed_s: float) -> bool:
         """Whether an answer that is read now comes later than its request allows: the rights of the client, and the topic of

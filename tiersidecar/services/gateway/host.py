@@ -31,6 +31,11 @@ class End(Protocol):
         """Return whether it has not taken all that was written."""
         ...
 
+    @property
+    def has_hung_up(self) -> bool:
+        """Return whether the peer has ended the connection, though what it sent before may not have been read yet."""
+        ...
+
     def write(self, data: Buffer) -> None:
         """Bytes that are read over when it returns."""
         ...

@@ -7,8 +7,9 @@ Of a topic that was made a moment ago nothing may be known here yet, and not eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -32,11 +33,12 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
+from tiersidecar.services.gateway.new_partitions import NewPartitions, until_ready
 from tiersidecar.services.gateway.tiered_partitions import Asker
 
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
-_NEW_WAIT_S, _LOOK_AGAIN_S = 2.0, 0.05
+_NEW_WAIT_S = 2.0
 _UNCHANGED = frozenset({OffsetSpec.LATEST, OffsetSpec.EARLIEST_LOCAL})
 
 
@@ -47,35 +49,6 @@ class _Question:
     partition: TopicIdPartition
     timestamp: int
     row: Any
-
-
-class _NewPartitions:
-    """Which partitions are worth waiting for: what else the client asks this broker for waits as well.
-
-    A topic that was just made is known soon.  Of what has been unready for longer, each client asks again for itself.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._met_s = clock, dict[RowKey, float]()
-
-    def are_worth_waiting(self, unready: Sequence[RowKey]) -> bool:
-        """Return whether there are any, not many, and all met lately."""
-        if not 0 < len(unready) <= _MOST_NEW:
-            return False
-        now_s = self._clock.monotonic_s()
-        if len(self._met_s) > _MOST_REMEMBERED:
-            self._met_s = {key: met_s for key, met_s in self._met_s.items() if now_s - met_s < _FORGOTTEN_AFTER_S}
-        return all(now_s - self._met_s.setdefault(key, now_s) <= _NEW_FOR_S for key in unready)
-
-    def answered(self, keys: Iterable[RowKey]) -> None:
-        """Something is known of them now: a topic of that name may be made anew."""
-        if self._met_s:
-            for key in keys:
-                self._met_s.pop(key, None)
-
-
-_MOST_NEW, _MOST_REMEMBERED = 16, 1_000
-_NEW_FOR_S, _FORGOTTEN_AFTER_S = 5.0, 600.0
 
 
 class ListOffsetsRewrite(Rewrite):
@@ -97,7 +70,7 @@ class ListOffsetsRewrite(Rewrite):
     ) -> None:
         self._tiered, self._reader, self._timestamps, self._lineages = tiers.tiered, tiers.reader, timestamps, lineages
         self._offsets, self._pending, self._timeout_ms = tiers.offsets, tiers.pending, timeout_ms
-        self._blocking, self._clock, self._new = blocking, clock, _NewPartitions(clock)
+        self._blocking, self._clock, self._new = blocking, clock, NewPartitions(clock)
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -152,22 +125,21 @@ class ListOffsetsRewrite(Rewrite):
         before = None if asker.asked_at is None else asker.asked_at.find(*key)
         return before is not None and before != self._tiered.now().find(*key)
 
-    async def _is_known(self, key: RowKey, asker: Asker) -> bool:
-        try:
-            view = self._tiered.find(*key, Asker(told=asker.told))
-            if view is not None:
-                await self._reader.bounds(view.topic_id_partition)
-        except MetadataNotReadyError:
-            return False
-        return True
-
     async def _become_known(self, keys: Sequence[RowKey], asker: Asker, timeout_s: float) -> bool:
         """Return whether they did in time."""
         until_s = asyncio.get_running_loop().time() + min(timeout_s, _NEW_WAIT_S)
-        while keys := [key for key in keys if not await self._is_known(key, asker)]:
-            if asyncio.get_running_loop().time() >= until_s:
-                return False
-            await self._clock.sleep(_LOOK_AGAIN_S)
+        waited = Asker(told=asker.told)
+
+        async def known(key: RowKey) -> None:
+            view = self._tiered.find(*key, waited)
+            if view is not None:
+                await self._reader.bounds(view.topic_id_partition)
+
+        try:
+            for key in keys:
+                await until_ready(partial(known, key), clock=self._clock, until_s=until_s)
+        except MetadataNotReadyError:
+            return False
         return True
 
     async def _ask_again(self, exchange: Exchange, timeout_s: float) -> Opened:

@@ -56,6 +56,13 @@ async def write_rows(message: Any, changed: Mapping[RowKey, Any], blocking: Bloc
     return await blocking.run(_with_rows, message, changed)
 
 
+async def write_only(message: Any, rows: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
+    """``message`` written with ``rows``, and no others of its own."""
+    if len(rows) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
+        return _with_only(message, rows)
+    return await blocking.run(_with_only, message, rows)
+
+
 _LEAST_ROW_BYTES = 16
 MOST_LOOKUP_BYTES = 512 * 1024
 """Of a request that asks for offsets: some 20,000 partitions of one broker.  A thread decodes them, in half a second."""
@@ -97,15 +104,23 @@ _AT_ONCE = 250
 
 def rows_of(message: Any) -> dict[RowKey, Any]:
     """The partitions of a request or response with ``topics``, by topic name and number."""
-    return {(_name(topic), _number(row)): row for topic in message.topics for row in topic.partitions}
+    return {_key(topic, row): row for topic in message.topics for row in topic.partitions}
 
 
 def _with_rows(message: Any, changed: Mapping[RowKey, Any]) -> bytes:
     topics = tuple(
-        replace(topic, partitions=tuple(changed.get((_name(topic), _number(row)), row) for row in topic.partitions))
+        replace(topic, partitions=tuple(changed.get(_key(topic, row), row) for row in topic.partitions))
         for topic in message.topics
     )
     return write_message(replace(message, topics=topics))
+
+
+def _with_only(message: Any, rows: Mapping[RowKey, Any]) -> bytes:
+    kept = (
+        replace(topic, partitions=tuple(rows[key] for row in topic.partitions if (key := _key(topic, row)) in rows))
+        for topic in message.topics
+    )
+    return write_message(replace(message, topics=tuple(topic for topic in kept if topic.partitions)))
 
 
 def changed_row(row: Any, **values: object) -> Any:
@@ -121,9 +136,6 @@ def _whole(schema: Any, body: bytes) -> Any:
     return message
 
 
-def _name(topic: Any) -> str:
-    return str(topic.name if hasattr(topic, "name") else topic.topic)
-
-
-def _number(row: Any) -> int:
-    return int(row.partition_index if hasattr(row, "partition_index") else row.partition)
+def _key(topic: Any, row: Any) -> RowKey:
+    name = topic.name if hasattr(topic, "name") else topic.topic
+    return str(name), int(row.partition_index if hasattr(row, "partition_index") else row.partition)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from asyncio.trsock import TransportSocket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ class Side(Protocol):
         """Return what waits to be sent."""
         ...
 
+    @property
+    def has_hung_up(self) -> bool:
+        """See :class:`~tiersidecar.services.gateway.host.End`."""
+        ...
+
     async def take(self, connected: socket.socket) -> None:
         """Begin, with a connected socket that does not block.  Reads nothing before it is wanted.
 
@@ -90,6 +96,19 @@ _MOST_PIECES = 256
 _TRY_AGAIN = (BlockingIOError, InterruptedError)
 
 
+def has_ended(peer: socket.socket | TransportSocket) -> bool:
+    """Return whether ``peer`` has sent its end, or the connection is broken; by the kernel's state of it, which counts what has
+    not been read too.  False of a socket that is not of TCP."""
+    try:
+        return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED
+    except OSError:
+        return False
+
+
+_ESTABLISHED = 1
+"""tcp_info.tcpi_state, of linux/tcp.h and net/tcp_states.h."""
+
+
 class PlainSide:
     """Implements :class:`Side`.  ``read_buffer`` may be shared by all sides of an event loop."""
 
@@ -114,6 +133,11 @@ class PlainSide:
     def waiting_bytes(self) -> int:
         """See :class:`Side`."""
         return sum(map(len, self._waiting)) if self._waiting else 0
+
+    @property
+    def has_hung_up(self) -> bool:
+        """See :class:`Side`."""
+        return self._socket is None or has_ended(self._socket)
 
     async def take(self, connected: socket.socket) -> None:
         """See :class:`Side`."""

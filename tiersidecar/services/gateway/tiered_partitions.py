@@ -78,6 +78,11 @@ class TieredPartitions(Protocol):
         """
         ...
 
+    def may_be_tiered(self, topic: str, partition: int) -> bool:
+        """Return whether it is tiered, or may turn out to be: of all others the broker's word stands.  By the topic's name, and
+        without a look at the disk."""
+        ...
+
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
         """By the topic's name, as the broker has it on its disk now, whether or not a look at the cluster has met it; None
         where it is not there, or no rule tiers it.  Reads a small file."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from tiersidecar.services.gateway.exchange import Buffer
-from tiersidecar.services.gateway.side import SideEvents
+from tiersidecar.services.gateway.side import SideEvents, has_ended
 
 _WRITE_BUFFER_BYTES = 256 * 1024
 """What may wait, encrypted, for a peer that takes less than the other gives; and what is handed to the transport at once.
@@ -46,6 +46,12 @@ class TlsSide(asyncio.Protocol):
     def waiting_bytes(self) -> int:
         """See :class:`Side`."""
         return sum(map(len, self._waiting)) if self._waiting else 0
+
+    @property
+    def has_hung_up(self) -> bool:
+        """See :class:`Side`."""
+        peer = None if self._transport is None or self.is_gone else self._transport.get_extra_info("socket")
+        return peer is None or has_ended(peer)
 
     async def take(self, connected: socket.socket) -> None:
         """See :class:`Side`."""

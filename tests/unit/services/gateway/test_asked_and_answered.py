@@ -49,7 +49,8 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.remote_deletes import Proposer
 
 BY_NAME, BY_ID = 12, 17
 ASKED_AT = LeaderEpoch(4)

@@ -28,8 +28,9 @@ from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
 from tiersidecar.services.gateway.messages import read_exchange, write_rows
+from tiersidecar.services.gateway.remote_deletes import Proposer
 
 T = TypeVar("T")
 

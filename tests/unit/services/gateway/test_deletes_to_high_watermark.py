@@ -1,15 +1,17 @@
-"""A delete of offset -1 is of the high watermark at its moment, whatever the broker's start has become since (issue 17).
+"""A delete of offset -1 is of the high watermark at its moment, and of nothing that came later (issue 17).
 
-A committer's test on real brokers: of a delete that one replica was late for, the broker told REQUEST_TIMED_OUT after its wait.
-Meanwhile 200 records had come, were copied, and the local start was trimmed to 126; the high watermark had been 101.  The
-gateway took the start for what was deleted, and 25 records were lost that came after the delete.
+A committer's tests on real brokers.  Of a delete that one replica was late for, the broker told REQUEST_TIMED_OUT after its
+wait.  Meanwhile 200 records had come, were copied, and the local start was trimmed to 126; the high watermark had been 101.
+The gateway took the start for what was deleted, and 25 records were lost that came after the delete.  The mend of that had
+seven faults of its own (J1 to J8 here), most of a kind: something failed once the broker had deleted, and the client asked
+again, for more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,80 +21,159 @@ from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
 from tests.support.gateway_world import World
-from tests.unit.services.gateway.test_asked_and_answered import Between, deletes, nothing, world_before
-from tests.unit.services.gateway.test_deletes_of_new_topics import becomes_known_later, is_set_back, make_new
-from tests.unit.services.gateway.test_offset_rewrites import (
-    DELETE_RECORDS,
-    LIST_OFFSETS,
-    LOCAL_START,
-    row_after,
-    topics,
+from tests.support.leaders_sidecar import lease_of
+from tests.unit.services.gateway.test_asked_and_answered import (
+    ASKED_AT,
+    Between,
+    deletes,
+    led_in,
+    nothing,
+    world_before,
 )
+from tests.unit.services.gateway.test_deletes_of_new_topics import becomes_known_later, is_set_back, make_new
+from tests.unit.services.gateway.test_offset_rewrites import DELETE_RECORDS, LOCAL_START
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.wire.messages import read_message, write_message
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.services.gateway import delete_records_rewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.exchange import UpstreamClosedError
+from tiersidecar.services.gateway.tiered_partitions import TieredView
 
 VERSION, MARK = 2, 220
-NO_WAIT = timedelta(0)
+NO_WAIT, WAIT = timedelta(0), timedelta(seconds=1)
+OTHERS = "not-tiered"
+Row = tuple[ErrorCode, int]
+"""Error and low watermark."""
+Deletes = Mapping[tuple[str, int], int]
 
 
 @dataclass(slots=True)
 class Broker:
-    """Tells the high watermark, and answers the second delete; ``meanwhile`` happens before that."""
+    """Answers the second request, that with numbers; ``meanwhile`` happens before that.  ``answers`` has what is not the common
+    answer, by topic."""
 
     world: World
-    mark: int = MARK
-    error: ErrorCode = ErrorCode.none
-    mark_error: ErrorCode = ErrorCode.none
+    answers: Mapping[str, Row] = field(default_factory=dict)
     meanwhile: Between = nothing
-    asked: list[int] = field(default_factory=list)
+    asked: list[Deletes] = field(default_factory=list)
+    timeout: timedelta = WAIT
+    throttle: timedelta = NO_WAIT
 
     def __post_init__(self) -> None:
-        self.world.upstream.answers |= {LIST_OFFSETS: self._tell_mark, DELETE_RECORDS: self._delete}
-
-    def _tell_mark(self, version: int, body: bytes) -> bytes:
-        request: Any = read_message(load_request_schema(LIST_OFFSETS, version), body)[0]
-        assert [row.timestamp for topic in request.topics for row in topic.partitions] == [-1]
-        assert request.isolation_level == 0, "the last stable offset may be lower"
-        row = {"error_code": self.mark_error, "offset": -1 if self.mark_error else self.mark, "timestamp": -1}
-        return self._answer(LIST_OFFSETS, version, {**row, "leader_epoch": 0})
+        self.world.upstream.answers[DELETE_RECORDS] = self._delete
+        self.world.broker.last_stable_offsets[self.world.partition] = MARK
 
     def _delete(self, version: int, body: bytes) -> bytes:
         request: Any = read_message(load_request_schema(DELETE_RECORDS, version), body)[0]
-        assert request.timeout == timedelta(seconds=1), "the client's own"
-        self.asked += [row.offset for topic in request.topics for row in topic.partitions]
+        assert request.timeout == self.timeout, "the client's own"
+        self.asked.append(asked_of(request))
         self.meanwhile(self.world)
-        low = self.mark if self.error is ErrorCode.none else -1
-        if low >= 0:
-            self.world.broker.log_starts[self.world.partition] = low
-        return self._answer(DELETE_RECORDS, version, {"low_watermark": low, "error_code": self.error})
-
-    def _answer(self, api_key: int, version: int, row: dict[str, Any]) -> bytes:
-        schema: Any = load_response_schema(api_key, version)
-        return write_message(schema(throttle_time=NO_WAIT, topics=topics(schema, self.world.partition.topic, row)))
+        rows = dict[tuple[str, int], Row]()
+        for key, offset in self.asked[-1].items():
+            rows[key] = self.answers.get(key[0], (ErrorCode.none, max(offset, LOCAL_START)))
+            if rows[key][0] is ErrorCode.none and key[0] == self.world.partition.topic:
+                self.world.broker.log_starts[self.world.partition] = rows[key][1]
+        return response_of(rows, throttle=self.throttle)
 
 
-async def deleted(
-    world: World, rewrite: Any, between: Between = nothing, *, error: ErrorCode = ErrorCode.none
-) -> tuple[Any, Sequence[int]]:
-    """The row that the client gets, and the offsets of the request that goes first; ``error`` is the broker's to that."""
-    answered = {"low_watermark": -1 if error else LOCAL_START, "error_code": error}
-    sent, asked, wait = list[bytes](), {"offset": -1}, timedelta(seconds=1)
-    row = await row_after(world, rewrite, DELETE_RECORDS, VERSION, asked, answered, between, timeout=wait, sent=sent)
-    request: Any = read_message(load_request_schema(DELETE_RECORDS, VERSION), sent[0])[0]
+def asked_of(request: Any) -> Deletes:
+    return {(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
+
+
+def request_of(asked: Deletes, timeout: timedelta) -> bytes:
+    schema: Any = load_request_schema(DELETE_RECORDS, VERSION)
+    rows = {key: {"offset": offset} for key, offset in asked.items()}
+    return write_message(schema(topics=_topics(schema, rows), timeout=timeout))
+
+
+def response_of(answered: Mapping[tuple[str, int], Row], *, throttle: timedelta = NO_WAIT) -> bytes:
+    schema: Any = load_response_schema(DELETE_RECORDS, VERSION)
+    rows = {key: {"error_code": error, "low_watermark": low} for key, (error, low) in answered.items()}
+    return write_message(schema(topics=_topics(schema, rows), throttle_time=throttle))
+
+
+def _topics(schema: Any, rows: Mapping[tuple[str, int], dict[str, Any]]) -> tuple[Any, ...]:
+    topic_type = schema.__dataclass_fields__["topics"].type.__args__[0]
+    row_type = topic_type.__dataclass_fields__["partitions"].type.__args__[0]
+    topics = dict[str, list[Any]]()
+    for (topic, partition), values in rows.items():
+        topics.setdefault(topic, []).append(row_type(partition_index=partition, **values))
+    return tuple(topic_type(name=name, partitions=tuple(those)) for name, those in topics.items())
+
+
+@dataclass(slots=True, kw_only=True)
+class Asked:
+    """What becomes of a request; ``first`` is what goes to the broker in its place, which answers that with ``refuses``."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    first: Deletes = field(default_factory=dict)
+    throttle_s: float = 0.0
+
+
+async def asked_for(
+    world: World,
+    rewrite: DeleteRecordsRewrite,
+    between: Between = nothing,
+    *,
+    also: Deletes | None = None,
+    refuses: Mapping[str, ErrorCode] | None = None,
+    timeout: timedelta = WAIT,
+    throttle: timedelta = NO_WAIT,
+) -> Asked:
+    """Ask for all of the world's partition to be deleted, and for ``also``."""
+    asked = {(world.partition.topic, 0): -1, **(also or {})}
+    exchange = world.exchange(DELETE_RECORDS, VERSION, request_of(asked, timeout))
+    sent = b"".join(rewrite.prepare(exchange) or (bytes(exchange.request),))
+    request: Any = read_message(load_request_schema(DELETE_RECORDS, VERSION), sent)[0]
     assert request.timeout == NO_WAIT, "what comes while it waits for a replica that is late came after the delete"
-    return row, [one.offset for topic in request.topics for one in topic.partitions]
+    between(world)
+    errors = {key: (refuses or {}).get(key[0], ErrorCode.none) for key in asked}
+    first = response_of(
+        {key: (error, -1 if error else LOCAL_START) for key, error in errors.items()}, throttle=throttle
+    )
+    pieces = await rewrite.rewrite(exchange, memoryview(first))
+    answered: Any = read_message(load_response_schema(DELETE_RECORDS, VERSION), b"".join(pieces or ()))[0]
+    return Asked(
+        first=asked_of(request),
+        rows={topic.name: (row.error_code, row.low_watermark) for topic in answered.topics for row in topic.partitions},
+        throttle_s=answered.throttle_time.total_seconds(),
+    )
+
+
+async def deleted(world: World, rewrite: DeleteRecordsRewrite, between: Between = nothing, **asked: Any) -> Row:
+    return (await asked_for(world, rewrite, between, **asked)).rows[world.partition.topic]
+
+
+def audited(logs: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, str]]:
+    events = [entry for entry in logs if entry["event"] == "gateway.audit.delete"]
+    return [(entry["topic"], entry["offset"], entry["outcome"]) for entry in events]
+
+
+ASK_AGAIN = (ErrorCode.request_timed_out, -1)
 
 
 async def test_it_is_asked_for_up_to_0_first_and_then_with_its_number() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        broker = Broker(world)
+        broker, key = Broker(world), (world.partition.topic, 0)
         with capture_logs() as logs:
-            row, first = await deleted(world, rewrite)
-        assert (first, broker.asked) == ([0], [MARK])
-        assert (row.error_code, row.low_watermark) == (ErrorCode.none, MARK)
+            asked = await asked_for(world, rewrite)
+        assert (asked.first, broker.asked) == ({key: 0}, [{key: MARK}])
+        assert asked.rows == {key[0]: (ErrorCode.none, MARK)}
         assert [one.offset for one in sidecar.proposed] == [MARK]
-        told = [(entry["offset"], entry["outcome"]) for entry in logs if entry["event"] == "gateway.audit.delete"]
-        assert told == [(MARK, "none")]
+        assert audited(logs) == [(key[0], MARK, "none")]
+
+
+async def test_what_else_a_request_asks_for_is_asked_for_as_it_was() -> None:
+    async with world_before(nothing) as world:
+        rewrite, _ = deletes(world)
+        broker, topic = Broker(world), world.partition.topic
+        asked = await asked_for(world, rewrite, also={(OTHERS, 0): -1, (OTHERS, 1): 7})
+        assert asked.first == {(topic, 0): 0, (OTHERS, 0): 0, (OTHERS, 1): 0}
+        assert broker.asked == [{(topic, 0): MARK, (OTHERS, 0): -1, (OTHERS, 1): 7}]
 
 
 async def test_what_not_all_followers_had_in_time_is_no_more_than_it_was_then() -> None:
@@ -100,9 +181,9 @@ async def test_what_not_all_followers_had_in_time_is_no_more_than_it_was_then() 
     async with world_before(nothing) as world:
         world.broker.log_starts[world.partition] = 240
         rewrite, sidecar = deletes(world)
-        Broker(world, error=ErrorCode.request_timed_out)
-        row, _ = await deleted(world, rewrite)
-        assert row.error_code is ErrorCode.request_timed_out
+        Broker(world, {world.partition.topic: ASK_AGAIN})
+        row = await deleted(world, rewrite)
+        assert row == ASK_AGAIN
         assert [one.offset for one in sidecar.proposed] == [MARK]
 
 
@@ -114,11 +195,11 @@ async def test_who_has_waited_for_a_late_replica_has_not_to_wait_for_more(monkey
 
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        monkeypatch.setattr(rewrite, "_until_said", never_said)
-        Broker(world, error=ErrorCode.request_timed_out)
+        monkeypatch.setattr(rewrite._remote, "_until_said", never_said)
+        Broker(world, {world.partition.topic: ASK_AGAIN})
         async with asyncio.timeout(2):
-            row, _ = await deleted(world, rewrite)
-        assert (row.error_code, len(sidecar.proposed)) == (ErrorCode.request_timed_out, 1)
+            row = await deleted(world, rewrite)
+        assert (row, len(sidecar.proposed)) == (ASK_AGAIN, 1)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.topic_authorization_failed, ErrorCode.policy_violation])
@@ -126,73 +207,255 @@ async def test_who_may_not_delete_is_told_so_and_no_more_is_asked(error: ErrorCo
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         broker = Broker(world)
-        row, _ = await deleted(world, rewrite, error=error)
-        assert (row.error_code, broker.asked, sidecar.proposed) == (error, [], [])
+        row = await deleted(world, rewrite, refuses={world.partition.topic: error})
+        assert (row, broker.asked, sidecar.proposed) == ((error, -1), [], [])
+
+
+async def test_what_was_refused_is_not_asked_for_again_with_the_rest() -> None:
+    """J1: by then the broker led it, and took the 0 of the first request; its client was told that all was deleted."""
+    async with world_before(nothing) as world:
+        rewrite, _ = deletes(world)
+        broker, topic = Broker(world), world.partition.topic
+        refuses = {topic: ErrorCode.not_leader_or_follower}
+        asked = await asked_for(world, rewrite, also={(OTHERS, 0): 7}, refuses=refuses)
+        assert asked.rows == {topic: (ErrorCode.not_leader_or_follower, -1), OTHERS: (ErrorCode.none, LOCAL_START)}
+        assert broker.asked == [{(OTHERS, 0): 7}]
+
+
+async def test_a_row_that_is_missing_in_the_second_answer_is_asked_for_again() -> None:
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        Broker(world)
+        world.upstream.answers[DELETE_RECORDS] = lambda version, body: response_of({})
+        assert (await deleted(world, rewrite), sidecar.proposed) == (ASK_AGAIN, [])
 
 
 async def test_what_is_refused_the_second_time_is_refused() -> None:
+    error = ErrorCode.topic_authorization_failed
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        broker = Broker(world, error=ErrorCode.topic_authorization_failed)
-        row, _ = await deleted(world, rewrite)
-        assert (row.error_code, broker.asked, sidecar.proposed) == (ErrorCode.topic_authorization_failed, [MARK], [])
+        broker = Broker(world, {world.partition.topic: (error, -1)})
+        assert (await deleted(world, rewrite), len(broker.asked), sidecar.proposed) == ((error, -1), 1, [])
 
 
-async def test_where_the_broker_does_not_tell_it_nothing_is_deleted() -> None:
+# -- nothing is deleted that could not be deleted remotely too
+
+
+def is_elected_unseen(world: World) -> None:
+    led_in(world, ASKED_AT + 1)
+
+
+def is_elected_on_disk(world: World) -> None:
+    """J2: of more partitions than are looked up on the disk, the table's epoch was taken."""
+    later = LeaderEpoch(ASKED_AT + 1)
+    led_in(world, later)
+    world.tiered.on_disk = TieredView(topic_id_partition=world.partition, leader_epoch=later)
+
+
+def is_made_anew(world: World) -> None:
+    """J5: within the second for which the broker mutes a client that is over its quota."""
+    make_new(world, topic_id=Uuid(b"the later topic."))
+
+
+def has_no_high_watermark(world: World) -> None:
+    world.broker.error = "LEADER_NOT_AVAILABLE"
+
+
+def has_lost_its_sidecar(world: World) -> None:
+    """J6: each try moved the broker's start, for as long as a client went on."""
+    world.state.leases["1"] = replace(lease_of(1), released=True)
+
+
+def is_not_known_any_more(world: World) -> None:
+    world.tiered.is_ready = False
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        is_elected_unseen,
+        is_elected_on_disk,
+        is_made_anew,
+        is_set_back,
+        has_no_high_watermark,
+        has_lost_its_sidecar,
+        is_not_known_any_more,
+    ],
+)
+async def test_nothing_is_deleted_where_it_could_not_be_deleted_remotely(between: Between) -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        broker = Broker(world, mark_error=ErrorCode.leader_not_available)
-        row, _ = await deleted(world, rewrite)
-        assert (row.error_code, row.low_watermark) == (ErrorCode.leader_not_available, -1)
-        assert (broker.asked[1:], sidecar.proposed) == ([], [])
-        assert set(broker.asked) <= {0}
+        broker = Broker(world)
+        with capture_logs() as logs:
+            row = await deleted(world, rewrite, between)
+        assert (row, broker.asked, sidecar.proposed, audited(logs)) == (ASK_AGAIN, [], [], [])
+
+
+async def test_nor_where_the_leader_s_sidecar_is_of_a_former_release() -> None:
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        world.state.leases["1"] = lease_of(1, decides_proposals=False)
+        broker = Broker(world)
+        row = await deleted(world, rewrite)
+        assert (row, broker.asked, sidecar.proposed) == ((ErrorCode.unsupported_version, -1), [], [])
+
+
+async def test_nor_while_the_state_topic_has_not_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """J4: after each start of a gateway the first delete moved the broker's start, and was asked for again."""
+
+    def not_read(partition: Any) -> PartitionState:
+        raise MetadataNotReadyError(subject=str(partition))
+
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world)
+        with monkeypatch.context() as unread:
+            unread.setattr(world.state, "partition_state", not_read)
+            assert (await deleted(world, rewrite), broker.asked) == (ASK_AGAIN, [])
+        row = await deleted(world, rewrite)
+        assert (row, len(sidecar.proposed)) == ((ErrorCode.none, MARK), 1)
+
+
+async def test_nor_while_its_metadata_has_not_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def not_read(partition: Any) -> Any:
+        raise MetadataNotReadyError(subject=str(partition))
+
+    monkeypatch.setattr(delete_records_rewrite, "_LEAST_WAIT_S", 0.2)
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world)
+        monkeypatch.setattr(world.path.reader, "bounds", not_read)
+        assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
+
+
+async def test_of_many_partitions_too_a_new_one_is_not_deleted_before_it_is_known() -> None:
+    """J3: of 20 new partitions each went raw at once, was asked for again, and twice deleted."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        make_new(world)
+        world.tiered.may_be = True
+        broker = Broker(world)
+        asked = await asked_for(world, rewrite, also={(OTHERS, number): -1 for number in range(16)})
+        assert all((world.partition.topic, 0) not in one for one in broker.asked)
+        assert (asked.rows[world.partition.topic], sidecar.proposed) == (ASK_AGAIN, [])
+
+
+async def test_after_an_election_its_next_try_is_of_the_later_epoch() -> None:
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        Broker(world)
+        assert await deleted(world, rewrite, is_elected_unseen) == ASK_AGAIN
+        sidecar.tiers(led_in(world, ASKED_AT + 1))
+        assert await deleted(world, rewrite) == (ErrorCode.none, MARK)
+        assert [one.leader_epoch for one in sidecar.proposed] == [ASKED_AT + 1]
+
+
+async def test_a_topic_that_is_new_is_waited_for_first() -> None:
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        make_new(world)
+        world.tiered.may_be = True
+        Broker(world)
+        row = await deleted(world, rewrite, becomes_known_later)
+        assert (row[0], [one.offset for one in sidecar.proposed]) == (ErrorCode.none, [MARK])
 
 
 async def test_the_second_answer_proves_nothing_of_what_has_changed_since() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         Broker(world, meanwhile=is_set_back)
-        row, _ = await deleted(world, rewrite)
-        assert (row.error_code, sidecar.proposed) == (ErrorCode.request_timed_out, [])
-
-
-async def test_a_topic_that_is_new_is_deleted_from_as_well() -> None:
-    async with world_before(nothing) as world:
-        rewrite, sidecar = deletes(world)
-        make_new(world)
-        Broker(world)
-        row, _ = await deleted(world, rewrite, becomes_known_later)
-        assert (row.error_code, [one.offset for one in sidecar.proposed]) == (ErrorCode.none, [MARK])
+        assert (await deleted(world, rewrite), sidecar.proposed) == (ASK_AGAIN, [])
 
 
 async def test_what_is_not_tiered_goes_as_it_is() -> None:
     async with world_before(nothing) as world:
-        rewrite, sidecar = deletes(world)
+        rewrite, _ = deletes(world)
         world.tiered.known = []
-        answered = {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}
-        row = await row_after(world, rewrite, DELETE_RECORDS, VERSION, {"offset": -1}, answered)
-        assert (row.error_code, row.low_watermark, sidecar.proposed) == (ErrorCode.none, LOCAL_START, [])
+        body = request_of({(world.partition.topic, 0): -1}, WAIT)
+        assert rewrite.prepare(world.exchange(DELETE_RECORDS, VERSION, body)) is None
 
 
-@pytest.mark.parametrize(
-    ("silent_to", "audited"),
-    [
-        pytest.param(LIST_OFFSETS, [], id="the high watermark: no delete was sent"),
-        pytest.param(DELETE_RECORDS, [(-1, "unknown")], id="the delete: it may be carried out yet"),
-    ],
-)
-async def test_a_broker_that_does_not_answer_again_is_asked_again_by_the_client(
-    silent_to: int, audited: list[tuple[int, str]]
-) -> None:
+async def test_what_turns_out_not_to_be_tiered_is_the_broker_s() -> None:
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        world.tiered.known, world.tiered.may_be = [], True
+        broker = Broker(world, {world.partition.topic: (ErrorCode.none, 230)})
+        row = await deleted(world, rewrite)
+        assert (row, list(broker.asked[0].values()), sidecar.proposed) == ((ErrorCode.none, 230), [-1], [])
+
+
+# -- time
+
+
+async def test_a_client_that_is_gone_has_nothing_deleted_for_it() -> None:
+    """J5: 100 records that came after its end were deleted."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world)
+        world.upstream.is_client_gone = True
+        with pytest.raises(UpstreamClosedError):
+            await asked_for(world, rewrite)
+        exchange = world.exchange(DELETE_RECORDS, VERSION, request_of({(world.partition.topic, 0): -1}, WAIT))
+        with capture_logs() as logs:
+            rewrite.abandoned(exchange)
+        assert (broker.asked, sidecar.proposed, audited(logs)) == ([], [], [])
+
+
+async def test_a_client_over_its_quota_is_waited_for_before_anything_is_found_out() -> None:
+    """J5: for so long the broker reads nothing of it; the topic may be another after that, or hold more."""
+    async with world_before(nothing) as world:
+        rewrite, _ = deletes(world)
+        broker = Broker(world, throttle=timedelta(milliseconds=30))
+        throttle = timedelta(milliseconds=400)
+        asking = asyncio.create_task(asked_for(world, rewrite, throttle=throttle), name="asking")
+        await asyncio.sleep(0.1)
+        assert not broker.asked
+        world.broker.last_stable_offsets[world.partition] = MARK + 1
+        asked = await asking
+        assert (list(broker.asked[0].values()), asked.throttle_s) == ([MARK + 1], 0.03)
+
+
+@pytest.mark.parametrize("seconds", [0, -20])
+async def test_a_client_that_gives_the_broker_no_time_is_answered_all_the_same(seconds: int) -> None:
+    """J8: with a negative time the second request was sent, and given up at once."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        timeout = timedelta(seconds=seconds)
+        Broker(world, timeout=timeout)
+        row = await deleted(world, rewrite, timeout=timeout)
+        assert (row, len(sidecar.proposed)) == ((ErrorCode.none, MARK), 1)
+
+
+async def test_what_the_broker_does_not_answer_in_time_is_audited_whole() -> None:
+    """J7: a delete that was refused first, accepted then and not answered left no event.  Now it is not asked for again."""
+
     def never(version: int, body: bytes) -> bytes:
         raise TimeoutError
 
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         Broker(world)
-        world.upstream.answers[silent_to] = never
+        world.upstream.answers[DELETE_RECORDS] = never
+        also, refuses = {("refused", 0): 3, (OTHERS, 0): 7}, {"refused": ErrorCode.policy_violation}
         with capture_logs() as logs:
-            row, _ = await deleted(world, rewrite)
-        assert (row.error_code, sidecar.proposed) == (ErrorCode.request_timed_out, [])
-        told = [(entry["offset"], entry["outcome"]) for entry in logs if entry["event"] == "gateway.audit.delete"]
-        assert told == audited
+            asked = await asked_for(world, rewrite, also=also, refuses=refuses)
+        topic = world.partition.topic
+        assert asked.rows == {topic: ASK_AGAIN, "refused": (ErrorCode.policy_violation, -1), OTHERS: ASK_AGAIN}
+        assert sorted(audited(logs)) == [(OTHERS, 7, "unknown"), (topic, MARK, "unknown")]
+        assert sidecar.proposed == []
+
+
+async def test_a_client_that_goes_while_the_broker_deletes_is_audited_with_the_number() -> None:
+    async with world_before(nothing) as world:
+        rewrite, _ = deletes(world)
+        Broker(world)
+        exchange = world.exchange(DELETE_RECORDS, VERSION, request_of({(world.partition.topic, 0): -1}, WAIT))
+
+        def goes(version: int, body: bytes) -> bytes:
+            rewrite.abandoned(exchange)
+            raise UpstreamClosedError
+
+        world.upstream.answers[DELETE_RECORDS] = goes
+        with capture_logs() as logs, pytest.raises(UpstreamClosedError):
+            await asked_for(world, rewrite)
+        assert audited(logs) == [(world.partition.topic, MARK, "unknown")]

@@ -33,10 +33,11 @@ from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway import delete_records_rewrite, list_offsets_rewrite
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite, epoch_end
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
+from tiersidecar.services.gateway.remote_deletes import Proposer
 
 LOCAL_START, HIGH_WATERMARK = 200, 246
 LIST_OFFSETS, DELETE_RECORDS, LEADER_EPOCH = 2, 21, 23

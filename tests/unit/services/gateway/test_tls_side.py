@@ -46,13 +46,17 @@ def put_same(rewrites: dict[int, Rewrite]) -> None:
 
 
 @asynccontextmanager
-async def tls_gateway(directory: Path, limits: GatewayLimits | None = None) -> AsyncIterator[Ends]:
+async def tls_gateway(
+    directory: Path,
+    limits: GatewayLimits | None = None,
+    more: Callable[[dict[int, Rewrite]], None] = put_same,
+) -> AsyncIterator[Ends]:
     authority = CertificateAuthority(directory)
     issued = authority.issue("gateway")
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(issued.certificate_path, issued.key_path)
     trusting = ssl.create_default_context(cafile=str(authority.authority_path))
-    async with gateway_between(limits=limits, more=put_same, tls=served, client_tls=trusting) as ends:
+    async with gateway_between(limits=limits, more=more, tls=served, client_tls=trusting) as ends:
         yield ends
 
 
