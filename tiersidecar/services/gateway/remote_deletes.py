@@ -29,7 +29,7 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.proposals import Propose
-from tiersidecar.ports.state_log import StateChanges, StateLog
+from tiersidecar.ports.state_log import PartitionState, StateChanges, StateLog
 from tiersidecar.ports.state_records import Leases
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
@@ -170,6 +170,7 @@ class RemoteDeletes:
         asked = _known(view, asked)
         async with asyncio.timeout_at(asking.until_s):
             leader = await self._leader(asking, asked)
+            await self._caught_up(asked)
             self._require_decider(leader)
             await until_ready(
                 lambda: self._reader.bounds(asked.topic_id_partition), clock=self._clock, until_s=asking.until_s
@@ -243,11 +244,7 @@ class RemoteDeletes:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="OFFSET_OUT_OF_RANGE")
         # Whose work the broker's own log start is, the leader's sidecar decides.
         delete = UserDelete(offset=target, leader_epoch=asked.leader_epoch, trims=False)
-        await self._state.catch_up()  # what was said may have been undone since
-        known = self._state.partition_state(partition)
-        if known.start_generation != asked.start_generation:
-            error = "an operator has set the remote log start back since the broker was asked"
-            raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error=error)
+        known = await self._caught_up(asked)
         if not delete.is_said(known):
             self._require_decider(leader)
             await self._proposer.proposals.propose(self._proposal(asking.exchange, row, asked, target))
@@ -259,6 +256,20 @@ class RemoteDeletes:
             lambda: self._reader.bounds(partition), clock=self._clock, until_s=asking.until_s
         )  # a new partition's metadata may have to be read first
         return max(start, bounds.start)
+
+    async def _caught_up(self, asked: DeleteAsked) -> PartitionState:
+        """Return what is said of it now: what was said before may have been undone since.
+
+        Raises:
+            BrokerRefusedError: an operator has set the start back since ``asked``.
+            RetriableError: the state topic is out of reach.
+        """
+        await self._state.catch_up()
+        known = self._state.partition_state(asked.topic_id_partition)
+        if known.start_generation != asked.start_generation:
+            error = "an operator has set the remote log start back since the broker was asked"
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(asked.topic_id_partition), error=error)
+        return known
 
     def _proposal(self, exchange: Exchange, row: Any, asked: DeleteAsked, target: Offset) -> DeleteProposal:
         is_done = row.error_code is ErrorCode.none

@@ -32,7 +32,7 @@ from tests.unit.services.gateway.test_asked_and_answered import (
 )
 from tests.unit.services.gateway.test_deletes_of_new_topics import becomes_known_later, is_set_back, make_new
 from tests.unit.services.gateway.test_offset_rewrites import DELETE_RECORDS, LOCAL_START
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.wire.messages import read_message, write_message
@@ -314,6 +314,19 @@ async def test_nor_while_the_state_topic_has_not_been_read(monkeypatch: pytest.M
             assert (await deleted(world, rewrite), broker.asked) == (ASK_AGAIN, [])
         row = await deleted(world, rewrite)
         assert (row, len(sidecar.proposed)) == ((ErrorCode.none, MARK), 1)
+
+
+async def test_nor_while_the_state_topic_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read of it before counts as read."""
+
+    async def cut_off() -> None:
+        raise BrokerUnreachableError(address="127.0.0.1:9092", reason="refused")
+
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world)
+        monkeypatch.setattr(world.state, "catch_up", cut_off)
+        assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
 async def test_nor_while_its_metadata_has_not_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
