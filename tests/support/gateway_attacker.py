@@ -10,7 +10,7 @@ import io
 import socket
 import struct
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
@@ -160,8 +160,16 @@ def fetch_frame(topic: str, *, offset: int = 0, max_bytes: int = 2**24) -> bytes
 
 def delete_frame(topic: str, offset: int) -> bytes:
     """DeleteRecords version 1, of partition 0."""
+    return deletes_frame({topic: offset})
+
+
+def deletes_frame(offsets: Mapping[str, int]) -> bytes:
+    """DeleteRecords version 1, of partition 0 of each topic."""
     topic_type, row_type = _item_types(DELETE_RECORDS, 1, "topics", "partitions")
-    topics = (topic_type(name=topic, partitions=(row_type(partition_index=0, offset=offset),)),)
+    topics = tuple(
+        topic_type(name=topic, partitions=(row_type(partition_index=0, offset=offset),))
+        for topic, offset in offsets.items()
+    )
     return request_frame(DELETE_RECORDS, 1, topics=topics, timeout=timedelta(seconds=10))
 
 

@@ -19,6 +19,7 @@ from tests.support.gateway_attacker import (
     assignment_like_a_delete_answer,
     assignment_like_a_fetch_answer,
     delete_frame,
+    deletes_frame,
     fetch_frame,
 )
 from tests.support.gateway_core import Core, RecordedAudit
@@ -29,9 +30,11 @@ from tests.support.model_broker import (
     API_VERSIONS,
     AUTHENTICATE,
     DELETE_RECORDS,
+    END,
     FETCH,
     HANDSHAKE,
     HEARTBEAT,
+    HIGH_WATERMARK,
     LOCAL_START,
     METADATA,
     OUT_OF_RANGE,
@@ -84,6 +87,13 @@ RIGHT_TOKENS = {
 # -- the gateway, with a remote tier that has everything
 
 
+class NeverWaits(ManualClock):
+    """The model's throttle times are numbers of its answers."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
 class FillsAll:
     """In place of the classifier, the reader and the deleted records: whatever the broker's answer lets through is read."""
 
@@ -120,7 +130,7 @@ class FillsAll:
         known = PARTITIONS.get(topic)
         return None if known is None else TieredView(topic_id_partition=known, leader_epoch=LeaderEpoch(0))
 
-    def may_be_tiered(self, topic: str, partition: int) -> bool:
+    def may_be_tiered(self, topic: str) -> bool:
         return topic in PARTITIONS
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
@@ -151,8 +161,8 @@ class FillsAll:
     async def current(self, partitions: Any) -> Any:
         offsets = BrokerOffsets(
             log_start_offset=Offset(LOCAL_START),
-            high_watermark=Offset(2**40),
-            last_stable_offset=Offset(2**40),
+            high_watermark=Offset(END),
+            last_stable_offset=Offset(END),
             asked_at_s=0.0,
         )
         return dict.fromkeys(partitions, offsets)
@@ -179,7 +189,7 @@ def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
         proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1), proposals=tier.sidecar),
         broker=everything,
         blocking=InlineBlocking(),
-        clock=ManualClock(),
+        clock=NeverWaits(),
         audit=tier.audited,
     )
     rewrites[API_VERSIONS] = ApiVersionsRewrite(rewrites)
@@ -253,7 +263,8 @@ def _some(draw: random.Random) -> list[bytes | None]:
         case 0 | 1:
             return [_fetch(draw)]
         case 2:
-            return [frame(DELETE_RECORDS, draw.choice((OWN, SECRET)))]
+            topics = draw.choice(((OWN,), (SECRET,), (OWN, SECRET), (SECRET, OWN)))
+            return [deletes_frame({topic: draw.choice((150, 150, HIGH_WATERMARK)) for topic in topics})]
         case 3:
             return [frame(draw.choice((METADATA, SYNC_GROUP, HEARTBEAT, HEARTBEAT, API_VERSIONS)))]
         case 4:
@@ -384,10 +395,21 @@ class _Passage:
             data = bytes(self._late[:size])
             del self._late[:size]
             core.conversation.from_broker(bytearray(data))
-            await core.idle()
+            second = await self._settled()
+            self._late += second
+            if second and self.draw.random() < 0.3:
+                break  # its answer comes later, or never
             await asyncio.sleep(0)
-        await core.idle()
+        self._late += await self._settled()
         self.heard += core.client.take()
+
+    async def _settled(self) -> bytes:
+        """What the broker says to what the gateway asks of it once more, before it answers its client."""
+        core, said = self.core, b""
+        await core.settled()
+        if core.is_rewriting and (asked := core.broker.take()):
+            said = self.broker.feed(asked, is_second=True)
+        return self._forge(said) if self.forges and said else said
 
     def _forge(self, said: bytes) -> bytes:
         """Once, when there is something that it can be done to."""

@@ -49,6 +49,9 @@ class RecordedAudit:
         return [facts for name, facts in self.events if name == event]
 
 
+_ENOUGH_TURNS = 1000
+
+
 class Core:
     """Also the conversation's host: its work are tasks of the running loop, until :meth:`idle`."""
 
@@ -99,6 +102,20 @@ class Core:
         assert self.refusal is None, "it ends once"
         self.refusal, self.error = refusal, error
         audit.audit_end("GATEWAY", self.state, refusal, error, self.audited)
+
+    @property
+    def is_rewriting(self) -> bool:
+        """Whether an answer waits to be passed on: what goes to the broker now, no client has sent."""
+        return self.conversation._rewriting is not None
+
+    async def settled(self) -> None:
+        """Until all work is done, or waits for the broker."""
+        for _ in range(_ENOUGH_TURNS):
+            if not self._tasks or self.broker.data:
+                break
+            await asyncio.sleep(0)
+        if not self._tasks:
+            self.conversation.taken()
 
     async def idle(self) -> None:
         """Until all work is done."""

@@ -61,8 +61,9 @@ class FixedTiered:
                 return view
         return None
 
-    def may_be_tiered(self, topic: str, partition: int) -> bool:
-        return not self.is_ready or self.may_be or self.now().find(topic, partition) is not None
+    def may_be_tiered(self, topic: str) -> bool:
+        on_disk = self.on_disk is not None and self.on_disk.topic_id_partition.topic == topic
+        return not self.is_ready or self.may_be or on_disk or self.topic_id(topic) is not None
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
         here = self.on_disk

@@ -19,6 +19,8 @@ HANDSHAKE, API_VERSIONS, DELETE_RECORDS, AUTHENTICATE = 17, 18, 21, 36
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE, AUTHENTICATION_FAILED, NOT_AUTHORIZED, OUT_OF_RANGE = 33, 34, 58, 29, 1
 OWN, SECRET = "own", "secret"
 LOCAL_START, END = 100, 200
+HIGH_WATERMARK = -1
+"""Of a delete: all that there is, up to ``END``."""
 LARGE_RECORDS = 70 * 1024
 VERSIONS = {PRODUCE: 7, FETCH: 11, METADATA: 1, HEARTBEAT: 0, SYNC_GROUP: 1, DELETE_RECORDS: 1, API_VERSIONS: 2}
 """The one version of each that clients of the model use."""
@@ -54,8 +56,11 @@ class ModelBroker:
     answers: list[tuple[int, bytes]] = field(default_factory=list)
     frames: list[bytes] = field(default_factory=list)
     accepted_deletes: list[tuple[str, int]] = field(default_factory=list)
+    second_requests: int = 0
+    """Frames that no client has sent: the gateway asks once more before it answers."""
     raw_frames: set[int] = field(default_factory=set)
     """Those that were taken for tokens without headers."""
+    _log_start: int = LOCAL_START
     _state: State = State.INITIAL
     _has_headers: bool = True
     _mechanism: str = ""
@@ -72,9 +77,11 @@ class ModelBroker:
         """A second passes."""
         self._may_renew = True
 
-    def feed(self, data: bytes) -> bytes:
-        """What it answers to the frames that ``data`` completes; nothing once it is closed."""
+    def feed(self, data: bytes, *, is_second: bool = False) -> bytes:
+        """What it answers to the frames that ``data`` completes; nothing once it is closed.  ``is_second``: it is the gateway's
+        own second request, whose answer has the number of the first."""
         self._kept += data
+        self.second_requests += is_second
         first = len(self.answers)
         while len(self._kept) >= 4 and not self.is_closed:
             (size,) = struct.unpack_from(">i", self._kept)
@@ -186,7 +193,7 @@ class ModelBroker:
     # Complete
 
     def _serial(self) -> bytes:
-        return struct.pack(">i", len(self.frames))
+        return struct.pack(">i", len(self.frames) - self.second_requests)
 
     def _api_versions(self, version: int, body: memoryview) -> bytes:
         rows = b"".join(struct.pack(">hhh", key, 0, newest) for key, newest in _NEWEST.items())
@@ -236,9 +243,11 @@ class ModelBroker:
             for _ in range(cursor.array_length()):
                 partition, offset = cursor.fixed(struct.Struct(">iq"))
                 error = 0 if topic == OWN else NOT_AUTHORIZED
-                if not error:
+                offset = END if offset == HIGH_WATERMARK else offset
+                if not error and offset > 0:
                     self.accepted_deletes.append((topic, offset))
-                rows.append(delete_row(topic, partition, offset if not error else -1, error))
+                    self._log_start = max(self._log_start, offset)
+                rows.append(delete_row(topic, partition, self._log_start if not error else -1, error))
         return self._serial() + struct.pack(">i", len(rows)) + b"".join(rows)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
+from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode, TieringMode, TopicPolicy
 from tiersidecar.ports.state_log import StateLog, TopicState
 from tiersidecar.tasks.partition_table import PartitionTable
+
+_NAMES_KEPT = 10_000
 
 
 class TopicPolicies:
@@ -23,6 +27,17 @@ class TopicPolicies:
         unnamed: TopicPolicy,
     ) -> None:
         self._table, self._state, self._defaults, self._unnamed = table, state, defaults, unnamed
+        self._is_named = lru_cache(_NAMES_KEPT)(lambda topic: defaults(topic) is not None)
+
+    def may_tier(self, topic: str) -> bool:
+        """Return whether :meth:`policy_for` may give one, now or once more is known; takes a microsecond."""
+        if self._is_named(topic):
+            return True
+        topic_id = self._table.topic_ids.get(topic)
+        try:
+            return topic_id is not None and self._state.topic_state(topic_id) is not None
+        except MetadataNotReadyError:
+            return True
 
     def policy_for(self, topic: str) -> TopicPolicy | None:
         """None: the topic is left alone.

@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TOPIC_ID_PARTITION
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy, TrimHolds
 from tiersidecar.ports.state_log import TopicState
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -139,3 +141,31 @@ def test_whom_trims_wait_for_where_no_rule_names_the_topic_comes_from_all() -> N
     assert found is not None
     assert found.holds.groups == ("billing",)
     assert policies.policy_for("another") is None
+
+
+def test_what_may_be_tiered_is_known_by_name_or_by_what_was_said_of_its_id() -> None:
+    table, state, asked = PartitionTable(), MemoryStateLog(), list[str]()
+    asyncio.run(state.publish_topic_state(TOPIC_ID_PARTITION.topic_id, STATE))
+
+    def defaults(topic: str) -> TopicPolicy | None:
+        asked.append(topic)
+        return CONFIGURED if topic == "named" else None
+
+    policies = TopicPolicies(table=table, state=state, defaults=defaults, unnamed=TopicPolicy())
+    assert [policies.may_tier(topic) for topic in ("named", "orders", "another")] == [True, False, False]
+    table.topic_ids = {"orders": TOPIC_ID_PARTITION.topic_id}
+    assert [policies.may_tier(topic) for topic in ("named", "orders", "another")] == [True, True, False]
+    assert asked == ["named", "orders", "another"], (
+        "a client without any right may ask for it, a thousand times a request"
+    )
+
+
+def test_before_the_state_topic_has_been_read_any_topic_that_is_there_may_be_tiered() -> None:
+    class Unread(MemoryStateLog):
+        def topic_state(self, topic_id: Uuid) -> TopicState | None:
+            raise MetadataNotReadyError(subject="the state topic")
+
+    table = PartitionTable()
+    table.topic_ids = {"orders": TOPIC_ID_PARTITION.topic_id}
+    policies = TopicPolicies(table=table, state=Unread(), defaults=lambda topic: None, unnamed=TopicPolicy())
+    assert [policies.may_tier(topic) for topic in ("orders", "another")] == [True, False]

@@ -216,14 +216,12 @@ class TieredPartitionsInTable:
         self._look_soon()
         raise MetadataNotReadyError(subject=str(found))
 
-    def may_be_tiered(self, topic: str, partition: int) -> bool:
+    def may_be_tiered(self, topic: str) -> bool:
         """As the Protocol says."""
         if topic in INTERNAL_TOPICS:
             return False
-        try:
-            return self._policies.policy_for(topic) is not None or self.now().find(topic, partition) is not None
-        except MetadataNotReadyError:
-            return True  # the state topic has not been read yet
+        # While nobody has looked at the cluster yet, any may be.
+        return not self._table.topic_ids or self._policies.may_tier(topic)
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
         """As the Protocol says."""

@@ -61,7 +61,7 @@ def audit_deletes(
     twenty times as much as its client has sent."""
     by_topic = defaultdict[str, list[tuple[int, int]]](list)
     for topic, partition, offset in deletes:
-        by_topic[topic].append((partition, offset))
+        by_topic[str(_cut(topic))].append((partition, offset))
     state = exchange.connection
     facts: dict[str, object] = {
         "listener": exchange.listener,

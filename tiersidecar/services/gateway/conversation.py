@@ -476,6 +476,10 @@ class Conversation:
             self.close()
             self._host.ended(Refusal.LOGIN, PermissionError(self._state.login.refusal))
             return
+        if not self._pending:
+            self._state.asker.asked_at = (
+                None  # the table of that look at the cluster, of which an idle client needs nothing
+            )
         self._send_own()
         if len(self._pending) <= self._limits.max_in_flight_requests // 2:
             self._holds &= ~_FULL

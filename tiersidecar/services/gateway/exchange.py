@@ -11,8 +11,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.services.gateway.fetch_state import Answered, FetchSession, InHand
 from tiersidecar.services.gateway.login import Login
 from tiersidecar.services.gateway.tiered_partitions import Asker
@@ -66,17 +64,6 @@ class UpstreamClosedError(ConnectionError):
     """The broker connection of a client is gone; its client's connection ends too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAsked:
-    """What was known of a partition when its delete was sent: an answer is of that leader, and of what an operator had not set
-    back yet.  ``is_new``: only the broker's disk knew it."""
-
-    topic_id_partition: TopicIdPartition
-    leader_epoch: LeaderEpoch
-    start_generation: int
-    is_new: bool = False
-
-
 @dataclass(slots=True)
 class ConnectionState:
     """What is remembered for one client connection, from its first request to its end.
@@ -88,9 +75,8 @@ class ConnectionState:
     large, because the client has lately read what may have to be filled in; ``fetch_in_hand`` is the request that the broker is
     answering, ``fetch_answered`` the last answer that was filled.
 
-    Of DeleteRecords: ``deletes_told`` are the partitions of the request under way that need no audit event any more,
-    ``deletes_asked`` what was known of those that are tiered when it was sent, ``deletes_up_to_high_watermark`` those that are
-    to be deleted whole and may be tiered, with their offsets once they are known (-1 before).
+    Of DeleteRecords: ``deletes_under_way`` are offsets by partition that the broker may be carrying out, and that have no audit
+    event yet.
     """
 
     client: str = ""
@@ -101,9 +87,7 @@ class ConnectionState:
     fetches_to_collect: int = 0
     fetch_in_hand: InHand | None = None
     fetch_answered: Answered | None = None
-    deletes_told: set[tuple[str, int]] = field(default_factory=set)
-    deletes_asked: dict[tuple[str, int], DeleteAsked] = field(default_factory=dict)
-    deletes_up_to_high_watermark: dict[tuple[str, int], int] = field(default_factory=dict)
+    deletes_under_way: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def is_late(self, now_s: float, allowed_s: float) -> bool:
         """Whether an answer that is read now comes later than its request allows: the rights of the client, and the topic of

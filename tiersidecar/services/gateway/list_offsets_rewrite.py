@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetBetweenTiersError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.formats.wire.row_errors import is_any_listed
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
@@ -30,6 +31,7 @@ from tiersidecar.services.gateway.messages import (
     RowKey,
     changed_row,
     in_turns,
+    is_any,
     read_exchange,
     write_rows,
 )
@@ -85,6 +87,8 @@ class ListOffsetsRewrite(Rewrite):
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         read_s = self._clock.monotonic_s()
+        if not await is_any(is_any_listed, response, exchange.api_version, self._blocking):
+            return None
         opened = await read_exchange(exchange, response, self._blocking)
         request = opened.request
         if request.replica_id >= 0:

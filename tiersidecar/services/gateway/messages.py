@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
@@ -47,6 +47,15 @@ async def read_exchange(exchange: Exchange, response: memoryview, blocking: Bloc
     if len(exchange.request) + len(response) <= _ON_THE_LOOP_BYTES:
         return _read_both(exchange, response)
     return await blocking.run(_read_both, exchange, response)
+
+
+async def is_any(
+    look: Callable[[memoryview, int], bool], response: memoryview, version: int, blocking: Blocking
+) -> bool:
+    """Return what ``look`` says of the response, in that version of its API."""
+    if len(response) <= _ON_THE_LOOP_BYTES:
+        return look(response, version)
+    return await blocking.run(look, response, version)
 
 
 async def write_rows(message: Any, changed: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
@@ -99,7 +108,20 @@ async def in_turns(one: Callable[[RowKey, Any], Awaitable[Any]], rows: Mapping[R
     return changed
 
 
-_AT_ONCE = 250
+_AT_ONCE, _BEGUN_AT_ONCE = 250, 32
+
+
+async def all_at_once(
+    one: Callable[[RowKey, Any], Coroutine[Any, Any, Any]], rows: Mapping[RowKey, Any]
+) -> dict[RowKey, Any]:
+    """As :func:`in_turns`, but none waits for the end of another: some are begun in each turn of the loop."""
+    tasks = dict[RowKey, asyncio.Task[Any]]()
+    async with asyncio.TaskGroup() as group:
+        for number, (key, row) in enumerate(rows.items(), 1):
+            tasks[key] = group.create_task(one(key, row), name="gateway: one partition of a request")
+            if number % _BEGUN_AT_ONCE == 0:
+                await asyncio.sleep(0)
+    return {key: task.result() for key, task in tasks.items() if task.result() is not rows[key]}
 
 
 def rows_of(message: Any) -> dict[RowKey, Any]:

@@ -10,8 +10,7 @@ from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.ports.clock import Clock
 from tiersidecar.services.gateway.messages import RowKey
 
-MOST_NEW = 16
-"""Partitions of one request that are looked up, or waited for, before the broker has said that its client may ask of them."""
+_MOST_NEW = 16
 _LOOK_AGAIN_S = 0.05
 """Nothing reports that something has become known."""
 _NEW_FOR_S, _FORGOTTEN_AFTER_S, _MOST_REMEMBERED = 5.0, 600.0, 1_000
@@ -51,7 +50,7 @@ class NewPartitions:
 
     def are_worth_waiting(self, unready: Sequence[RowKey]) -> bool:
         """Return whether there are any, not many, and all met lately."""
-        if not 0 < len(unready) <= MOST_NEW:
+        if not 0 < len(unready) <= _MOST_NEW:
             return False
         now_s = self._clock.monotonic_s()
         if len(self._met_s) > _MOST_REMEMBERED:

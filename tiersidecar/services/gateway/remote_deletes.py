@@ -1,15 +1,14 @@
 """The remote part of a user's delete: proposed to the sidecar of the partition's leader, which decides (DESIGN.md section 5).
 
-What the broker accepts is proof for the topic and leader epoch that were known when it was asked.  Of a topic that was made a
-moment ago nothing may be known here by then: the broker's disk has its id and its leader epoch, and the delete is proposed
-once the topic is known.
+What the broker accepts is proof for the topic and leader epoch that it had when it was asked.  Of a topic that was made a
+moment ago the table knows nothing yet: the broker's disk has its id and its leader epoch, and it is waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -20,9 +19,11 @@ from tiersidecar.domain.errors import (
     MetadataNotReadyError,
     NobodyDecidesError,
     PublishTimeoutError,
+    RetriableError,
     TiersidecarError,
 )
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
@@ -33,17 +34,16 @@ from tiersidecar.ports.state_log import PartitionState, StateChanges, StateLog
 from tiersidecar.ports.state_records import Leases
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
-from tiersidecar.services.gateway.exchange import DeleteAsked, Exchange
-from tiersidecar.services.gateway.leaders import Leaders
+from tiersidecar.services.gateway.exchange import Exchange
+from tiersidecar.services.gateway.leaders import Leaders, Once
 from tiersidecar.services.gateway.messages import RowKey, changed_row
 from tiersidecar.services.gateway.new_partitions import until_ready
-from tiersidecar.services.gateway.tiered_partitions import Asker, Moment, TieredView
+from tiersidecar.services.gateway.tiered_partitions import Asker, TieredView
 
 log = structlog.get_logger(__name__)
 
 _MOST_EPOCHS = 10_000
-_AT_ONCE = 16
-"""Small files of the broker's disk that are read before others have their turn of the loop."""
+_TRY_AGAIN_S = 0.2
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):
@@ -61,12 +61,32 @@ class Proposer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """A client's request: it waits ``wait_s``, which end at ``until_s`` of the loop's time."""
+    """A client's request, once the broker has answered it: it waits ``wait_s``, which end at ``until_s`` of the loop's time.
+    What all of its partitions need, leaders and a state topic that is read to its end, is asked for once."""
 
     exchange: Exchange
     leaders: Leaders
+    state: Once
     wait_s: float
     until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Renewal:
+    """A lease as it was seen last, and since when; ``is_first``: nothing was seen of it before."""
+
+    lease: Lease
+    seen_s: float
+    is_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToDelete:
+    """What a delete is of: the broker's answer is of that topic and leader, and of what an operator had not set back yet."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: LeaderEpoch
+    start_generation: int
 
 
 class RemoteDeletes:
@@ -84,137 +104,114 @@ class RemoteDeletes:
         self._tiered, self._reader, self._offsets = tiers.tiered, tiers.reader, tiers.offsets
         self._state, self._proposer, self._broker, self._clock = state, proposer, broker, clock
         self._epochs: dict[TopicIdPartition, LeaderEpoch] = {}
+        self._renewals: dict[str, _Renewal] = {}
 
     def asking(self, exchange: Exchange, wait_s: float) -> Asking:
         """Return a request that waits ``wait_s`` from now on."""
         until_s = asyncio.get_running_loop().time() + wait_s
-        return Asking(exchange=exchange, leaders=Leaders(self._broker), wait_s=wait_s, until_s=until_s)
+        return Asking(
+            exchange=exchange,
+            leaders=Leaders(self._broker),
+            state=Once(self._state.catch_up),
+            wait_s=wait_s,
+            until_s=until_s,
+        )
 
-    # What is known when the broker is asked
+    # Before the broker's part
 
-    def in_table(self, known: Moment, keys: Collection[RowKey]) -> dict[RowKey, DeleteAsked]:
-        """Those of ``keys`` that the last look at the cluster has met.
-
-        Raises:
-            MetadataNotReadyError: the state topic has not been read yet: nothing can be proposed.
-        """
-        return {key: self._asked(view) for key in keys if (view := known.find(*key)) is not None}
-
-    def on_disk(self, key: RowKey, before: DeleteAsked | None) -> DeleteAsked | None:
-        """``before``, unless the broker's disk has a later one: of a topic that is new, was made anew, or has another leader,
-        nothing that is known holds.  Reads a small file.
+    async def made_ready(self, asking: Asking, key: RowKey, offset: int) -> ToDelete | None:
+        """Return what a delete of it up to ``offset`` would be of, once all that its remote part needs is there; None where it
+        is not tiered.
 
         Raises:
-            MetadataNotReadyError: as :meth:`in_table`.
+            TiersidecarError: it could not be carried out remotely; the broker has to be spared it.
+            TimeoutError: nobody told in time.
         """
-        view = self._tiered.find_on_disk(*key)
-        if view is None or (before is not None and not _is_later(view, before)):
-            return before
-        return replace(self._asked(view), is_new=True)
+        waited = Asker(told=asking.exchange.connection.asker.told)
 
-    async def of_accepted(self, known: Moment, keys: Collection[RowKey]) -> dict[RowKey, DeleteAsked]:
-        """Return what is known of each of ``keys`` by the table, as it is in ``known``, and by the broker's disk: however many,
-        for the broker has said that the client may delete there.
+        async def found() -> TieredView | None:
+            return self._tiered.find(*key, waited)
 
-        Raises:
-            MetadataNotReadyError: as :meth:`in_table`.
-        """
-        found = self.in_table(known, keys)
-        for number, key in enumerate(keys):
-            asked = self.on_disk(key, found.get(key))
-            if asked is not None:
-                found[key] = asked
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-        return found
-
-    def learn(self, asked: DeleteAsked) -> None:
-        """The client's next delete is of this epoch, though the table may not know it for a while."""
-        if len(self._epochs) >= _MOST_EPOCHS:
-            self._epochs.clear()
-        self._epochs[asked.topic_id_partition] = asked.leader_epoch
-
-    def _asked(self, view: TieredView) -> DeleteAsked:
+        view = await until_ready(
+            found,
+            clock=self._clock,
+            until_s=asking.until_s,
+            is_worthwhile=lambda: self._tiered.find_on_disk(*key) is not None,
+        )
+        if view is None:
+            return None
         partition = view.topic_id_partition
-        return DeleteAsked(
+        to_delete = self.known(key)
+        if to_delete is None or to_delete.topic_id_partition != partition:
+            raise MetadataNotReadyError(subject=str(partition))
+        async with asyncio.timeout_at(asking.until_s):
+            leader = await self._leader(asking, to_delete)
+            known = await self._caught_up(asking, to_delete)
+            if offset < 0 or not _said_by(to_delete, offset).is_said(known):
+                self._require_decider(leader)
+            await until_ready(lambda: self._reader.bounds(partition), clock=self._clock, until_s=asking.until_s)
+        return to_delete
+
+    def known(self, key: RowKey) -> ToDelete | None:
+        """Return what a delete of it would be of now, by the table and by the broker's disk: of a topic that is new, was made
+        anew, or has another leader, the table is behind.  Reads a small file.
+
+        Raises:
+            MetadataNotReadyError: the state topic has not been read yet.
+        """
+        view, on_disk = self._tiered.now().find(*key), self._tiered.find_on_disk(*key)
+        if on_disk is not None and (view is None or _is_later(on_disk, view)):
+            view = on_disk
+        if view is None:
+            return None
+        partition = view.topic_id_partition
+        return ToDelete(
             topic_id_partition=partition,
             leader_epoch=max(view.leader_epoch, self._epochs.get(partition, view.leader_epoch)),
             start_generation=self._state.partition_state(partition).start_generation,
         )
 
-    def check_same(self, key: RowKey, before: DeleteAsked | None, now: DeleteAsked | None) -> None:
+    def check_same(self, key: RowKey, to_delete: ToDelete) -> None:
         """
         Raises:
-            TiersidecarError: ``now`` is of another topic or leader than its client has asked about, or an operator has set its
-                start back since.  Asked for again it will be of this one.
+            TiersidecarError: it has become another topic's or leader's since, or an operator has set its start back.
         """
-        if now == (before if before is None or now is None else replace(before, is_new=now.is_new)):
-            return
-        if now is not None:
-            self.learn(now)
-        self._tiered.find(*key)  # has the cluster looked at where the table does not know it
-        raise BrokerRefusedError(api="DeleteRecords", subject=f"{key[0]}-{key[1]}", error="FENCED_LEADER_EPOCH")
+        if self.known(key) != to_delete:
+            raise _refused(to_delete.topic_id_partition, "FENCED_LEADER_EPOCH")
 
-    # Before and after the broker's part
+    async def high_watermarks(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, Offset]:
+        """Return those of now; partitions whose leader does not tell are left out."""
+        current = await self._offsets.current(partitions)
+        return {partition: known.high_watermark for partition, known in current.items()}
 
-    async def high_watermark(self, asking: Asking, key: RowKey, asked: DeleteAsked | None) -> Offset | None:
-        """Return the high watermark of now, if all that a remote delete needs is there; None where it is not tiered.
+    # After it
 
-        Raises:
-            TiersidecarError: the delete could not be carried out remotely; the broker has to be spared it.
-            TimeoutError: nobody told in time.
-        """
-        view = await self._view(asking, key, asked)
-        if view is None:
-            return None
-        asked = _known(view, asked)
-        async with asyncio.timeout_at(asking.until_s):
-            leader = await self._leader(asking, asked)
-            await self._caught_up(asked)
-            self._require_decider(leader)
-            await until_ready(
-                lambda: self._reader.bounds(asked.topic_id_partition), clock=self._clock, until_s=asking.until_s
-            )
-            return (await self._local_offsets(asked.topic_id_partition)).high_watermark
-
-    async def carried_out(self, asking: Asking, key: RowKey, row: Any, offset: int) -> Any:
-        """Return the row that the client gets of a delete up to ``offset``, of which the broker has accepted ``row``."""
-        asked = asking.exchange.connection.deletes_asked.get(key)
+    async def carried_out(self, asking: Asking, to_delete: ToDelete, row: Any, offset: int) -> Any:
+        """Return the row that the client gets of a delete up to ``offset``, of which the broker has accepted ``row``.  What is
+        only out of reach is tried again for as long as the client waits: the broker has deleted already."""
+        trouble: list[Exception] = [TimeoutError()]
         try:
-            view = await self._view(asking, key, asked)
-            if view is None:
-                return row
             async with asyncio.timeout_at(asking.until_s):
-                low_watermark = await self._delete(asking, row, _known(view, asked), offset)
-        except (TiersidecarError, TimeoutError) as error:
-            return failed_row(key, row, error)
+                low_watermark = await self._deleted(asking, row, to_delete, offset, trouble)
+        except TimeoutError:
+            return failed_row(to_delete.topic_id_partition, row, trouble[-1])
+        except TiersidecarError as error:
+            return failed_row(to_delete.topic_id_partition, row, error)
         return row if row.error_code is not ErrorCode.none else changed_row(row, low_watermark=low_watermark)
 
-    async def _view(self, asking: Asking, key: RowKey, asked: DeleteAsked | None) -> TieredView | None:
-        """Return what is known of it now; None where it is not tiered.  One that was new when it was asked for is waited for.
+    async def _deleted(
+        self, asking: Asking, row: Any, to_delete: ToDelete, offset: int, trouble: list[Exception]
+    ) -> Offset:
+        while True:
+            try:
+                return await self._delete(asking, row, to_delete, offset)
+            except RetriableError as error:
+                if _is_final(error):
+                    raise
+                trouble[:] = [error]
+            await self._clock.sleep(_TRY_AGAIN_S)
 
-        Raises:
-            MetadataNotReadyError: it may be tiered, and nothing is known of it in time; or it was another when it was asked
-                for.
-        """
-        asker = asking.exchange.connection.asker
-        if asked is None or not asked.is_new:
-            return self._tiered.find(*key, asker)
-        waited = Asker(told=asker.told)  # which topic and leader it is of, ``asked`` tells
-
-        async def found() -> TieredView | None:
-            return self._tiered.find(*key, waited)
-
-        return await until_ready(
-            found, clock=self._clock, until_s=asking.until_s, is_worthwhile=lambda: self._is_still_there(asked)
-        )
-
-    def _is_still_there(self, asked: DeleteAsked) -> bool:
-        partition = asked.topic_id_partition
-        on_disk = self._tiered.find_on_disk(partition.topic, partition.partition)
-        return on_disk is not None and on_disk.topic_id_partition == partition
-
-    async def _leader(self, asking: Asking, asked: DeleteAsked) -> LeaderView:
+    async def _leader(self, asking: Asking, asked: ToDelete) -> LeaderView:
         """
         Raises:
             BrokerRefusedError: another one leads than when the broker was asked: an unclean election between the two may have
@@ -222,12 +219,17 @@ class RemoteDeletes:
         """
         leader = await asking.leaders.leader(asked.topic_id_partition)
         if leader.leader_epoch != asked.leader_epoch:
-            self.learn(replace(asked, leader_epoch=leader.leader_epoch))
-            subject = str(asked.topic_id_partition)
-            raise BrokerRefusedError(api="DeleteRecords", subject=subject, error="FENCED_LEADER_EPOCH")
+            self._learn(asked.topic_id_partition, leader.leader_epoch)
+            raise _refused(asked.topic_id_partition, "FENCED_LEADER_EPOCH")
         return leader
 
-    async def _delete(self, asking: Asking, row: Any, asked: DeleteAsked, offset: int) -> Offset:
+    def _learn(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
+        """The client's next delete is of this epoch, though the table may not know it for a while."""
+        if len(self._epochs) >= _MOST_EPOCHS:
+            self._epochs.clear()
+        self._epochs[partition] = leader_epoch
+
+    async def _delete(self, asking: Asking, row: Any, asked: ToDelete, offset: int) -> Offset:
         """Propose the delete, and wait until the leader's sidecar has said it; gives the first offset that is left.
 
         Raises:
@@ -241,10 +243,9 @@ class RemoteDeletes:
         target = Offset(offset)
         if target > local.high_watermark:
             # Accepted by a leader that has been deposed since: said in the new one's epoch, it would delete what comes next.
-            raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="OFFSET_OUT_OF_RANGE")
-        # Whose work the broker's own log start is, the leader's sidecar decides.
-        delete = UserDelete(offset=target, leader_epoch=asked.leader_epoch, trims=False)
-        known = await self._caught_up(asked)
+            raise _refused(partition, "OFFSET_OUT_OF_RANGE")
+        delete = _said_by(asked, offset)
+        known = await self._caught_up(asking, asked)
         if not delete.is_said(known):
             self._require_decider(leader)
             await self._proposer.proposals.propose(self._proposal(asking.exchange, row, asked, target))
@@ -257,21 +258,21 @@ class RemoteDeletes:
         )  # a new partition's metadata may have to be read first
         return max(start, bounds.start)
 
-    async def _caught_up(self, asked: DeleteAsked) -> PartitionState:
+    async def _caught_up(self, asking: Asking, asked: ToDelete) -> PartitionState:
         """Return what is said of it now: what was said before may have been undone since.
 
         Raises:
             BrokerRefusedError: an operator has set the start back since ``asked``.
             RetriableError: the state topic is out of reach.
         """
-        await self._state.catch_up()
+        await asking.state.done()
         known = self._state.partition_state(asked.topic_id_partition)
         if known.start_generation != asked.start_generation:
             error = "an operator has set the remote log start back since the broker was asked"
-            raise BrokerRefusedError(api="DeleteRecords", subject=str(asked.topic_id_partition), error=error)
+            raise _refused(asked.topic_id_partition, error)
         return known
 
-    def _proposal(self, exchange: Exchange, row: Any, asked: DeleteAsked, target: Offset) -> DeleteProposal:
+    def _proposal(self, exchange: Exchange, row: Any, asked: ToDelete, target: Offset) -> DeleteProposal:
         is_done = row.error_code is ErrorCode.none
         return DeleteProposal(
             cluster_id=self._proposer.cluster_id,
@@ -289,7 +290,7 @@ class RemoteDeletes:
 
     def _require_decider(self, view: LeaderView) -> None:
         lease = self._state.lease(str(view.leader_id))
-        if lease is None or lease.released:
+        if lease is None or lease.released or self._is_silent(lease):
             raise BrokerRefusedError(
                 api="DeleteRecords",
                 subject=str(view.topic_id_partition),
@@ -297,6 +298,17 @@ class RemoteDeletes:
             )
         if not lease.decides_proposals:
             raise NobodyDecidesError(broker_id=view.leader_id, version=lease.version)
+
+    def _is_silent(self, lease: Lease) -> bool:
+        """Return whether its holder has not renewed it for as long as it lasts: by both clocks until it was seen to renew it,
+        and by ours since."""
+        now_s, seen = self._clock.monotonic_s(), self._renewals.get(lease.name)
+        if seen is None or seen.lease != lease:
+            seen = _Renewal(lease=lease, seen_s=now_s, is_first=seen is None)
+            self._renewals[lease.name] = seen
+        if seen.is_first and self._clock.now_ms() - lease.renewed_ms > lease.duration_ms:
+            return True
+        return (now_s - seen.seen_s) * 1000 > lease.duration_ms
 
     async def _until_said(self, partition: TopicIdPartition, delete: UserDelete, asking: Asking) -> None:
         """Return once the state topic, as read here, has it: nobody reads below it through this gateway any more.
@@ -309,9 +321,7 @@ class RemoteDeletes:
             async with asyncio.timeout_at(asking.until_s):
                 while not delete.is_said(known := self._state.partition_state(partition)):
                     if known.remote_log_start_epoch > delete.leader_epoch:
-                        raise BrokerRefusedError(
-                            api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH"
-                        )
+                        raise _refused(partition, "FENCED_LEADER_EPOCH")
                     await self._state.advanced()
         except TimeoutError as error:
             raise PublishTimeoutError(
@@ -325,25 +335,30 @@ class RemoteDeletes:
         return known
 
 
-def _known(view: TieredView, asked: DeleteAsked | None) -> DeleteAsked:
-    """
-    Raises:
-        MetadataNotReadyError: nothing was known of ``view`` when the broker was asked.
-    """
-    if asked is None:
-        raise MetadataNotReadyError(subject=str(view.topic_id_partition))
-    return asked
+def _refused(partition: TopicIdPartition, error: str) -> BrokerRefusedError:
+    """Return what is said of a delete that will not be in force, however often it is tried."""
+    return BrokerRefusedError(api="DeleteRecords", subject=str(partition), error=error, retriable=False)
 
 
-def _is_later(on_disk: TieredView, before: DeleteAsked) -> bool:
-    is_same = on_disk.topic_id_partition.topic_id == before.topic_id_partition.topic_id
-    return not is_same or on_disk.leader_epoch > before.leader_epoch
+def _is_final(error: RetriableError) -> bool:
+    return isinstance(error, NobodyDecidesError) or (isinstance(error, BrokerRefusedError) and not error.retriable)
 
 
-def failed_row(key: RowKey, row: Any, error: Exception) -> Any:
+def _said_by(to_delete: ToDelete, offset: int) -> UserDelete:
+    """Whose work the broker's own log start is, the leader's sidecar decides."""
+    return UserDelete(offset=Offset(offset), leader_epoch=to_delete.leader_epoch, trims=False)
+
+
+def _is_later(on_disk: TieredView, in_table: TieredView) -> bool:
+    is_same = on_disk.topic_id_partition == in_table.topic_id_partition
+    return not is_same or on_disk.leader_epoch > in_table.leader_epoch
+
+
+def failed_row(of: RowKey | TopicIdPartition, row: Any, error: Exception) -> Any:
     """Return the row that a client gets where the remote part failed, with a word in the log."""
+    topic, partition = (of.topic, of.partition) if isinstance(of, TopicIdPartition) else of
     reason = str(error) or "it has taken too long"
-    log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=reason)
+    log.warning("gateway.delete_records.failed", topic=topic, partition=partition, reason=reason)
     if isinstance(error, NobodyDecidesError):
         return changed_row(row, error_code=ErrorCode.unsupported_version, low_watermark=Offset(-1))
     return asked_again(row)  # what the broker has done, it has done; the client asks for the whole again

@@ -89,9 +89,13 @@ def has_flexible_header(api_key: int, api_version: int) -> bool:
         raise MalformedMessageError(f"API {api_key} version {api_version} is not known") from error
 
 
+_MOST_STRING_BYTES = 2**15 - 1
+
+
 def write_request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Without the frame's size."""
-    encoded = (client_id or "").encode()
+    """Without the frame's size.  Of a client id that was no UTF-8, and is longer than it was by now, as much as there is room
+    for."""
+    encoded = (client_id or "").encode()[:_MOST_STRING_BYTES]
     length = -1 if client_id is None else len(encoded)
     tagged = b"\0" if has_flexible_header(api_key, api_version) else b""
     return struct.pack(">hhih", api_key, api_version, correlation_id, length) + encoded + tagged

@@ -78,9 +78,9 @@ class TieredPartitions(Protocol):
         """
         ...
 
-    def may_be_tiered(self, topic: str, partition: int) -> bool:
-        """Return whether it is tiered, or may turn out to be: of all others the broker's word stands.  By the topic's name, and
-        without a look at the disk."""
+    def may_be_tiered(self, topic: str) -> bool:
+        """Return whether partitions of it are tiered, or may turn out to be: of all others the broker's word stands.  Asked
+        before the broker has said what a client may know: it takes as long whether or not there is such a topic."""
         ...
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.support.gateway_deletes import Between, nothing
 from tests.support.gateway_exchange import rewritten
 from tests.support.gateway_world import (
     Ask,
@@ -44,8 +45,7 @@ from tests.unit.services.gateway.test_offset_rewrites import (
 )
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.errors import MetadataNotReadyError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.state_log import PartitionState
@@ -54,11 +54,6 @@ from tiersidecar.services.gateway.remote_deletes import Proposer
 
 BY_NAME, BY_ID = 12, 17
 ASKED_AT = LeaderEpoch(4)
-Between = Callable[[World], None]
-
-
-def nothing(world: World) -> None:
-    return None
 
 
 def is_made_anew(world: World) -> None:
@@ -219,9 +214,10 @@ def deletes(world: World) -> tuple[DeleteRecordsRewrite, LeadersSidecar]:
     return rewrite, sidecar
 
 
-async def deleted_after(world: World, rewrite: DeleteRecordsRewrite, between: Between) -> Any:
+async def deleted_after(world: World, rewrite: DeleteRecordsRewrite, meanwhile: Between) -> Any:
+    """``meanwhile`` happens while the broker deletes."""
     answered = {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}
-    return await row_after(world, rewrite, DELETE_RECORDS, 2, {"offset": 50}, answered, between)
+    return await row_after(world, rewrite, DELETE_RECORDS, 2, {"offset": 50}, answered, meanwhile=meanwhile)
 
 
 def is_set_back(world: World) -> None:
@@ -233,11 +229,17 @@ def is_elected_unseen(world: World) -> None:
     led_in(world, ASKED_AT + 1)
 
 
-@pytest.mark.parametrize("between", [is_made_anew, has_another_leader, is_set_back, is_elected_unseen])
-async def test_a_delete_that_was_accepted_of_something_else_is_not_proposed(between: Between) -> None:
-    async with world_before(between) as world:
+def is_made_anew_meanwhile(world: World) -> None:
+    former = world.broker.views[0]
+    later = replace(former.topic_id_partition, topic_id=Uuid(b"the later topic."))
+    world.broker.views, world.tiered.known = (replace(former, topic_id_partition=later),), [later]
+
+
+@pytest.mark.parametrize("meanwhile", [is_made_anew_meanwhile, is_set_back, is_elected_unseen])
+async def test_a_delete_that_was_accepted_of_something_else_is_not_proposed(meanwhile: Between) -> None:
+    async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        row = await deleted_after(world, rewrite, between)
+        row = await deleted_after(world, rewrite, meanwhile)
         assert (row.error_code, row.low_watermark) == (ErrorCode.request_timed_out, -1)
         assert not sidecar.proposed
 
@@ -250,17 +252,3 @@ async def test_after_an_election_that_the_table_has_not_seen_the_client_s_next_d
         row = await deleted_after(world, rewrite, nothing)
         assert (row.error_code, row.low_watermark) == (ErrorCode.none, 50)
         assert [one.leader_epoch for one in sidecar.proposed] == [ASKED_AT + 1]
-
-
-async def test_while_the_state_topic_is_read_a_delete_is_the_broker_s_alone_and_asked_for_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def not_read(partition: TopicIdPartition) -> PartitionState:
-        raise MetadataNotReadyError(subject=str(partition))
-
-    async with world_before(nothing) as world:
-        rewrite, sidecar = deletes(world)
-        monkeypatch.setattr(world.state, "partition_state", not_read)
-        row = await deleted_after(world, rewrite, lambda world: monkeypatch.undo())
-        assert (row.error_code, row.low_watermark) == (ErrorCode.request_timed_out, -1)
-        assert not sidecar.proposed

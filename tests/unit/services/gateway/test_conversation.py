@@ -121,13 +121,19 @@ async def test_a_delete_of_one_partition_twice_does_not_reach_the_broker() -> No
     assert (core.refusal, core.broker.take()) == (Refusal.MALFORMED, b"")
 
 
+async def answered(core: Core, broker: ModelBroker) -> None:
+    """What the gateway has asked, which may have it ask once more."""
+    core.conversation.from_broker(bytearray(broker.feed(core.broker.take())))
+    await core.settled()
+
+
 async def test_a_delete_is_audited_with_principal_and_address() -> None:
     core, broker = opened(), ModelBroker()
     with capture_logs() as events:
         for step in (handshake("PLAIN", 1), token_frame(b"\0mallory\0mallory-secret", 1), delete_frame(OWN, 150)):
             core.conversation.from_client(step)
-            core.conversation.from_broker(broker.feed(core.broker.take()))
-            await core.idle()
+            await answered(core, broker)
+        await answered(core, broker)
     (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
     about = {"principal": "User:mallory", "client": "127.0.0.1:1", "client_id": "attacker"}
     what = {"topic": OWN, "partition": 0, "offset": 150, "outcome": "none"}
@@ -210,8 +216,9 @@ async def test_a_delete_of_a_client_that_goes_away_is_audited(gone: str) -> None
     core, broker = opened(), ModelBroker(sasl=False)
     with capture_logs() as events:
         core.conversation.from_client(delete_frame(OWN, 150))
+        await answered(core, broker)
         answer = broker.feed(core.broker.take())
-        assert broker.accepted_deletes
+        assert broker.accepted_deletes == [(OWN, 150)]
         if gone != "before the answer":
             core.conversation.from_broker(bytearray(answer))
         if gone == "after it":
@@ -221,6 +228,38 @@ async def test_a_delete_of_a_client_that_goes_away_is_audited(gone: str) -> None
     (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
     assert (event["topic"], event["offset"]) == (OWN, 150)
     assert event["outcome"] == ("none" if gone == "after it" else "unknown")
+
+
+def named_delete_frame(client_id: bytes) -> bytes:
+    head = struct.pack(">hhih", DELETE_RECORDS, 1, CORRELATION_ID, len(client_id)) + client_id
+    topics = struct.pack(">ih", 1, len(OWN)) + OWN.encode() + struct.pack(">iiq", 1, 0, 150)
+    return with_size(head + topics + struct.pack(">i", 10_000))
+
+
+@pytest.mark.parametrize(
+    ("client_id", "sent"),
+    [
+        pytest.param(b"its own", b"its own", id="by which the broker counts what it asks for"),
+        pytest.param(b"\xff" * 12_000, "\ufffd".encode() * (32767 // 3) + b"\xef", id="cut, where it is no text"),
+    ],
+)
+async def test_what_is_asked_once_more_has_the_client_s_own_id(client_id: bytes, sent: bytes) -> None:
+    core, broker = opened(), ModelBroker(sasl=False)
+    core.conversation.from_client(named_delete_frame(client_id))
+    await answered(core, broker)
+    second = core.broker.take()
+    assert core.refusal is None
+    assert second[14 : 14 + len(sent)] == sent
+
+
+async def test_a_client_that_goes_away_before_the_second_step_has_deleted_nothing() -> None:
+    core, broker = opened(), ModelBroker(sasl=False)
+    with capture_logs() as events:
+        core.conversation.from_client(delete_frame(OWN, 150))
+        core.client.has_hung_up = True
+        await answered(core, broker)
+    assert (core.refusal, broker.accepted_deletes, core.broker.take()) == (Refusal.BROKER_GONE, [], b"")
+    assert [event for event in events if event["event"] == "gateway.audit.delete"] == []
 
 
 def large_delete_frame(topic: str, partitions: int) -> bytes:
@@ -237,11 +276,11 @@ async def test_many_deletes_of_a_client_that_goes_away_are_one_event() -> None:
     the audit topic."""
     core = opened()
     with capture_logs() as events:
-        core.conversation.from_client(large_delete_frame("secret", 1000))
+        core.conversation.from_client(large_delete_frame("not-tiered", 1000))
         assert core.broker.take()
         core.close()
     (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
-    assert event["deletes"] == {"secret": [(one, one) for one in range(1000)]}
+    assert event["deletes"] == {"not-tiered": [(one, one) for one in range(1000)]}
     assert event["outcome"] == "unknown"
     assert event["principal"] == "User:ANONYMOUS"
 
@@ -272,9 +311,9 @@ async def test_an_answer_that_was_read_long_after_its_request_deletes_nothing_re
     core, broker = Core(rewrites), ModelBroker(sasl=False)
     with capture_logs() as events:
         core.conversation.from_client(delete_frame(OWN, 150))
+        await answered(core, broker)
         await rewrites[DELETE_RECORDS]._clock.advance(late_s)
-        core.conversation.from_broker(bytearray(broker.feed(core.broker.take())))
-        await core.idle()
+        await answered(core, broker)
     (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
     assert event["outcome"] == outcome
     assert bool(tier.sidecar.proposed) is (outcome == "none")

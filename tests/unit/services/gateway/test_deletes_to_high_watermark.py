@@ -10,146 +10,58 @@ again, for more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
+from tests.support.gateway_deletes import (
+    DELETE_RECORDS,
+    LOCAL_START,
+    MARK,
+    OTHERS,
+    VERSION,
+    WAIT,
+    Between,
+    Broker,
+    Row,
+    asked_for,
+    audited,
+    nothing,
+    request_of,
+    response_of,
+)
 from tests.support.gateway_world import World
 from tests.support.leaders_sidecar import lease_of
 from tests.unit.services.gateway.test_asked_and_answered import (
     ASKED_AT,
-    Between,
     deletes,
     led_in,
-    nothing,
     world_before,
 )
 from tests.unit.services.gateway.test_deletes_of_new_topics import becomes_known_later, is_set_back, make_new
-from tests.unit.services.gateway.test_offset_rewrites import DELETE_RECORDS, LOCAL_START
 from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.formats.wire.messages import read_message, write_message
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway import delete_records_rewrite
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
 from tiersidecar.services.gateway.exchange import UpstreamClosedError
 from tiersidecar.services.gateway.tiered_partitions import TieredView
 
-VERSION, MARK = 2, 220
-NO_WAIT, WAIT = timedelta(0), timedelta(seconds=1)
-OTHERS = "not-tiered"
-Row = tuple[ErrorCode, int]
-"""Error and low watermark."""
-Deletes = Mapping[tuple[str, int], int]
-
-
-@dataclass(slots=True)
-class Broker:
-    """Answers the second request, that with numbers; ``meanwhile`` happens before that.  ``answers`` has what is not the common
-    answer, by topic."""
-
-    world: World
-    answers: Mapping[str, Row] = field(default_factory=dict)
-    meanwhile: Between = nothing
-    asked: list[Deletes] = field(default_factory=list)
-    timeout: timedelta = WAIT
-    throttle: timedelta = NO_WAIT
-
-    def __post_init__(self) -> None:
-        self.world.upstream.answers[DELETE_RECORDS] = self._delete
-        self.world.broker.last_stable_offsets[self.world.partition] = MARK
-
-    def _delete(self, version: int, body: bytes) -> bytes:
-        request: Any = read_message(load_request_schema(DELETE_RECORDS, version), body)[0]
-        assert request.timeout == self.timeout, "the client's own"
-        self.asked.append(asked_of(request))
-        self.meanwhile(self.world)
-        rows = dict[tuple[str, int], Row]()
-        for key, offset in self.asked[-1].items():
-            rows[key] = self.answers.get(key[0], (ErrorCode.none, max(offset, LOCAL_START)))
-            if rows[key][0] is ErrorCode.none and key[0] == self.world.partition.topic:
-                self.world.broker.log_starts[self.world.partition] = rows[key][1]
-        return response_of(rows, throttle=self.throttle)
-
-
-def asked_of(request: Any) -> Deletes:
-    return {(topic.name, row.partition_index): row.offset for topic in request.topics for row in topic.partitions}
-
-
-def request_of(asked: Deletes, timeout: timedelta) -> bytes:
-    schema: Any = load_request_schema(DELETE_RECORDS, VERSION)
-    rows = {key: {"offset": offset} for key, offset in asked.items()}
-    return write_message(schema(topics=_topics(schema, rows), timeout=timeout))
-
-
-def response_of(answered: Mapping[tuple[str, int], Row], *, throttle: timedelta = NO_WAIT) -> bytes:
-    schema: Any = load_response_schema(DELETE_RECORDS, VERSION)
-    rows = {key: {"error_code": error, "low_watermark": low} for key, (error, low) in answered.items()}
-    return write_message(schema(topics=_topics(schema, rows), throttle_time=throttle))
-
-
-def _topics(schema: Any, rows: Mapping[tuple[str, int], dict[str, Any]]) -> tuple[Any, ...]:
-    topic_type = schema.__dataclass_fields__["topics"].type.__args__[0]
-    row_type = topic_type.__dataclass_fields__["partitions"].type.__args__[0]
-    topics = dict[str, list[Any]]()
-    for (topic, partition), values in rows.items():
-        topics.setdefault(topic, []).append(row_type(partition_index=partition, **values))
-    return tuple(topic_type(name=name, partitions=tuple(those)) for name, those in topics.items())
-
-
-@dataclass(slots=True, kw_only=True)
-class Asked:
-    """What becomes of a request; ``first`` is what goes to the broker in its place, which answers that with ``refuses``."""
-
-    rows: dict[str, Row] = field(default_factory=dict)
-    first: Deletes = field(default_factory=dict)
-    throttle_s: float = 0.0
-
-
-async def asked_for(
-    world: World,
-    rewrite: DeleteRecordsRewrite,
-    between: Between = nothing,
-    *,
-    also: Deletes | None = None,
-    refuses: Mapping[str, ErrorCode] | None = None,
-    timeout: timedelta = WAIT,
-    throttle: timedelta = NO_WAIT,
-) -> Asked:
-    """Ask for all of the world's partition to be deleted, and for ``also``."""
-    asked = {(world.partition.topic, 0): -1, **(also or {})}
-    exchange = world.exchange(DELETE_RECORDS, VERSION, request_of(asked, timeout))
-    sent = b"".join(rewrite.prepare(exchange) or (bytes(exchange.request),))
-    request: Any = read_message(load_request_schema(DELETE_RECORDS, VERSION), sent)[0]
-    assert request.timeout == NO_WAIT, "what comes while it waits for a replica that is late came after the delete"
-    between(world)
-    errors = {key: (refuses or {}).get(key[0], ErrorCode.none) for key in asked}
-    first = response_of(
-        {key: (error, -1 if error else LOCAL_START) for key, error in errors.items()}, throttle=throttle
-    )
-    pieces = await rewrite.rewrite(exchange, memoryview(first))
-    answered: Any = read_message(load_response_schema(DELETE_RECORDS, VERSION), b"".join(pieces or ()))[0]
-    return Asked(
-        first=asked_of(request),
-        rows={topic.name: (row.error_code, row.low_watermark) for topic in answered.topics for row in topic.partitions},
-        throttle_s=answered.throttle_time.total_seconds(),
-    )
-
 
 async def deleted(world: World, rewrite: DeleteRecordsRewrite, between: Between = nothing, **asked: Any) -> Row:
-    return (await asked_for(world, rewrite, between, **asked)).rows[world.partition.topic]
+    return (await asked_for(world, rewrite, between, **asked)).rows[key_of(world)]
 
 
-def audited(logs: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, str]]:
-    events = [entry for entry in logs if entry["event"] == "gateway.audit.delete"]
-    return [(entry["topic"], entry["offset"], entry["outcome"]) for entry in events]
+def key_of(world: World) -> tuple[str, int]:
+    return world.partition.topic, world.partition.partition
 
 
 ASK_AGAIN = (ErrorCode.request_timed_out, -1)
@@ -158,22 +70,25 @@ ASK_AGAIN = (ErrorCode.request_timed_out, -1)
 async def test_it_is_asked_for_up_to_0_first_and_then_with_its_number() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        broker, key = Broker(world), (world.partition.topic, 0)
+        broker, key = Broker(world), key_of(world)
         with capture_logs() as logs:
             asked = await asked_for(world, rewrite)
         assert (asked.first, broker.asked) == ({key: 0}, [{key: MARK}])
-        assert asked.rows == {key[0]: (ErrorCode.none, MARK)}
+        assert asked.rows == {key: (ErrorCode.none, MARK)}
         assert [one.offset for one in sidecar.proposed] == [MARK]
         assert audited(logs) == [(key[0], MARK, "none")]
 
 
-async def test_what_else_a_request_asks_for_is_asked_for_as_it_was() -> None:
+async def test_what_is_not_tiered_goes_as_it_is_with_the_first_step() -> None:
+    """N6: waiting with the others, a topic that was made anew meanwhile lost all of its records."""
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
-        broker, topic = Broker(world), world.partition.topic
-        asked = await asked_for(world, rewrite, also={(OTHERS, 0): -1, (OTHERS, 1): 7})
-        assert asked.first == {(topic, 0): 0, (OTHERS, 0): 0, (OTHERS, 1): 0}
-        assert broker.asked == [{(topic, 0): MARK, (OTHERS, 0): -1, (OTHERS, 1): 7}]
+        broker, key = Broker(world), key_of(world)
+        with capture_logs() as logs:
+            asked = await asked_for(world, rewrite, also={(OTHERS, 0): -1, (OTHERS, 1): 7})
+        assert asked.first == {key: 0, (OTHERS, 0): -1, (OTHERS, 1): 7}
+        assert broker.asked == [{key: MARK}]
+        assert sorted(audited(logs)) == [(OTHERS, -1, "none"), (OTHERS, 7, "none"), (key[0], MARK, "none")]
 
 
 async def test_what_not_all_followers_had_in_time_is_no_more_than_it_was_then() -> None:
@@ -181,7 +96,7 @@ async def test_what_not_all_followers_had_in_time_is_no_more_than_it_was_then() 
     async with world_before(nothing) as world:
         world.broker.log_starts[world.partition] = 240
         rewrite, sidecar = deletes(world)
-        Broker(world, {world.partition.topic: ASK_AGAIN})
+        Broker(world, {key_of(world): ASK_AGAIN})
         row = await deleted(world, rewrite)
         assert row == ASK_AGAIN
         assert [one.offset for one in sidecar.proposed] == [MARK]
@@ -196,7 +111,7 @@ async def test_who_has_waited_for_a_late_replica_has_not_to_wait_for_more(monkey
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         monkeypatch.setattr(rewrite._remote, "_until_said", never_said)
-        Broker(world, {world.partition.topic: ASK_AGAIN})
+        Broker(world, {key_of(world): ASK_AGAIN})
         async with asyncio.timeout(2):
             row = await deleted(world, rewrite)
         assert (row, len(sidecar.proposed)) == (ASK_AGAIN, 1)
@@ -207,7 +122,7 @@ async def test_who_may_not_delete_is_told_so_and_no_more_is_asked(error: ErrorCo
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         broker = Broker(world)
-        row = await deleted(world, rewrite, refuses={world.partition.topic: error})
+        row = await deleted(world, rewrite, refuses={key_of(world): error})
         assert (row, broker.asked, sidecar.proposed) == ((error, -1), [], [])
 
 
@@ -215,11 +130,11 @@ async def test_what_was_refused_is_not_asked_for_again_with_the_rest() -> None:
     """J1: by then the broker led it, and took the 0 of the first request; its client was told that all was deleted."""
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
-        broker, topic = Broker(world), world.partition.topic
-        refuses = {topic: ErrorCode.not_leader_or_follower}
-        asked = await asked_for(world, rewrite, also={(OTHERS, 0): 7}, refuses=refuses)
-        assert asked.rows == {topic: (ErrorCode.not_leader_or_follower, -1), OTHERS: (ErrorCode.none, LOCAL_START)}
-        assert broker.asked == [{(OTHERS, 0): 7}]
+        broker, key = Broker(world), key_of(world)
+        other, error = (key[0], 1), ErrorCode.not_leader_or_follower
+        asked = await asked_for(world, rewrite, also={other: 7}, refuses={key: error})
+        assert asked.rows == {key: (error, -1), other: (ErrorCode.none, LOCAL_START)}
+        assert broker.asked == [{other: 7}]
 
 
 async def test_a_row_that_is_missing_in_the_second_answer_is_asked_for_again() -> None:
@@ -234,7 +149,7 @@ async def test_what_is_refused_the_second_time_is_refused() -> None:
     error = ErrorCode.topic_authorization_failed
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        broker = Broker(world, {world.partition.topic: (error, -1)})
+        broker = Broker(world, {key_of(world): (error, -1)})
         assert (await deleted(world, rewrite), len(broker.asked), sidecar.proposed) == ((error, -1), 1, [])
 
 
@@ -243,18 +158,6 @@ async def test_what_is_refused_the_second_time_is_refused() -> None:
 
 def is_elected_unseen(world: World) -> None:
     led_in(world, ASKED_AT + 1)
-
-
-def is_elected_on_disk(world: World) -> None:
-    """J2: of more partitions than are looked up on the disk, the table's epoch was taken."""
-    later = LeaderEpoch(ASKED_AT + 1)
-    led_in(world, later)
-    world.tiered.on_disk = TieredView(topic_id_partition=world.partition, leader_epoch=later)
-
-
-def is_made_anew(world: World) -> None:
-    """J5: within the second for which the broker mutes a client that is over its quota."""
-    make_new(world, topic_id=Uuid(b"the later topic."))
 
 
 def has_no_high_watermark(world: World) -> None:
@@ -274,9 +177,6 @@ def is_not_known_any_more(world: World) -> None:
     "between",
     [
         is_elected_unseen,
-        is_elected_on_disk,
-        is_made_anew,
-        is_set_back,
         has_no_high_watermark,
         has_lost_its_sidecar,
         is_not_known_any_more,
@@ -289,6 +189,49 @@ async def test_nothing_is_deleted_where_it_could_not_be_deleted_remotely(between
         with capture_logs() as logs:
             row = await deleted(world, rewrite, between)
         assert (row, broker.asked, sidecar.proposed, audited(logs)) == (ASK_AGAIN, [], [], [])
+
+
+def is_elected_on_disk(world: World) -> None:
+    later = LeaderEpoch(ASKED_AT + 1)
+    led_in(world, later)
+    world.tiered.on_disk = TieredView(topic_id_partition=world.partition, leader_epoch=later)
+
+
+def is_made_anew(world: World) -> None:
+    make_new(world, topic_id=Uuid(b"the later topic."))
+
+
+@pytest.mark.parametrize("change", [is_elected_on_disk, is_made_anew, is_set_back])
+async def test_nor_where_it_has_become_another_since_it_was_made_ready(
+    change: Between, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N1: the high watermark of one partition grew old while another was waited for, and was deleted from the topic of the
+    same name that had been made meanwhile."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker, read = Broker(world), rewrite._remote.high_watermarks
+
+        async def changed(partitions: Any) -> Any:
+            change(world)
+            return await read(partitions)
+
+        monkeypatch.setattr(rewrite._remote, "high_watermarks", changed)
+        assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
+
+
+async def test_nor_where_the_leader_s_sidecar_has_been_silent_for_long() -> None:
+    """N2: it was killed, and each try of a client moved the broker's start.  Where clocks differ, one that renews is none."""
+    async with world_before(nothing) as world:
+        rewrite, _ = deletes(world)
+        broker, lease = Broker(world), replace(lease_of(1), renewed_ms=0)
+        world.state.leases["1"] = lease
+        assert (await deleted(world, rewrite), await deleted(world, rewrite), broker.asked) == (
+            ASK_AGAIN,
+            ASK_AGAIN,
+            [],
+        )
+        world.state.leases["1"] = replace(lease, renewed_ms=1)
+        assert await deleted(world, rewrite) == (ErrorCode.none, MARK)
 
 
 async def test_nor_where_the_leader_s_sidecar_is_of_a_former_release() -> None:
@@ -341,16 +284,41 @@ async def test_nor_while_its_metadata_has_not_been_read(monkeypatch: pytest.Monk
         assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
-async def test_of_many_partitions_too_a_new_one_is_not_deleted_before_it_is_known() -> None:
+async def test_a_new_one_is_not_deleted_before_it_is_known() -> None:
     """J3: of 20 new partitions each went raw at once, was asked for again, and twice deleted."""
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         make_new(world)
-        world.tiered.may_be = True
+        world.tiered.is_ready = False
         broker = Broker(world)
-        asked = await asked_for(world, rewrite, also={(OTHERS, number): -1 for number in range(16)})
-        assert all((world.partition.topic, 0) not in one for one in broker.asked)
-        assert (asked.rows[world.partition.topic], sidecar.proposed) == (ASK_AGAIN, [])
+        asked = await asked_for(world, rewrite, also={(world.partition.topic, number): -1 for number in range(1, 20)})
+        assert (set(asked.rows.values()), broker.asked, sidecar.proposed) == ({ASK_AGAIN}, [], [])
+
+
+async def test_many_are_proposed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N7: of 300 the second part was begun only once the first was decided, and had no time left."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        known = [replace(world.partition, partition=number) for number in range(300)]
+        world.tiered.known, views = known, world.broker.views
+        world.broker.views = tuple(replace(views[0], topic_id_partition=one) for one in known)
+        for one in known:
+            world.broker.last_stable_offsets[one] = MARK
+        Broker(world)
+        all_of_them = asyncio.Barrier(len(known))
+
+        async def proposed(proposal: DeleteProposal) -> None:
+            await all_of_them.wait()
+            said = PartitionState().with_delete(proposal.offset, proposal.leader_epoch, 0)
+            await world.state.publish_partition_state(proposal.topic_id_partition, said)
+
+        async def empty(partition: Any) -> OffsetBounds:
+            return OffsetBounds(start=Offset(0), end=Offset(0), log_start=Offset(0))
+
+        monkeypatch.setattr(sidecar, "propose", proposed)
+        monkeypatch.setattr(world.path.reader, "bounds", empty)
+        asked = await asked_for(world, rewrite, also={(world.partition.topic, one.partition): 50 for one in known[1:]})
+        assert {error for error, _ in asked.rows.values()} == {ErrorCode.none}
 
 
 async def test_after_an_election_its_next_try_is_of_the_later_epoch() -> None:
@@ -392,7 +360,7 @@ async def test_what_turns_out_not_to_be_tiered_is_the_broker_s() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         world.tiered.known, world.tiered.may_be = [], True
-        broker = Broker(world, {world.partition.topic: (ErrorCode.none, 230)})
+        broker = Broker(world, {key_of(world): (ErrorCode.none, 230)})
         row = await deleted(world, rewrite)
         assert (row, list(broker.asked[0].values()), sidecar.proposed) == ((ErrorCode.none, 230), [-1], [])
 
@@ -412,6 +380,17 @@ async def test_a_client_that_is_gone_has_nothing_deleted_for_it() -> None:
         with capture_logs() as logs:
             rewrite.abandoned(exchange)
         assert (broker.asked, sidecar.proposed, audited(logs)) == ([], [], [])
+
+
+async def test_a_gateway_that_stood_still_asks_for_nothing_that_it_has_looked_at_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """N1: after seconds of SIGSTOP the topic was another of the same name."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker, times = Broker(world), count(step=3)
+        monkeypatch.setattr(rewrite._clock, "monotonic_s", lambda: float(next(times)))
+        assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
 async def test_a_client_over_its_quota_is_waited_for_before_anything_is_found_out() -> None:
@@ -449,12 +428,14 @@ async def test_what_the_broker_does_not_answer_in_time_is_audited_whole() -> Non
         rewrite, sidecar = deletes(world)
         Broker(world)
         world.upstream.answers[DELETE_RECORDS] = never
-        also, refuses = {("refused", 0): 3, (OTHERS, 0): 7}, {"refused": ErrorCode.policy_violation}
+        key = key_of(world)
+        refused, other = (key[0], 1), (key[0], 2)
         with capture_logs() as logs:
-            asked = await asked_for(world, rewrite, also=also, refuses=refuses)
-        topic = world.partition.topic
-        assert asked.rows == {topic: ASK_AGAIN, "refused": (ErrorCode.policy_violation, -1), OTHERS: ASK_AGAIN}
-        assert sorted(audited(logs)) == [(OTHERS, 7, "unknown"), (topic, MARK, "unknown")]
+            asked = await asked_for(
+                world, rewrite, also={refused: 3, other: 7}, refuses={refused: ErrorCode.policy_violation}
+            )
+        assert asked.rows == {key: ASK_AGAIN, refused: (ErrorCode.policy_violation, -1), other: ASK_AGAIN}
+        assert sorted(audited(logs)) == [(key[0], 7, "unknown"), (key[0], MARK, "unknown")]
         assert sidecar.proposed == []
 
 

@@ -82,11 +82,11 @@ async def row_after(
     between: Callable[[World], None] = lambda world: None,
     *,
     waits_s: float = 0,
-    sent: list[bytes] | None = None,
+    meanwhile: Callable[[World], None] = lambda world: None,
     **request: Any,
 ) -> Any:
     """The one partition's row that the client gets, where ``between`` happens before the broker's answer is read, which is
-    ``waits_s`` after the request was sent.  ``sent`` gets the request that is sent in its place."""
+    ``waits_s`` after the request was sent.  A delete goes in two steps: ``meanwhile`` happens before the second is answered."""
     topic = world.partition.topic
     schema: Any = load_request_schema(api_key, version)
     answer_schema: Any = load_response_schema(api_key, version)
@@ -99,9 +99,13 @@ async def row_after(
     exchange = world.exchange(api_key, version, body)
     assert version in rewrite.versions()
     prepared = rewrite.prepare(exchange)
-    assert (prepared is None) is (sent is None)
-    if sent is not None:
-        sent.append(b"".join(prepared or ()))
+    assert prepared is None or api_key == DELETE_RECORDS
+
+    def second(version: int, body: bytes) -> bytes:
+        meanwhile(world)
+        return response
+
+    world.upstream.answers[DELETE_RECORDS] = second
     between(world)
     await world.clock.advance(waits_s)
     pieces: Sequence[Any] | None = await rewritten(rewrite.rewrite(exchange, memoryview(response)))

@@ -16,8 +16,9 @@ import pytest
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
+from tests.support.gateway_deletes import Between, nothing
 from tests.support.gateway_world import World
-from tests.unit.services.gateway.test_asked_and_answered import Between, nothing, world_before
+from tests.unit.services.gateway.test_asked_and_answered import world_before
 from tests.unit.services.gateway.test_offset_rewrites import (
     HISTORY,
     LIST_OFFSETS,
