@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,35 @@ def test_one_acts_and_after_a_pause_of_it_the_other_alone(kafka: KafkaCluster, t
             wait_for(lambda: has_no_more_objects_than_metadata(kafka, second), "nothing is left over", second)
             assert first.stop() == 0
             assert second.stop() == 0
+
+
+def test_one_that_is_stopped_in_order_leaves_the_role_to_the_other_at_once(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """While it copies and trims; had it only vanished, the other one would wait for two minutes."""
+    topic = "role-given-back"
+    kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    store = {"type": "filesystem", "root": str(tmp_path / "store")}
+    (tmp_path / "store").mkdir()
+    settings = {"store": store, "lease.duration.ms": 120_000}
+    with started(tmp_path / "a", kafka, topic, **settings) as first:
+        wait_for(lambda: holds(first), "the first one has the role", first)
+        with started(tmp_path / "b", kafka, topic, **settings) as second:
+            wait_for(lambda: "standing by" in standing_by(second), "the second one stands by and says so", second)
+            second.wait_until_ready()
+            produce(kafka, topic, total_bytes=2_000_000)
+            wait_for(lambda: acts(first), "the first one acts", first)
+            assert first.stop() == 0
+            stopped_s = time.monotonic()
+            told = [event["event"] for event in first.events()]
+            assert told[-2:] == ["tier_lease.given_back", "daemon.stopped"], "the last that it does"
+            wait_for(lambda: holds(second), "the second one takes the role", second)
+            waited_s = time.monotonic() - stopped_s
+            print(f"the role was taken {waited_s:.1f} s after the holder had ended")
+            assert waited_s < 20
+            wait_until_trimmed(kafka, second, topic)
+            assert second.stop() == 0
+    with started(tmp_path / "c", kafka, topic, **settings) as third:
+        wait_for(lambda: holds(third), "a third one begins at once, too", third)
+        third.kill9()
 
 
 def has_no_more_objects_than_metadata(cluster: KafkaCluster, daemon: Daemon) -> bool:

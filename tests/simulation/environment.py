@@ -101,7 +101,7 @@ class Environment:
 
     def process_ended(self, process: Process, done: asyncio.Task[None]) -> None:
         """None ends by itself."""
-        if not self.is_over and process.state is ProcessState.RUNNING:
+        if not self.is_over and process.state is ProcessState.RUNNING and not process.is_told_to_end:
             error = None if done.cancelled() else done.exception()
             self.complain(f"{process.name} ended by itself: {error!r}")
 

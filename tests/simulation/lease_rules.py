@@ -28,11 +28,13 @@ class LeaseRules:
             return
         claim = (document["term"], document["incarnation"])
         known = self._held.get(broker)
-        if known is None or claim[0] == known[0] + 1:
+        if document.get("released") and claim == known:
+            self._held[broker] = (claim[0], "")
+        elif known is None or claim[0] == known[0] + 1:
             self._held[broker] = claim
 
     def holder(self, broker: int) -> str:
-        """The incarnation that has the tier role; empty while nobody has."""
+        """The incarnation that has the tier role; empty while nobody has, as after it was given back."""
         return self._held.get(str(broker), (0, ""))[1]
 
     def acting(self, broker: int, incarnation: str) -> Callable[[str], None]:

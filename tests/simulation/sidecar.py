@@ -33,12 +33,13 @@ from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.paced import PacedStore
 from tiersidecar.app.assembly import assemble
 from tiersidecar.app.builders.read_path import open_process_read_path
+from tiersidecar.app.builders.tier_parts import build_tier_parts
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
-from tiersidecar.app.tier_role import run_tier
+from tiersidecar.app.tier_role import given_back_after, run_tier
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -156,6 +157,16 @@ class Sidecar:
             self.process.kill()
             self.process = self.serving = None
 
+    async def stop_in_order(self) -> None:
+        """As SIGTERM, and wait for its end."""
+        if self.process is None:
+            return
+        process, task = self.buried[-1]
+        process.is_told_to_end = True
+        self.process = self.serving = None
+        task.cancel()
+        await asyncio.wait([task])
+
     async def _main(self, process: Process) -> None:
         """As ``app.supervise`` does it."""
         async with AsyncExitStack() as stack:
@@ -181,7 +192,9 @@ class Sidecar:
                     most_in_sessions=self._world.scenario.most_in_sessions,
                 )
             if Role.TIER in self._roles:
-                await run_tier(parts)
+                role = build_tier_parts(parts)
+                async with given_back_after(parts, role):
+                    await run_tier(parts, role)
             else:
                 await keep_roster(parts.roster, parts.look_interval_s)
 

@@ -116,7 +116,8 @@ async def _keep_transactions_open(world: World, hazard: Hazard) -> None:
 
 
 async def _begin_twin(world: World, hazard: Hazard) -> None:
-    """A second one beside a broker, which does not stop any more; each of both stands still for longer than the lease lasts."""
+    """A second one beside a broker; each of both stands still for longer than the lease lasts.  At last the holder is stopped
+    in order, and started again when the other one has had the role for a while."""
     broker = 1 + int(hazard.targets[0] * len(world.disks))
     twin = Sidecar(world, broker, "twin", TIER_ROLES, instance=f"twin-state-{broker}")
     await asyncio.sleep(hazard.begins_s)
@@ -134,6 +135,15 @@ async def _begin_twin(world: World, hazard: Hazard) -> None:
             process.stop()
             await asyncio.sleep(10 + 40 * target)
             process.go_on()
+    await asyncio.sleep(4)
+    holder = world.lease_rules.holder(broker).partition("/")[0]
+    leaving = next((one for one in both if one.instance == holder), None)
+    if leaving is not None and not world.chances.quiet and world.chances.happens("stop of the holder in order"):
+        world.note(f"{leaving.instance} is stopped in order")
+        await leaving.stop_in_order()
+        await asyncio.sleep(8)
+        if not leaving.runs:
+            leaving.start()
 
 
 class Rehearsal(Environment):

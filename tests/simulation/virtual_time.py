@@ -197,6 +197,7 @@ class Process:
     def __init__(self, name: str, loop: VirtualTimeLoop) -> None:
         self.name, self._loop = name, loop
         self.state = ProcessState.RUNNING
+        self.is_told_to_end = False
         self.held: list[_Turn | _TimedTurn] = []
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -63,9 +64,17 @@ class HeldLease:
         self._lease, self._sent_s = renewed, sent_s
 
     async def release(self) -> None:
-        """Let the next one claim it at once.  A renewal of a former holder changes nothing."""
+        """Let the next one claim it at once.  Where another process may have it by now, write nothing: to readers whom
+        compaction left no other claim, the last record would say that it is free.
+
+        Raises:
+            TimeoutError: it was not written in time, and runs out by itself.
+        """
+        if self.left_ms <= 0:
+            return
         over = replace(self._lease, renewed_ms=self._clock.now_ms(), renewal=True, released=True)
-        await self._leases.publish_lease(over)
+        async with asyncio.timeout(self.left_ms / 1000):
+            await self._leases.publish_lease(over)
 
 
 @asynccontextmanager
@@ -98,7 +107,7 @@ async def claimed_lease(session: Session, ids: Ids, name: str) -> AsyncIterator[
     try:
         yield held
     finally:
-        with suppress(TiersidecarError):  # it runs out by itself
+        with suppress(TiersidecarError, TimeoutError):  # it runs out by itself
             await held.release()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiersidecar.app.config.config import Config
@@ -63,6 +64,8 @@ class Opened:
     telemetry: Telemetry
     commits: CommitsAndGroups | None = None
     """What consumer groups have committed; None where nothing of it is put into the store."""
+    requests_left_alone: Callable[[], int] = lambda: 0
+    """How many of the store's were given up and have not ended: what they were to do may still happen."""
 
     @property
     def edges(self) -> Edges:

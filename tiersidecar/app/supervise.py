@@ -22,6 +22,7 @@ import uvloop
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.builders.snapshots import build_cluster_snapshot_lane, build_snapshot_lane
+from tiersidecar.app.builders.tier_parts import build_tier_parts
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.config.top_level import Mode, Role
@@ -32,7 +33,7 @@ from tiersidecar.app.read_role import run_read
 from tiersidecar.app.service_manager import ServiceManager, telling
 from tiersidecar.app.state_dir import keep_files_private
 from tiersidecar.app.stop_signals import stop_on_signals
-from tiersidecar.app.tier_role import run_tier
+from tiersidecar.app.tier_role import given_back_after, run_tier
 from tiersidecar.app.tuning import RELOADABLE, Tuning
 from tiersidecar.app.wiring import Ground, open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
@@ -96,7 +97,7 @@ system call: with Python's 5 ms a request beside such a thread took 120 ms."""
 EXIT_OK, EXIT_FATAL, EXIT_CONFIG = 0, 1, 2
 
 RoleMain = Callable[[Any], Coroutine[Any, Any, None]]
-_ROLES: dict[Role, RoleMain] = {Role.TIER: run_tier, Role.READ: run_read, Role.GATEWAY: run_gateway}
+_SERVING: dict[Role, RoleMain] = {Role.READ: run_read, Role.GATEWAY: run_gateway}
 
 
 def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
@@ -169,9 +170,13 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
         if roles & {Role.READ, Role.GATEWAY}:
             parts = replace(parts, read_path=await open_process_read_path(stack, parts))
         _spare_what_stays()
+        tier = build_tier_parts(parts) if Role.TIER in roles else None
+        if tier is not None:
+            await stack.enter_async_context(given_back_after(parts, tier))
         async with asyncio.TaskGroup() as group:
             for role in sorted(roles):
-                group.create_task(_until_cancelled(role, _ROLES[role](parts)), name=f"role {role.value}")
+                main = run_tier(parts, tier) if role is Role.TIER and tier is not None else _SERVING[role](parts)
+                group.create_task(_until_cancelled(role, main), name=f"role {role.value}")
             if (snapshots := build_snapshot_lane(parts)) is not None:
                 group.create_task(snapshots.run(), name="snapshots")
             if (cluster_snapshots := build_cluster_snapshot_lane(parts)) is not None:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import structlog
+
 from tiersidecar.app.builders.copy import (
     build_admission,
     build_copy,
@@ -29,7 +31,7 @@ from tiersidecar.app.builders.retain import (
     build_trim,
     build_trim_gate,
 )
-from tiersidecar.app.builders.tier_parts import TierParts, build_tier_parts
+from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.tasks.catch_up import CatchUp, LaneWork
@@ -46,6 +48,8 @@ from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_clock import TrashWatch
 from tiersidecar.tasks.watch import LaneSpec, Watch
 
+log = structlog.get_logger(__name__)
+
 _SWEEP_INTERVAL_MAX_S = 60.0
 """How often at least topics that are gone are looked for."""
 _TRASH_INTERVAL_S = 60.0
@@ -58,10 +62,27 @@ _LANES_STOPPED_S = 7200.0
 """Twice ``upload.timeout``: a step that only waits for the store ends before."""
 
 
-async def run_tier(parts: Parts) -> None:
+@asynccontextmanager
+async def given_back_after(parts: Parts, role: TierParts) -> AsyncIterator[None]:
+    """Give the lease back after the body, if that was cancelled: all that acts by the lease runs in it, and has ended then.
+
+    A body that fails does not give it back: the next process with this state.dir need not wait anyway.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        if role.lease is not None:
+            if count := parts.requests_left_alone():
+                log.warning("tier_lease.not_given_back", reason=f"{count} requests to the store have not ended")
+            else:
+                await role.lease.give_back()
+        raise
+
+
+async def run_tier(parts: Parts, role: TierParts) -> None:
     """Work while this process holds the lease of its broker's tier role, else stand by, until cancelled."""
     config, status = parts.config, parts.status
-    gate, role = StoreGate(parts.store, parts.clock, parts.telemetry), build_tier_parts(parts)
+    gate = StoreGate(parts.store, parts.clock, parts.telemetry)
     status.deletes_blocked = role.remote_delete_blocker
     status.reasons.append(lambda: parts.table.watch_trouble)
     if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be

@@ -211,6 +211,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             failpoints=ground.failpoints,
             telemetry=ground.telemetry,
             commits=broker.groups,
+            requests_left_alone=lambda: store.left_alone,
         ),
     )
 

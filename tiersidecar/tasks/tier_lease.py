@@ -4,6 +4,10 @@ The holder counts itself valid from the moment at which it *sent* the last renew
 whole duration after it has *seen* the last one, each by its own clock.  A process that stood still (SIGSTOP) finds its
 lease over when it goes on, and is asked so right before whatever it publishes, deletes or trims.
 
+Who stops in order gives it back, so that the next one need not wait: after everything that acts by it has ended, and only while
+nobody else can have claimed it.  A release that got into the topic behind another's claim would pass for the last word there
+once compaction has taken that claim.
+
 Each renewal says which time its writer has seen: a process that finds nothing of that in its ``state.dir`` goes on from there.
 """
 
@@ -34,6 +38,10 @@ _CONTENDER_PAUSE_S = 0.5
 """Between looks at what was read: a daemon that starts waits for little more than its topics."""
 _MARGIN = 6
 """Part of the duration by which the holder stops before a contender may begin: for clocks that run at different speeds."""
+_GIVE_BACK_WITHIN_S = 5.0
+_GIVE_BACK_PART = 4
+"""Part of the duration that a renewal and the release after it may take each.  With the moment that a given-up send still
+waits, both are over before a contender may begin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +103,7 @@ class TierLease:
         self._held: Lease | None = None
         self._seen: tuple[Lease | None, float] = (None, clock.monotonic_s())
         self._changed = asyncio.Event()
+        self._is_given_back = False
         self._blocker = "the brokers of the cluster have not been asked for yet"
 
     # -- asked
@@ -126,6 +135,8 @@ class TierLease:
     @property
     def _standing_by(self) -> str:
         holder = self._seen[0]
+        if self._is_given_back:
+            return f"the lease of broker {self._contender.broker_id} has been given back"
         if holder is None:
             return f"the lease of broker {self._contender.broker_id} has not been claimed yet"
         return (
@@ -197,6 +208,32 @@ class TierLease:
             self._trash_clock.succeed(self._seen_before(counts))
             await self._publish(self._contender.claim(1 if counts is None else counts.term + 1, self._clock.now_ms()))
             await self._look_for_former_sidecars()
+
+    async def give_back(self) -> None:
+        """Let the next one claim it at once, if it is ours; else, or where the topic is away, it runs out by itself.
+
+        To be called when :meth:`keep` and all that asks :meth:`require` has ended: nothing may be written behind a release.
+        """
+        if self._held is None or self.reason_not_held:
+            return
+        limit_s = min(_GIVE_BACK_WITHIN_S, self._duration_s / _GIVE_BACK_PART)
+        try:
+            async with asyncio.timeout(limit_s):  # from here on nobody else can claim it for the whole duration
+                await self._publish(replace(self._contender.claim(self._held.term, self._clock.now_ms()), renewal=True))
+            if reason := self.reason_not_held:
+                log.warning("tier_lease.not_given_back", reason=reason)
+                return
+            release = self._contender.claim(self._held.term, self._clock.now_ms())
+            self._held, self._sent, self._is_given_back = None, None, True
+            self._telemetry.gauge(TIER_LEASE_HELD, 0)
+            async with asyncio.timeout(limit_s):
+                await self._leases.publish_lease(
+                    replace(release, renewal=True, released=True, seen=self._trash_clock.seen)
+                )
+        except (RetriableError, TimeoutError) as error:
+            log.warning("tier_lease.not_given_back", reason=str(error) or f"not done in {limit_s:.0f} s")
+        else:
+            log.info("tier_lease.given_back", broker_id=release.broker_id, term=release.term)
 
     def _what_counts(self) -> Lease | None:
         """As far as it is read, and since when we have seen it."""

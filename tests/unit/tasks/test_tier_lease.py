@@ -296,6 +296,100 @@ async def test_what_the_holder_released_is_free_at_once(stage: Stage) -> None:
     second.require()
 
 
+async def test_what_the_holder_gives_back_is_free_at_once_and_its_own_no_more(stage: Stage) -> None:
+    first, second = stage.sidecar("a"), stage.sidecar("b")
+    await first.look()
+    await second.look()
+    assert not second.is_ours
+    await first.give_back()
+    assert (stage.topic.leases["1"].released, stage.topic.leases["1"].term) == (True, 1)
+    assert first.reason_not_held == "the lease of broker 1 has been given back"
+    await second.look()
+    second.require()
+    assert stage.topic.leases["1"].term == 2
+
+
+async def test_it_is_not_held_any_more_before_the_release_is_on_its_way(stage: Stage) -> None:
+    first, held = stage.sidecar("a"), list[bool]()
+    await first.look()
+    publish = stage.topic.publish_lease
+
+    async def watched(lease: Lease) -> Lease:
+        if lease.released:
+            held.append(first.is_ours)
+        return await publish(lease)
+
+    stage.topic.publish_lease = watched  # type: ignore[method-assign]
+    await first.give_back()
+    assert held == [False]
+
+
+async def test_a_release_follows_a_renewal_so_that_nobody_claims_it_meanwhile(stage: Stage) -> None:
+    first = stage.sidecar("a")
+    await first.look()
+    await stage.clock.advance(DURATION_S / 2)
+    stage.topic.written.clear()
+    await first.give_back()
+    assert [(one.renewal, one.released) for one in stage.topic.written] == [(True, False), (True, True)]
+    assert stage.topic.written[1].seen == stage.topic.written[0].seen
+
+
+@pytest.mark.parametrize(
+    "state", ["stood still", "another claim is read", "never held", "another claim is not read yet"]
+)
+async def test_who_may_not_hold_it_any_more_gives_nothing_back(stage: Stage, state: str) -> None:
+    """As the last record of the key, once compaction has taken the other's claim, a release would let a third one in."""
+    first, second = stage.sidecar("a"), stage.sidecar("b")
+    await first.look()
+    match state:
+        case "stood still":
+            await second.look()
+            await stage.clock.advance(DURATION_S + 1)
+            await second.look()
+            assert second.is_ours
+        case "another claim is read":
+            await stage.topic.publish_lease(second._contender.claim(2, stage.clock.now_ms()))
+        case "another claim is not read yet":
+            publish = stage.topic.publish_lease
+
+            async def behind(lease: Lease) -> Lease:
+                await publish(second._contender.claim(2, stage.clock.now_ms()))
+                return await publish(lease)
+
+            stage.topic.publish_lease = behind  # type: ignore[method-assign]
+        case _:
+            first = second
+    stage.topic.written.clear()
+    await first.give_back()
+    assert not any(one.released for one in stage.topic.written)
+    with pytest.raises(LeaseLostError):
+        first.require()
+
+
+@pytest.mark.parametrize("away_for", ["renewal", "release"])
+async def test_where_the_topic_is_away_it_runs_out_by_itself(stage: Stage, away_for: str) -> None:
+    first, second = stage.sidecar("a"), stage.sidecar("b")
+    await first.look()
+    publish, fails = stage.topic.publish_lease, []
+
+    async def failing(lease: Lease) -> Lease:
+        if lease.released or away_for == "renewal":
+            fails.append(lease)
+            raise BrokerUnreachableError(address="kafka:9092", reason="connection refused")
+        return await publish(lease)
+
+    stage.topic.publish_lease = failing  # type: ignore[method-assign]
+    with capture_logs() as logged:
+        await first.give_back()
+    assert len(fails) == 1
+    assert [one["event"] for one in logged] == ["tier_lease.not_given_back"]
+    stage.topic.publish_lease = publish  # type: ignore[method-assign]
+    await stage.pass_time(DURATION_S - 5, second)
+    assert not second.is_ours
+    await stage.pass_time(10, second)
+    assert second.is_ours
+
+
 async def test_a_renewal_that_comes_too_late_tells_that_another_holds_it(stage: Stage) -> None:
     """The other one's claim lies before it in the topic, and had not been read yet."""
     first, second = stage.sidecar("a"), stage.sidecar("b")

@@ -134,6 +134,11 @@ class BoundedStore:
         self._left_alone: set[asyncio.Future[Any]] = set()
 
     @property
+    def left_alone(self) -> int:
+        """How many requests were given up and have not ended: what they were to do may still happen."""
+        return len(self._left_alone)
+
+    @property
     def description(self) -> str:
         return self._store.description
 

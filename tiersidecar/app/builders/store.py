@@ -84,10 +84,23 @@ class HasStore(Protocol):
     def store(self) -> StoreSection: ...
 
 
+class OpenedStore(PacedStore):
+    """A configured store, as its process uses it."""
+
+    def __init__(self, store: BoundedStore, pace: UploadPace) -> None:
+        super().__init__(store, pace)
+        self._bounded = store
+
+    @property
+    def left_alone(self) -> int:
+        """How many requests were given up and have not ended."""
+        return self._bounded.left_alone
+
+
 @asynccontextmanager
 async def open_store(
     config: HasStore, *, pace: UploadPace, clock: Clock, ids: Ids, telemetry: Telemetry
-) -> AsyncIterator[Store]:
+) -> AsyncIterator[OpenedStore]:
     """The configured store, whose uploads keep to ``pace``, whose requests end in time, and are metered.
 
     A store that is away does not fail here, but when it is used.
@@ -102,7 +115,7 @@ async def open_store(
         ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
         _open_backend(config, blocking=blocking, clock=clock, ids=ids) as backend,
     ):
-        yield PacedStore(BoundedStore(MeteredStore(backend, telemetry), limits=limits, clock=clock), pace)
+        yield OpenedStore(BoundedStore(MeteredStore(backend, telemetry), limits=limits, clock=clock), pace)
 
 
 @asynccontextmanager

@@ -101,7 +101,7 @@ class TopLevelKeys(Section):
 
     lease_duration_ms: Annotated[PositiveDurationMs, Field(ge=3_000)] = 60_000
     """How long a sidecar that is not heard of any more keeps the tier role of its broker from one with another state.dir. A
-    restart with the same state.dir does not wait."""
+    restart with the same state.dir does not wait, and one that is stopped in order gives the role back at once."""
 
     log_dirs: Annotated[
         tuple[FilePath, ...], BeforeValidator(comma_separated), Field(min_length=1, examples=["[/var/lib/kafka/data]"])

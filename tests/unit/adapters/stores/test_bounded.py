@@ -141,8 +141,10 @@ async def test_a_request_that_cannot_be_stopped_is_left_alone(
     await clock.advance(2)
     with pytest.raises(StoreStalledError):
         await task
+    assert store.left_alone == 1
     inner.release.set()
     await settle()
+    assert store.left_alone == 0
 
 
 async def test_requests_left_alone_do_not_pile_up(

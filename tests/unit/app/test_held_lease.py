@@ -1,0 +1,33 @@
+"""A lease that a command holds, and what it writes at its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.manual_clock import ManualClock
+from tests.support.scripted import MemoryStateLog
+from tiersidecar.app.held_lease import HeldLease
+from tiersidecar.domain.lease import Lease
+
+CLAIM = Lease(
+    name="repair",
+    cluster_id="c",
+    broker_id=-1,
+    incarnation="a",
+    term=1,
+    host="h",
+    pid=1,
+    version="1",
+    renewed_ms=0,
+    duration_ms=60_000,
+)
+
+
+@pytest.mark.parametrize(("passed_s", "released"), [(54, True), (55, False), (600, False)])
+async def test_it_is_released_only_while_nobody_else_can_have_claimed_it(passed_s: float, released: bool) -> None:
+    clock, topic = ManualClock(), MemoryStateLog()
+    await topic.publish_lease(CLAIM)
+    held = HeldLease(topic, clock, CLAIM, sent_s=clock.monotonic_s())
+    await clock.advance(passed_s)
+    await held.release()
+    assert topic.leases["repair"].released is released
