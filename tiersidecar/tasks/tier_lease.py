@@ -220,9 +220,7 @@ class TierLease:
         try:
             async with asyncio.timeout(limit_s):  # from here on nobody else can claim it for the whole duration
                 await self._publish(replace(self._contender.claim(self._held.term, self._clock.now_ms()), renewal=True))
-            if reason := self.reason_not_held:
-                log.warning("tier_lease.not_given_back", reason=reason)
-                return
+            self.require()
             release = self._contender.claim(self._held.term, self._clock.now_ms())
             self._held, self._sent, self._is_given_back = None, None, True
             self._telemetry.gauge(TIER_LEASE_HELD, 0)
