@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import chain, islice
@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 _MAX_QUEUED = 10_000
 """Events of each kind that wait in memory."""
+_MAX_QUEUED_BYTES = 16 * 2**20
+"""Of each kind: an event names what its client has named, in a request of 16 KiB."""
 _MAX_TEXT = 512
 _AT_ONCE = 100
 """Events of each kind that are written together."""
@@ -55,18 +57,21 @@ class KafkaAuditTopic:
     def __init__(self, topic: str, *, producer: SendRecord, clock: Clock, telemetry: Telemetry) -> None:
         self._topic, self._producer, self._clock, self._telemetry = topic, producer, clock, telemetry
         self._queues: defaultdict[str, deque[tuple[int, bytes]]] = defaultdict(deque)
+        self._bytes = Counter[str]()
         self._filled, self._empty = asyncio.Event(), asyncio.Event()
         self._empty.set()
 
     def tell(self, event: str, facts: Mapping[str, object]) -> None:
         """Queue the event, or count it as lost if the queue of its kind is full."""
         queue = self._queues[event]
-        if len(queue) >= _MAX_QUEUED:
+        if len(queue) >= _MAX_QUEUED or self._bytes[event] >= _MAX_QUEUED_BYTES:
             self._telemetry.count(GATEWAY_AUDIT_LOST)
             return
         now_ms = self._clock.now_ms()
         document = {"v": 1, "event": event, "time_ms": now_ms, **{name: _cut(value) for name, value in facts.items()}}
-        queue.append((now_ms, json.dumps(document, separators=(",", ":"), sort_keys=True).encode()))
+        value = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+        queue.append((now_ms, value))
+        self._bytes[event] += len(value)
         self._empty.clear()
         self._filled.set()
 
@@ -104,7 +109,8 @@ class KafkaAuditTopic:
     def _written(self, numbers: Mapping[str, int]) -> None:
         for event, number in numbers.items():
             for _ in range(number):
-                self._queues[event].popleft()
+                _, value = self._queues[event].popleft()
+                self._bytes[event] -= len(value)
         self._telemetry.count(GATEWAY_AUDIT_WRITTEN, sum(numbers.values()))
         if not any(self._queues.values()):
             self._filled.clear()

@@ -37,6 +37,9 @@ from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Delet
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 
+_MOST_NAME_CHARACTERS = 249
+"""Of a legal topic name (Kafka's ``Topic.validate``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTier:
@@ -218,8 +221,8 @@ class TieredPartitionsInTable:
 
     def may_be_tiered(self, topic: str) -> bool:
         """As the Protocol says."""
-        if topic in INTERNAL_TOPICS:
-            return False
+        if topic in INTERNAL_TOPICS or len(topic) > _MOST_NAME_CHARACTERS:
+            return False  # a client names what it likes, and what is found of a name is kept
         # While nobody has looked at the cluster yet, any may be.
         return not self._table.topic_ids or self._policies.may_tier(topic)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -72,12 +72,14 @@ class Asking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Renewal:
-    """A lease as it was seen last, and since when; ``is_first``: nothing was seen of it before."""
+class _Look:
+    """A lease as it was when a delete was last asked for, at ``looked_s``.  It has been so since ``since_s`` at the latest, and
+    was renewed after ``renewed_after_s``, when it was another."""
 
     lease: Lease
-    seen_s: float
-    is_first: bool
+    looked_s: float
+    since_s: float
+    renewed_after_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ class RemoteDeletes:
         self._tiered, self._reader, self._offsets = tiers.tiered, tiers.reader, tiers.offsets
         self._state, self._proposer, self._broker, self._clock = state, proposer, broker, clock
         self._epochs: dict[TopicIdPartition, LeaderEpoch] = {}
-        self._renewals: dict[str, _Renewal] = {}
+        self._looks: dict[str, _Look] = {}
 
     def asking(self, exchange: Exchange, wait_s: float) -> Asking:
         """Return a request that waits ``wait_s`` from now on."""
@@ -300,15 +302,19 @@ class RemoteDeletes:
             raise NobodyDecidesError(broker_id=view.leader_id, version=lease.version)
 
     def _is_silent(self, lease: Lease) -> bool:
-        """Return whether its holder has not renewed it for as long as it lasts: by both clocks until it was seen to renew it,
-        and by ours since."""
-        now_s, seen = self._clock.monotonic_s(), self._renewals.get(lease.name)
-        if seen is None or seen.lease != lease:
-            seen = _Renewal(lease=lease, seen_s=now_s, is_first=seen is None)
-            self._renewals[lease.name] = seen
-        if seen.is_first and self._clock.now_ms() - lease.renewed_ms > lease.duration_ms:
+        """Return whether its holder has not renewed it for as long as it lasts: by the clocks of both machines, or, where these
+        differ, by what was seen of it here in that time."""
+        now_s, duration_s, before = self._clock.monotonic_s(), lease.duration_ms / 1000, self._looks.get(lease.name)
+        look = _Look(lease=lease, looked_s=now_s, since_s=now_s, renewed_after_s=float("-inf"))
+        if before is not None and before.lease == lease:
+            look = replace(before, looked_s=now_s)
+        elif before is not None:
+            look = replace(look, renewed_after_s=before.looked_s)
+        self._looks[lease.name] = look
+        if now_s - look.since_s > duration_s:
             return True
-        return (now_s - seen.seen_s) * 1000 > lease.duration_ms
+        is_seen_to_renew = now_s - look.renewed_after_s <= duration_s
+        return not is_seen_to_renew and self._clock.now_ms() - lease.renewed_ms > lease.duration_ms
 
     async def _until_said(self, partition: TopicIdPartition, delete: UserDelete, asking: Asking) -> None:
         """Return once the state topic, as read here, has it: nobody reads below it through this gateway any more.

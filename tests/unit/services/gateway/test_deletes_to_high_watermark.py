@@ -37,6 +37,7 @@ from tests.support.gateway_deletes import (
 )
 from tests.support.gateway_world import World
 from tests.support.leaders_sidecar import lease_of
+from tests.support.manual_clock import ManualClock
 from tests.unit.services.gateway.test_asked_and_answered import (
     ASKED_AT,
     deletes,
@@ -219,19 +220,46 @@ async def test_nor_where_it_has_become_another_since_it_was_made_ready(
         assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
-async def test_nor_where_the_leader_s_sidecar_has_been_silent_for_long() -> None:
-    """N2: it was killed, and each try of a client moved the broker's start.  Where clocks differ, one that renews is none."""
+NOW_MS, LASTS_MS = 1_700_000_000_000, 60_000
+
+
+@pytest.mark.parametrize(
+    ("looks", "is_silent"),
+    [
+        pytest.param([(0, 0)], False, id="has just renewed its lease"),
+        pytest.param([(0, -61)], True, id="had stopped long before"),
+        pytest.param([(0, 0), (9, 2), (100, 40)], False, id="renews"),
+        pytest.param([(0, 0), (100, 2)], True, id="has renewed it since the last delete and then died"),
+        pytest.param([(0, 0), (50, 0), (61, 0)], True, id="has died since"),
+        pytest.param([(0, -600)], True, id="is not known to renew, by a clock that is late"),
+        pytest.param([(0, -600), (20, -585)], False, id="renews, by a clock that is late"),
+        pytest.param([(0, -600), (20, -585), (81, -585)], True, id="has died, by a clock that is late"),
+        pytest.param([(0, 600), (61, 600)], True, id="has died, by a clock that is early"),
+    ],
+)
+async def test_nor_where_the_leader_s_sidecar_has_been_silent_for_long(
+    looks: list[tuple[int, int]], *, is_silent: bool
+) -> None:
+    """N2: it was killed, and each try of a client moved the broker's start.  ``looks`` are when a delete is asked for, and when
+    the lease says that it was renewed, in seconds."""
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
-        broker, lease = Broker(world), replace(lease_of(1), renewed_ms=0)
-        world.state.leases["1"] = lease
-        assert (await deleted(world, rewrite), await deleted(world, rewrite), broker.asked) == (
-            ASK_AGAIN,
-            ASK_AGAIN,
-            [],
-        )
-        world.state.leases["1"] = replace(lease, renewed_ms=1)
-        assert await deleted(world, rewrite) == (ErrorCode.none, MARK)
+        clock = ManualClock(NOW_MS)
+        rewrite._remote._clock = clock
+        found = None
+        for at_s, renewed_s in looks:
+            await clock.advance(at_s - (clock.now_ms() - NOW_MS) / 1000)
+            lease = replace(lease_of(1), renewed_ms=NOW_MS + renewed_s * 1000, duration_ms=LASTS_MS)
+            found = rewrite._remote._is_silent(lease)
+        assert found is is_silent
+
+
+async def test_nor_where_it_is_silent() -> None:
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world)
+        world.state.leases["1"] = replace(lease_of(1), renewed_ms=0)
+        assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
 async def test_nor_where_the_leader_s_sidecar_is_of_a_former_release() -> None:
