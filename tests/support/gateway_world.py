@@ -50,6 +50,7 @@ class FixedTiered:
         self.known, self.is_ready, self.leader_epoch = known, True, LeaderEpoch(0)
         self.on_disk: TieredView | None = None
         self.may_be = False
+        self.untiered: dict[str, Uuid] = {}
 
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
         if not self.is_ready:
@@ -81,7 +82,7 @@ class FixedTiered:
     def topic_id(self, topic: str) -> Uuid | None:
         return next(
             (topic_id_partition.topic_id for topic_id_partition in self.known if topic_id_partition.topic == topic),
-            None,
+            self.untiered.get(topic),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from tests.support.lane_parts import actor_of, edges_of, sources_of
@@ -27,7 +28,14 @@ CLUSTER = "scripted"
 POLICY = TopicPolicy(mode=RetentionMode.STRICT)
 
 
-def lease_of(broker_id: int, *, decides_proposals: bool = True, seen: SeenTime | None = None) -> Lease:
+def lease_of(
+    broker_id: int,
+    *,
+    decides_proposals: bool = True,
+    seen: SeenTime | None = None,
+    renewed_ms: int | None = None,
+) -> Lease:
+    """Renewed just now, unless ``renewed_ms`` says when."""
     return Lease(
         name=str(broker_id),
         cluster_id=CLUSTER,
@@ -37,7 +45,7 @@ def lease_of(broker_id: int, *, decides_proposals: bool = True, seen: SeenTime |
         host="host",
         pid=1,
         version="0.1.0",
-        renewed_ms=2**41,  # it is never silent
+        renewed_ms=round(time.time() * 1000) if renewed_ms is None else renewed_ms,
         duration_ms=60_000,
         decides_proposals=decides_proposals,
         seen=seen,
@@ -66,7 +74,7 @@ class LeadersSidecar:
     ) -> None:
         self._clock, self.table, self.telemetry = clock, PartitionTable(), RecordedTelemetry()
         self.proposed: list[DeleteProposal] = []
-        state.leases[str(broker_id)] = lease_of(broker_id)
+        state.leases[str(broker_id)] = lease_of(broker_id, renewed_ms=clock.now_ms())
         self.task = ProposalsTask(
             sources=sources_of(table=self.table, broker=broker, state=state),
             edges=edges_of(clock, telemetry=self.telemetry),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 
-from tiersidecar.formats.wire.cursor import Buffer, Cursor
+from tiersidecar.formats.wire.cursor import Buffer, Cursor, write_array_length
 from tiersidecar.formats.wire.messages import MalformedMessageError
 
 _FIRST_FLEXIBLE = 2
@@ -48,26 +48,31 @@ def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:
     cursor.end()
 
 
-def with_offsets(
-    body: Buffer, version: int, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
-) -> bytearray:
-    """Return a copy of a whole request's body in which the deletes of ``offsets``, by topic and partition, have these, and the
-    request ``timeout_ms``, if given.
+def up_to_0(body: Buffer, version: int, topics: Collection[str]) -> bytearray:
+    """Return a whole request's body with those of its ``topics`` alone, whose deletes are of offset 0 and wait for no follower:
+    it deletes nothing.
 
     Raises:
         MalformedMessageError: it is no DeleteRecords request of ``version``.
     """
-    changed, cursor = bytearray(body), Cursor(body, flexible=version >= _FIRST_FLEXIBLE)
+    cursor, kept, number_of = Cursor(body, flexible=version >= _FIRST_FLEXIBLE), bytearray(), 0
     for _ in range(_length(cursor)):
+        start_at, offsets_at = cursor.position, list[int]()
         topic = cursor.string()
         for _ in range(_length(cursor)):
-            partition, offset = cursor.fixed(_ROW)
-            _OFFSET.pack_into(changed, cursor.position - _OFFSET.size, offsets.get((topic, partition), offset))
+            cursor.fixed(_ROW)
+            offsets_at.append(cursor.position - _OFFSET.size - start_at)
             cursor.skip_tagged_fields()
         cursor.skip_tagged_fields()
-    if timeout_ms is not None:
-        _TIMEOUT.pack_into(changed, cursor.position, timeout_ms)
-    return changed
+        if topic in topics:
+            of_topic = bytearray(body[start_at : cursor.position])
+            for at in offsets_at:
+                _OFFSET.pack_into(of_topic, at, 0)
+            kept += of_topic
+            number_of += 1
+    end = bytearray(body[cursor.position :])
+    _TIMEOUT.pack_into(end, 0, 0)
+    return write_array_length(number_of, flexible=cursor.flexible) + kept + end
 
 
 _ROW, _OFFSET, _TIMEOUT = struct.Struct(">iq"), struct.Struct(">q"), struct.Struct(">i")

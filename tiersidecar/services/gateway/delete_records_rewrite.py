@@ -13,15 +13,17 @@ told of success once the start that the leader's sidecar has said is read here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import structlog
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.wire.delete_records import read_deletes, with_offsets
+from tiersidecar.formats.wire.delete_records import read_deletes, up_to_0
+from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.formats.wire.row_errors import is_any_deleted
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
@@ -40,8 +42,8 @@ from tiersidecar.services.gateway.messages import (
     changed_row,
     is_any,
     read_exchange,
+    write_answer,
     write_only,
-    write_rows,
 )
 from tiersidecar.services.gateway.remote_deletes import (
     Proposer,
@@ -51,6 +53,8 @@ from tiersidecar.services.gateway.remote_deletes import (
     asked_again,
     failed_row,
 )
+
+log = structlog.get_logger(__name__)
 
 HIGH_WATERMARK = -1
 UNKNOWN = "unknown"
@@ -109,20 +113,18 @@ class DeleteRecordsRewrite(Rewrite):
         return range(3)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """Up to 0, and without waiting, what may be tiered; what may not is the broker's alone, and goes as it is.
+        """Of what may be tiered the first step, alone; what may not is the broker's, and goes as it is.
 
         Raises:
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
         deletes, connection = read_deletes(exchange.request, exchange.api_version), exchange.connection
         connection.asked_s = self._clock.monotonic_s()
-        tiered = {topic for topic in {topic for topic, _ in deletes} if self._tiered.may_be_tiered(topic)}
-        first = {key for key in deletes if key[0] in tiered}
-        connection.deletes_under_way = {key: offset for key, offset in deletes.items() if key not in first}
-        if not first:
-            return None
-        timeout_ms = None if connection.deletes_under_way else 0
-        return [with_offsets(exchange.request, exchange.api_version, dict.fromkeys(first, 0), timeout_ms=timeout_ms)]
+        topics = {topic for topic, _ in deletes}
+        tiered = {topic for topic in topics if self._tiered.may_be_tiered(topic)}
+        connection.deletes_apart = topics - tiered if tiered else ()
+        connection.deletes_under_way = {} if tiered else deletes
+        return [up_to_0(exchange.request, exchange.api_version, tiered)] if tiered else None
 
     def abandoned(self, exchange: Exchange) -> None:
         """Have it in the audit log all the same: a client that is gone before the answer may have deleted."""
@@ -137,66 +139,118 @@ class DeleteRecordsRewrite(Rewrite):
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         connection = exchange.connection
-        if not await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
-            connection.deletes_under_way = {}
+        if connection.deletes_under_way:
+            await self._audit_apart(exchange, response)
+            return None
+        if not connection.deletes_apart and not await is_any(
+            is_any_deleted, response, exchange.api_version, self._blocking
+        ):
             return None
         opened = await read_exchange(exchange, response, self._blocking)
-        since_s = connection.asked_s
-        done, connection.deletes_under_way = connection.deletes_under_way, {}
-        for key in done.keys() & _accepted(opened).keys():
-            audit_delete(exchange, *key, done[key], opened.rows[key].error_code.name, self._audit)
-        first = {key: row for key, row in _accepted(opened).items() if key not in done}
-        if not first:
-            return None
-        planned = await self._planned(exchange, opened, first, _timeout_s(opened) if done else 0.0)
+        if not opened.rows:
+            raise UnaskedAnswerError("DeleteRecords: an answer to nothing that was asked")
+        apart = asyncio.create_task(self._asked_apart(exchange, opened), name="gateway: deletes of what is not tiered")
+        try:
+            answered, rows = await self._in_second_step(exchange, opened, connection.asked_s, apart)
+        finally:
+            apart.cancel()
+        return [await write_answer(opened.request, answered, {**opened.rows, **apart.result(), **rows}, self._blocking)]
+
+    async def _audit_apart(self, exchange: Exchange, response: memoryview) -> None:
+        """The broker has answered a request of topics that are not tiered."""
+        deletes, exchange.connection.deletes_under_way = exchange.connection.deletes_under_way, {}
+        if await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
+            opened = await read_exchange(exchange, response, self._blocking)
+            for key, row in _accepted(opened).items():
+                audit_delete(exchange, *key, deletes[key], row.error_code.name, self._audit)
+
+    async def _asked_apart(self, exchange: Exchange, opened: Opened) -> dict[RowKey, Any]:
+        """Ask for what is not tiered beside the rest, which waits for nothing: nobody knows when it has become another topic.
+        Return its rows."""
+        topics, connection = exchange.connection.deletes_apart, exchange.connection
+        wanted = {key: row for key, row in opened.asked.items() if key[0] in topics}
+        if not wanted:
+            return {}
+        connection.deletes_under_way = {key: int(row.offset) for key, row in wanted.items()}
+        some = asked_again(next(iter(opened.rows.values())))
+        rows = {key: changed_row(some, partition_index=key[1]) for key in wanted}  # unless it is answered
+        again = await self._asked(exchange, opened, await write_only(opened.request, wanted, self._blocking))
+        if again is not None:
+            for key, row in _accepted(again).items():
+                audit_delete(exchange, *key, int(wanted[key].offset), row.error_code.name, self._audit)
+            connection.deletes_under_way = {}
+            rows |= again.rows
+        return rows
+
+    async def _in_second_step(
+        self, exchange: Exchange, opened: Opened, since_s: float, apart: asyncio.Task[dict[RowKey, Any]]
+    ) -> tuple[Any, dict[RowKey, Any]]:
+        """Return the last answer of the broker, whose rows are of no use, and those of what may be tiered."""
+        planned = await self._planned(exchange, opened, apart)
         if not planned.offsets:
-            return [await write_rows(opened.answered, planned.failed, self._blocking)]
-        if exchange.upstream.is_client_gone:
-            raise UpstreamClosedError("the client has gone before anything was deleted for it")
+            return opened.answered, planned.failed
         answered, rows = await self._carried_out(exchange, opened, planned, since_s)
-        return [await write_rows(answered, planned.failed | rows, self._blocking)]
+        return answered, planned.failed | rows
 
-    async def _planned(
-        self, exchange: Exchange, opened: Opened, rows: Mapping[RowKey, Any], allowed_s: float
-    ) -> _Planned:
-        """Return what becomes of ``rows``, which the broker has accepted up to 0 and had ``allowed_s`` for.
+    async def _planned(self, exchange: Exchange, opened: Opened, apart: asyncio.Task[dict[RowKey, Any]]) -> _Planned:
+        """Return what becomes of the deletes that the broker has accepted up to 0.
 
-        All that may take time comes first, for all of them: then the high watermarks are read, and then it is made sure that
-        they are of what was made ready.
+        What its answer is of is noted at once, high watermarks too.  All that may take time comes then, for all together.  In
+        the end it is made sure that nothing has become another since.
         """
-        if exchange.connection.is_late(self._clock.monotonic_s(), allowed_s):
-            return _Planned(failed={key: asked_again(row) for key, row in rows.items()})
-        # For as long the broker reads nothing of this client (KIP-219): what is found out now would be old by then.
+        rows = _accepted(opened)
+        if exchange.connection.is_late(self._clock.monotonic_s(), 0.0):
+            await apart
+            return _none_of(rows, "the broker's answer was read too late")
+        whole = {key for key in rows if opened.asked[key].offset == HIGH_WATERMARK}
+        noted = await self._noted(rows)
+        marks = await self._remote.high_watermarks([noted[key].topic_id_partition for key in whole & noted.keys()])
+        # For as long the broker reads nothing of this client (KIP-219).
         throttle_s = opened.answered.throttle_time.total_seconds()
         if throttle_s > _MOST_WAIT_S:
-            return _Planned(failed={key: asked_again(row) for key, row in rows.items()})
+            await apart
+            return _none_of(rows, f"the client is over its quota for {throttle_s:.0f} s")
         if throttle_s:
             await self._clock.sleep(throttle_s)
-        planned = await self._made_ready(exchange, opened, rows)
-        whole = [key for key in planned.tiered if opened.asked[key].offset == HIGH_WATERMARK]
+        planned = await self._made_ready(exchange, opened, rows, noted)
+        await apart
         planned.looked_s = self._clock.monotonic_s()
-        marks = await self._remote.high_watermarks([planned.tiered[key].topic_id_partition for key in whole])
-        for number, key in enumerate(rows.keys() - planned.failed.keys()):
+        later = {planned.tiered[key].topic_id_partition for key in whole & planned.tiered.keys()} - marks.keys()
+        marks |= await self._remote.high_watermarks(later)
+        same = await self._noted(planned.tiered)
+        for key in rows.keys() - planned.failed.keys():
             offset, to_delete = int(opened.asked[key].offset), planned.tiered.get(key)
-            try:
-                if to_delete is not None:
-                    self._remote.check_same(key, to_delete)
-                    offset = marks[to_delete.topic_id_partition] if offset == HIGH_WATERMARK else offset
-                planned.offsets[key] = offset
-            except TiersidecarError as error:
-                planned.failed[key] = failed_row(key, rows[key], error)
-            except KeyError:  # its leader does not tell its high watermark
-                planned.failed[key] = asked_again(rows[key])
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+            if to_delete is not None:
+                mark = marks.get(to_delete.topic_id_partition)
+                if same.get(key) != to_delete or (offset == HIGH_WATERMARK and mark is None):
+                    planned.failed[key] = asked_again(rows[key])
+                    continue
+                offset = mark if offset == HIGH_WATERMARK and mark is not None else offset
+            planned.offsets[key] = offset
         return planned
 
-    async def _made_ready(self, exchange: Exchange, opened: Opened, rows: Mapping[RowKey, Any]) -> _Planned:
+    async def _noted(self, keys: Collection[RowKey]) -> dict[RowKey, ToDelete]:
+        """Return what deletes of ``keys`` are of now, of those that are known; the broker has said that they may be known."""
+        noted = dict[RowKey, ToDelete]()
+        for number, key in enumerate(keys, 1):
+            try:
+                to_delete = self._remote.known(key)
+            except MetadataNotReadyError:
+                break  # the state topic has not been read yet: nothing is known
+            if to_delete is not None:
+                noted[key] = to_delete
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return noted
+
+    async def _made_ready(
+        self, exchange: Exchange, opened: Opened, rows: Mapping[RowKey, Any], noted: Mapping[RowKey, ToDelete]
+    ) -> _Planned:
         planned, asking = _Planned(), self._remote.asking(exchange, _wait_s(opened))
 
         async def one(key: RowKey, row: Any) -> Any:
             try:
-                to_delete = await self._remote.made_ready(asking, key, int(opened.asked[key].offset))
+                to_delete = await self._remote.made_ready(asking, key, int(opened.asked[key].offset), noted.get(key))
             except (TiersidecarError, TimeoutError) as error:
                 return failed_row(key, row, error)
             if to_delete is not None:
@@ -205,6 +259,16 @@ class DeleteRecordsRewrite(Rewrite):
 
         planned.failed |= await all_at_once(one, rows)
         return planned
+
+    async def _asked(self, exchange: Exchange, opened: Opened, body: bytes) -> Opened | None:
+        """Ask the broker for ``body``, of some rows of the request; None where it does not answer in time."""
+        broker_s = min(_timeout_s(opened), _MOST_BROKER_WAIT_S) + _BROKER_ANSWERS_S
+        try:
+            answer = await exchange.upstream.ask(exchange.api_key, exchange.api_version, body, timeout_s=broker_s)
+        except TimeoutError:
+            self.abandoned(exchange)  # it may be carried out yet
+            return None
+        return await read_exchange(replace(exchange, request=memoryview(body)), answer, self._blocking)
 
     async def _carried_out(
         self, exchange: Exchange, opened: Opened, planned: _Planned, since_s: float
@@ -215,22 +279,19 @@ class DeleteRecordsRewrite(Rewrite):
         rows = {key: asked_again(opened.rows[key]) for key in offsets}  # unless it is answered otherwise
         wanted = {key: changed_row(opened.asked[key], offset=Offset(offset)) for key, offset in offsets.items()}
         body = await write_only(opened.request, wanted, self._blocking)
-        connection.asked_s, connection.deletes_under_way = self._clock.monotonic_s(), dict(offsets)
+        if exchange.upstream.is_client_gone:
+            raise UpstreamClosedError("the client has gone before anything was deleted for it")
+        connection.asked_s = self._clock.monotonic_s()
         if connection.asked_s - planned.looked_s > _FRESH_S:  # this process stood still
-            connection.deletes_under_way = {}
+            log.warning("gateway.delete_records.failed", reason="this process is too slow for what it has looked at")
             return opened.answered, rows
-        broker_s = min(_timeout_s(opened), _MOST_BROKER_WAIT_S) + _BROKER_ANSWERS_S
-        try:
-            answer = await exchange.upstream.ask(exchange.api_key, exchange.api_version, body, timeout_s=broker_s)
-        except TimeoutError:
-            self.abandoned(exchange)  # it may be carried out yet
+        connection.deletes_under_way = under_way = dict(offsets)
+        again = await self._asked(exchange, opened, body)
+        if again is None:
             return opened.answered, rows
-        again = await read_exchange(replace(exchange, request=memoryview(body)), answer, self._blocking)
         read_s = self._clock.monotonic_s()
-        is_late = connection.is_late(read_s, _timeout_s(opened))
-        under_way, accepted = dict(offsets), _accepted(again)
-        connection.deletes_under_way = under_way
-        for key in offsets.keys() - accepted.keys():
+        is_late, accepted = connection.is_late(read_s, _timeout_s(opened)), _accepted(again)
+        for key in again.rows.keys() - accepted.keys():
             del under_way[key]  # refused
         # The broker's part is the client's time as well.
         asking = self._remote.asking(exchange, max(_wait_s(opened) - (read_s - since_s), _LEAST_WAIT_S))
@@ -247,7 +308,13 @@ class DeleteRecordsRewrite(Rewrite):
 
         rows |= again.rows
         rows |= await all_at_once(one, accepted)
+        self.abandoned(exchange)  # of what it has not answered
         return replace(opened.answered, throttle_time=again.answered.throttle_time), rows
+
+
+def _none_of(rows: Mapping[RowKey, Any], reason: str) -> _Planned:
+    log.warning("gateway.delete_records.failed", partitions=len(rows), reason=reason)
+    return _Planned(failed={key: asked_again(row) for key, row in rows.items()})
 
 
 def _accepted(opened: Opened) -> dict[RowKey, Any]:

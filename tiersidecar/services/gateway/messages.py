@@ -72,6 +72,13 @@ async def write_only(message: Any, rows: Mapping[RowKey, Any], blocking: Blockin
     return await blocking.run(_with_only, message, rows)
 
 
+async def write_answer(request: Any, answered: Any, rows: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
+    """``answered`` written with ``rows``, in the order of the request.  It has at least one topic of its own."""
+    if len(rows) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
+        return _answer_of(request, answered, rows)
+    return await blocking.run(_answer_of, request, answered, rows)
+
+
 _LEAST_ROW_BYTES = 16
 MOST_LOOKUP_BYTES = 512 * 1024
 """Of a request that asks for offsets: some 20,000 partitions of one broker.  A thread decodes them, in half a second."""
@@ -143,6 +150,15 @@ def _with_only(message: Any, rows: Mapping[RowKey, Any]) -> bytes:
         for topic in message.topics
     )
     return write_message(replace(message, topics=tuple(topic for topic in kept if topic.partitions)))
+
+
+def _answer_of(request: Any, answered: Any, rows: Mapping[RowKey, Any]) -> bytes:
+    of_topic = answered.topics[0]
+    topics = tuple(
+        replace(of_topic, name=topic.name, partitions=tuple(rows[_key(topic, row)] for row in topic.partitions))
+        for topic in request.topics
+    )
+    return write_message(replace(answered, topics=topics))
 
 
 def changed_row(row: Any, **values: object) -> Any:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import structlog
 from kio.schema.errors import ErrorCode
 
+from tiersidecar.decide.proposals import MAX_AGE_MS
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     MetadataNotReadyError,
@@ -42,7 +43,7 @@ from tiersidecar.services.gateway.tiered_partitions import Asker, TieredView
 
 log = structlog.get_logger(__name__)
 
-_MOST_EPOCHS = 10_000
+_MOST_EPOCHS, _MOST_NEW_TOPICS = 10_000, 16
 _TRY_AGAIN_S = 0.2
 
 
@@ -69,6 +70,8 @@ class Asking:
     state: Once
     wait_s: float
     until_s: float
+    waits: dict[str, Once] = field(default_factory=dict)
+    """For topics that are not known yet, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,31 +124,26 @@ class RemoteDeletes:
 
     # Before the broker's part
 
-    async def made_ready(self, asking: Asking, key: RowKey, offset: int) -> ToDelete | None:
+    async def made_ready(self, asking: Asking, key: RowKey, offset: int, noted: ToDelete | None) -> ToDelete | None:
         """Return what a delete of it up to ``offset`` would be of, once all that its remote part needs is there; None where it
-        is not tiered.
+        is not tiered.  ``noted`` is what it was of when the client asked, as far as it was known.
 
         Raises:
+            BrokerRefusedError: it is not of ``noted`` any more.
             TiersidecarError: it could not be carried out remotely; the broker has to be spared it.
             TimeoutError: nobody told in time.
         """
-        waited = Asker(told=asking.exchange.connection.asker.told)
-
-        async def found() -> TieredView | None:
-            return self._tiered.find(*key, waited)
-
-        view = await until_ready(
-            found,
-            clock=self._clock,
-            until_s=asking.until_s,
-            is_worthwhile=lambda: self._tiered.find_on_disk(*key) is not None,
-        )
+        view = await self._found(asking, key)
         if view is None:
+            if noted is not None and self._tiered.topic_id(key[0]) != noted.topic_id_partition.topic_id:
+                raise _refused(noted.topic_id_partition, "another topic has its name, which is not tiered")
             return None
         partition = view.topic_id_partition
         to_delete = self.known(key)
         if to_delete is None or to_delete.topic_id_partition != partition:
             raise MetadataNotReadyError(subject=str(partition))
+        if noted is not None and noted != to_delete:
+            raise _refused(partition, "FENCED_LEADER_EPOCH")
         async with asyncio.timeout_at(asking.until_s):
             leader = await self._leader(asking, to_delete)
             known = await self._caught_up(asking, to_delete)
@@ -153,6 +151,30 @@ class RemoteDeletes:
                 self._require_decider(leader)
             await until_ready(lambda: self._reader.bounds(partition), clock=self._clock, until_s=asking.until_s)
         return to_delete
+
+    async def _found(self, asking: Asking, key: RowKey) -> TieredView | None:
+        """Return what is found of it, as ``TieredPartitions.find``; a topic that the broker has on its disk is waited for, once
+        for all of its partitions: a look at the cluster finds all that are there."""
+        asker, waits = Asker(told=asking.exchange.connection.asker.told), asking.waits
+        try:
+            return self._tiered.find(*key, asker)
+        except MetadataNotReadyError:
+            if key[0] not in waits and len(waits) >= _MOST_NEW_TOPICS:
+                raise
+
+        async def known() -> None:
+            self._tiered.find(*key, asker)
+
+        async def becomes_known() -> None:
+            await until_ready(
+                known,
+                clock=self._clock,
+                until_s=asking.until_s,
+                is_worthwhile=lambda: self._tiered.find_on_disk(*key) is not None,
+            )
+
+        await waits.setdefault(key[0], Once(becomes_known)).done()
+        return self._tiered.find(*key, asker)
 
     def known(self, key: RowKey) -> ToDelete | None:
         """Return what a delete of it would be of now, by the table and by the broker's disk: of a topic that is new, was made
@@ -172,14 +194,6 @@ class RemoteDeletes:
             leader_epoch=max(view.leader_epoch, self._epochs.get(partition, view.leader_epoch)),
             start_generation=self._state.partition_state(partition).start_generation,
         )
-
-    def check_same(self, key: RowKey, to_delete: ToDelete) -> None:
-        """
-        Raises:
-            TiersidecarError: it has become another topic's or leader's since, or an operator has set its start back.
-        """
-        if self.known(key) != to_delete:
-            raise _refused(to_delete.topic_id_partition, "FENCED_LEADER_EPOCH")
 
     async def high_watermarks(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, Offset]:
         """Return those of now; partitions whose leader does not tell are left out."""
@@ -300,6 +314,10 @@ class RemoteDeletes:
             )
         if not lease.decides_proposals:
             raise NobodyDecidesError(broker_id=view.leader_id, version=lease.version)
+        apart_ms = abs(self._clock.now_ms() - lease.renewed_ms)
+        if apart_ms > MAX_AGE_MS + lease.duration_ms:
+            error = f"the clock of broker {view.leader_id}'s sidecar is {apart_ms // 1000} s apart: it would take it for old"
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(view.topic_id_partition), error=error)
 
     def _is_silent(self, lease: Lease) -> bool:
         """Return whether its holder has not renewed it for as long as it lasts: by the clocks of both machines, or, where these

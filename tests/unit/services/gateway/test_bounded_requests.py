@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +20,8 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.scripted_kafka import request
 from tests.unit.services.gateway.test_crowded_requests import message
 from tiersidecar.adapters.clock import SystemClock
-from tiersidecar.formats.wire.delete_records import read_deletes, with_offsets
-from tiersidecar.formats.wire.messages import MalformedMessageError, read_message
+from tiersidecar.formats.wire.delete_records import read_deletes, up_to_0
+from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
 from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import Rewrite, Rewrites
 from tiersidecar.services.gateway.host import Refusal
@@ -173,18 +174,19 @@ ROWS = {"offset": 7}
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_offsets_of_deletes_are_changed_and_nothing_else(version: int) -> None:
+@pytest.mark.parametrize("number_of", [2, 200])
+def test_the_first_step_of_deletes_has_some_topics_and_deletes_nothing(version: int, number_of: int) -> None:
     schema: Any = load_request_schema(ApiKey.DELETE_RECORDS, version)
-    whole = message(schema, 3, ROWS)
-    (first, *others) = read_deletes(whole, version)
-    changed = with_offsets(whole, version, {first: 2**40, ("another", 0): 1})
-    assert read_deletes(changed, version) == {first: 2**40, **dict.fromkeys(others, 7)}
-    assert with_offsets(changed, version, {first: 7}) == whole
-    in_time = bytes(with_offsets(whole, version, {}, timeout_ms=1234))
-    assert (read_message(schema, in_time)[0].timeout, read_deletes(in_time, version)[first]) == (
-        timedelta(seconds=1.234),
-        7,
-    )
+    one = read_message(schema, message(schema, 3, ROWS))[0]
+    topics = tuple(replace(one.topics[0], name=f"topic-{number}") for number in range(number_of))
+    whole = write_message(replace(one, topics=topics))
+    for kept in (topics[:1], topics[1:], topics, ()):
+        found, _ = read_message(schema, bytes(up_to_0(whole, version, {topic.name for topic in kept})))
+        assert [topic.name for topic in found.topics] == [topic.name for topic in kept]
+        assert {row.offset for topic in found.topics for row in topic.partitions} <= {0}
+        assert [len(topic.partitions) for topic in found.topics] == [3] * len(kept)
+        assert found.timeout == timedelta(0)
+    assert read_message(schema, whole)[0].topics == topics, "the client's own is kept"
 
 
 @pytest.mark.parametrize("version", range(3))

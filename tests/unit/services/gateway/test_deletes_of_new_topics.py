@@ -69,7 +69,7 @@ def becomes_known_later(world: World) -> None:
 
 
 def turns_out_not_tiered(world: World) -> None:
-    world.tiered.known = []
+    world.tiered.known, world.tiered.untiered = [], {world.partition.topic: world.partition.topic_id}
 
 
 def is_elected(world: World) -> None:

@@ -80,15 +80,17 @@ async def test_it_is_asked_for_up_to_0_first_and_then_with_its_number() -> None:
         assert audited(logs) == [(key[0], MARK, "none")]
 
 
-async def test_what_is_not_tiered_goes_as_it_is_with_the_first_step() -> None:
-    """N6: waiting with the others, a topic that was made anew meanwhile lost all of its records."""
+async def test_what_is_not_tiered_goes_as_it_is_right_after_the_first_step() -> None:
+    """N6: waiting with the others, a topic that was made anew meanwhile lost all of its records.  F4: in the first step, it had
+    the others wait for its followers."""
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
         broker, key = Broker(world), key_of(world)
         with capture_logs() as logs:
             asked = await asked_for(world, rewrite, also={(OTHERS, 0): -1, (OTHERS, 1): 7})
-        assert asked.first == {key: 0, (OTHERS, 0): -1, (OTHERS, 1): 7}
-        assert broker.asked == [{key: MARK}]
+        assert asked.first == {key: 0}
+        assert broker.asked == [{(OTHERS, 0): -1, (OTHERS, 1): 7}, {key: MARK}]
+        assert list(asked.rows) == [key, (OTHERS, 0), (OTHERS, 1)]
         assert sorted(audited(logs)) == [(OTHERS, -1, "none"), (OTHERS, 7, "none"), (key[0], MARK, "none")]
 
 
@@ -143,7 +145,9 @@ async def test_a_row_that_is_missing_in_the_second_answer_is_asked_for_again() -
         rewrite, sidecar = deletes(world)
         Broker(world)
         world.upstream.answers[DELETE_RECORDS] = lambda version, body: response_of({})
-        assert (await deleted(world, rewrite), sidecar.proposed) == (ASK_AGAIN, [])
+        with capture_logs() as logs:
+            assert (await deleted(world, rewrite), sidecar.proposed) == (ASK_AGAIN, [])
+        assert audited(logs) == [(world.partition.topic, MARK, "unknown")]
 
 
 async def test_what_is_refused_the_second_time_is_refused() -> None:
@@ -254,11 +258,13 @@ async def test_nor_where_the_leader_s_sidecar_has_been_silent_for_long(
         assert found is is_silent
 
 
-async def test_nor_where_it_is_silent() -> None:
+@pytest.mark.parametrize("early_s", [-600, 600])
+async def test_nor_where_it_is_silent_or_would_take_each_proposal_for_an_old_one(early_s: int) -> None:
+    """F3: by a clock that is ten minutes early each proposal was one that its client had been answered long ago."""
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        broker = Broker(world)
-        world.state.leases["1"] = replace(lease_of(1), renewed_ms=0)
+        broker, lease = Broker(world), lease_of(1)
+        world.state.leases["1"] = replace(lease, renewed_ms=lease.renewed_ms + early_s * 1000)
         assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
@@ -421,18 +427,32 @@ async def test_a_gateway_that_stood_still_asks_for_nothing_that_it_has_looked_at
         assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
-async def test_a_client_over_its_quota_is_waited_for_before_anything_is_found_out() -> None:
-    """J5: for so long the broker reads nothing of it; the topic may be another after that, or hold more."""
+@pytest.mark.parametrize("change", [nothing, is_made_anew, is_elected_on_disk, is_set_back])
+async def test_while_a_client_over_its_quota_is_muted_its_delete_stays_what_it_was(change: Between) -> None:
+    """F2: for so long the broker reads nothing of it.  What is written meanwhile came after it, and a topic that is made anew
+    is another."""
     async with world_before(nothing) as world:
-        rewrite, _ = deletes(world)
+        rewrite, sidecar = deletes(world)
         broker = Broker(world, throttle=timedelta(milliseconds=30))
         throttle = timedelta(milliseconds=400)
         asking = asyncio.create_task(asked_for(world, rewrite, throttle=throttle), name="asking")
         await asyncio.sleep(0.1)
         assert not broker.asked
         world.broker.last_stable_offsets[world.partition] = MARK + 1
+        change(world)
         asked = await asking
-        assert (list(broker.asked[0].values()), asked.throttle_s) == ([MARK + 1], 0.03)
+        if change is nothing:
+            assert (list(broker.asked[0].values()), asked.throttle_s) == ([MARK], 0.03)
+        else:
+            assert (set(asked.rows.values()), broker.asked, sidecar.proposed) == ({ASK_AGAIN}, [], [])
+
+
+async def test_a_client_that_would_be_muted_for_long_is_not_waited_for() -> None:
+    async with world_before(nothing) as world:
+        rewrite, _ = deletes(world)
+        broker = Broker(world)
+        asked = await asked_for(world, rewrite, throttle=timedelta(seconds=21))
+        assert (set(asked.rows.values()), broker.asked) == ({ASK_AGAIN}, [])
 
 
 @pytest.mark.parametrize("seconds", [0, -20])
