@@ -331,7 +331,12 @@ def _to_columns(saved: SavedPartition) -> tuple[object, ...]:
     )
 
 
+_COLUMN_TYPES = (bytes, int, str, int, bytes, bytes, bytes, str, int)
+
+
 def _from_columns(row: tuple[bytes, int, str, int, bytes, bytes, bytes, str, int]) -> RestoredPartition:
+    if tuple(map(type, row)) != _COLUMN_TYPES:  # a flipped byte of the file can make any of them null, or text a blob
+        raise SnapshotUnusableError("a column is of another type")
     topic_id, partition, topic, applied_to, rows, spans, custom, detail, checksum = row
     owner = TopicIdPartition(topic_id=Uuid(topic_id), topic=topic, partition=partition)
     packed = PackedImage(rows=rows, spans=spans, custom=custom, detail=detail)

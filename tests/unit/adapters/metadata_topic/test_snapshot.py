@@ -129,6 +129,9 @@ def test_only_what_changed_is_written_again_and_what_is_not_kept_goes(path: Path
         pytest.param("UPDATE user_partition SET applied_to = 99", "checksum of orders-0", id="a changed offset"),
         pytest.param("UPDATE user_partition SET rows = x'00'", "checksum of orders-0", id="flipped bytes"),
         pytest.param("UPDATE user_partition SET detail = '{}'", "checksum of orders-0", id="a changed detail"),
+        pytest.param(
+            "UPDATE user_partition SET detail = CAST(detail AS BLOB)", "another type", id="a column of another type"
+        ),
     ],
 )
 def test_a_corrupt_snapshot_is_discarded_with_a_warning(path: Path, statement: str, reason: str) -> None:
