@@ -7,7 +7,7 @@ others, and abandoned where it stands, as by ``kill -9``.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import coroutine
 from typing import Any
@@ -166,6 +166,9 @@ class FixedLineage:
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
         return self.known
 
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        return self.known
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         return Offset(0)
 
@@ -254,6 +257,7 @@ class Sidecar:
         telemetry: Telemetry | None = None,
         observe_only: bool = False,
         ownership: Ownership = UNQUESTIONED,
+        has_failed: Callable[[TopicIdPartition], bool] = lambda topic_id_partition: False,
     ) -> None:
         self.world, self.policy, self.clock = world, policy, clock
         self.leader_epoch, self.broker_id = LeaderEpoch(leader_epoch), BrokerId(broker_id)
@@ -297,6 +301,7 @@ class Sidecar:
                 clock=clock,
                 telemetry=telemetry,
             ),
+            has_failed=has_failed,
         )
 
     @property

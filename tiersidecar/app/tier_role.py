@@ -209,7 +209,14 @@ def _watch(
     recopy = build_recopy(parts, role, target=target, uploader=uploader, admission=admission)
     trim_gate = build_trim_gate(parts)
     trim = build_trim(parts, role, checks=checks, gate=trim_gate, quota=quota)
-    expire = build_expire(parts, role, in_flight=target.in_flight, remover=remover, checks=checks)
+    expire = build_expire(
+        parts,
+        role,
+        in_flight=target.in_flight,
+        remover=remover,
+        checks=checks,
+        has_failed=lambda topic_id_partition: bool(lanes.reason_at_rest(topic_id_partition, Lane.RETAIN)),
+    )
     retain = build_retain(parts, role, expire=expire, trim=trim)
 
     def report() -> None:

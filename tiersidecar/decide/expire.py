@@ -333,7 +333,7 @@ def _tally(view: ExpiryView, found: Sequence[Standing], reach: Reach) -> ExpiryT
     )
 
 
-_MOST_MS = 5 * 60_000
+_MOST_MS = 30 * 60_000
 """A second belt: for no longer, whatever is known."""
 
 

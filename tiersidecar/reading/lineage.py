@@ -108,6 +108,10 @@ class LineageSource(Protocol):
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
         """As :meth:`lineage`, chosen anew from every segment that is finished now: before something is decided by it."""
 
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        """Return what was told last, which need not be right any more; None where nothing was."""
+        ...
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         """Return the end of the remote log (exclusive)."""
 
@@ -161,6 +165,11 @@ class LineageKeeper:
         """See :class:`LineageSource`."""
         # Not by a flight that began earlier: it may have missed the segment that the caller knows of.
         return self._keep(topic_id_partition, await self._build(topic_id_partition))
+
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        """See :class:`LineageSource`."""
+        known = self._known.get(topic_id_partition)
+        return None if known is None else known.lineage
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         """See :class:`LineageSource`."""

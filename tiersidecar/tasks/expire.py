@@ -6,6 +6,7 @@ then one segment after the other.  A process that ends anywhere leaves a start b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +52,7 @@ from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
+from tiersidecar.tasks.resting_rounds import RestingRounds
 from tiersidecar.tasks.topic_checks import TopicChecks
 
 log = structlog.get_logger(__name__)
@@ -85,7 +87,7 @@ class ExpirySettings:
 
 
 class ExpireTask:
-    """Expire one partition at a time."""
+    """Expire one partition at a time.  ``has_failed`` tells whether the last run of the partition's lane failed."""
 
     def __init__(
         self,
@@ -98,6 +100,7 @@ class ExpireTask:
         in_flight: InFlight,
         remover: SegmentRemover,
         checks: TopicChecks,
+        has_failed: Callable[[TopicIdPartition], bool] = lambda topic_id_partition: False,
     ) -> None:
         self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
         self._state, self._lineages = sources.state, sources.lineages
@@ -116,6 +119,7 @@ class ExpireTask:
             ownership=actor.ownership,
         )
         self._next_round_s: dict[TopicIdPartition, float] = {}
+        self._resting = RestingRounds(sources=sources, edges=edges, has_failed=has_failed)
         self._refused_last = RefusedLast()
         self._quiet: dict[TopicIdPartition, QuietRound] = {}
         """Of partitions whose last round found nothing to do."""
@@ -124,10 +128,12 @@ class ExpireTask:
         self._observed: dict[TopicIdPartition, frozenset[RemoteLogSegmentId]] = {}
 
     def may_have_work(self, partition: TieredPartition) -> bool:
-        """Whether a round is due: cheap, and asked at every look."""
-        topic_id_partition = partition.view.topic_id_partition
-        if self._clock.monotonic_s() >= self._next_round_s.get(topic_id_partition, 0.0):
-            return True
+        """Whether a round is due, and would not end as the last one did: cheap, and asked at every look."""
+        topic_id_partition, now_s = partition.view.topic_id_partition, self._clock.monotonic_s()
+        if now_s >= self._next_round_s.get(topic_id_partition, 0.0):
+            if not self._resting.holds(partition):
+                return True
+            self._next_round_s[topic_id_partition] = now_s + self._interval_s
         if self.owes_an_answer(partition):
             return True
         unfinished = self._metadata.list_unfinished_segments(topic_id_partition)
@@ -151,6 +157,8 @@ class ExpireTask:
             self._report(topic_id_partition, plan)
             if self._is_due(partition, view, plan):
                 await self._act(partition)
+            else:
+                self._resting.note(partition, plan, self._quiet.get(topic_id_partition))
         finally:
             self._table.record(topic_id_partition).expiry_looked = True
         self._next_round_s[topic_id_partition] = self._clock.monotonic_s() + self._interval_s

@@ -23,7 +23,7 @@ from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 
-MOST_MS = 5 * 60_000
+MOST_MS = 30 * 60_000
 LIMITS = ExpiryLimits(idle_slack_ms=1000 * HOUR_MS)
 MINUTE_H = 1 / 60
 
@@ -52,8 +52,8 @@ def quiet_of(looked: ExpiryView, plan: ExpiryPlan | None = None) -> QuietRound |
 
 
 UNTIL = {
-    "without a limit by time, five minutes": (calm(retention_h=None), MOST_MS),
-    "long before the first is due, five minutes": (calm(), MOST_MS),
+    "without a limit by time, half an hour": (calm(retention_h=None), MOST_MS),
+    "long before the first is due, half an hour": (calm(), MOST_MS),
     "until the oldest segment is due": (calm(10 - MINUTE_H), 60_000),
     "until the first of several is due": (
         calm(remote=(segment(0, 99, age_h=10 - MINUTE_H), segment(100, 199, age_h=1)), local=(200,)),

@@ -199,6 +199,9 @@ class FixedLineage:
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
         return self._lineage
 
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        return self._lineage
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         return Offset(END)
 

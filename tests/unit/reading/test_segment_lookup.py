@@ -83,6 +83,9 @@ class LineageOfAMomentAgo:
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
         return self._now
 
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        return self._before
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         return Offset(200)
 

@@ -65,6 +65,9 @@ class World:
         self.refreshed += 1
         return self.anew or self.now
 
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        return self.before
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         assert topic_id_partition == TOPIC_ID_PARTITION
         return Offset(self.log_end)

@@ -6,6 +6,7 @@ What gives local data up in strict mode, by plain constructor calls.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
@@ -13,6 +14,7 @@ from tiersidecar.app.config.store_base import VerifyReadBack
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.copy_admission import CopyQuota
@@ -66,7 +68,13 @@ def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: Trim
 
 
 def build_expire(
-    parts: Parts, role: TierParts, *, in_flight: InFlight, remover: SegmentRemover, checks: TopicChecks
+    parts: Parts,
+    role: TierParts,
+    *,
+    in_flight: InFlight,
+    remover: SegmentRemover,
+    checks: TopicChecks,
+    has_failed: Callable[[TopicIdPartition], bool],
 ) -> ExpireTask:
     """By plain constructor calls."""
     config = parts.config
@@ -84,6 +92,7 @@ def build_expire(
         in_flight=in_flight,
         remover=remover,
         checks=checks,
+        has_failed=has_failed,
     )
 
 

@@ -286,6 +286,10 @@ class BucketLineages:
         """See :class:`~tiersidecar.reading.lineage.LineageSource`."""
         return await self.lineage(topic_id_partition)
 
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        """See :class:`~tiersidecar.reading.lineage.LineageSource`."""
+        return self._keeper.last(topic_id_partition)
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         """The end of what is remote."""
         return self._keeper.log_end_offset(topic_id_partition)

@@ -56,6 +56,9 @@ class FixedLineage:
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
         return self.known
 
+    def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
+        return self.known
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         return Offset(HIGH_WATERMARK)
 
