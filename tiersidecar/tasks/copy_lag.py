@@ -44,9 +44,13 @@ async def copied_offset_of(
 
 
 def pending_copies(table: PartitionTable, local: LocalPartition, copied_offset: int) -> tuple[LocalSegment, ...]:
-    """As the copy lane found remote log start and holes last."""
+    """As the copy lane found remote log start and holes last.  Found anew where any of that, or a segment, is another: it is
+    asked twice at every look, and of most partitions never changes."""
     record = table.record(local.topic_id_partition)
-    return pending_segments(local.segments, copied_offset, record.remote_log_start, record.copy_holes)
+    asked = (local.segments, copied_offset, record.remote_log_start, record.copy_holes)
+    if record.pending is None or record.pending[0] != asked:
+        record.pending = (asked, pending_segments(*asked))
+    return record.pending[1]
 
 
 class CopyLagReport:
@@ -76,7 +80,7 @@ class CopyLagReport:
             return
         record = self._table.record(topic_id_partition)
         copied = self._copied_offset(local) if record.copied_offset is None else record.copied_offset
-        lag = copy_lag(pending_segments(local.segments, copied, record.remote_log_start, record.copy_holes))
+        lag = copy_lag(pending_copies(self._table, local, copied))
         self._known[topic_id_partition] = lag
         if lag.oldest_ms is None and lag == record.copy_lag_told:
             return

@@ -174,7 +174,8 @@ class LogStartWatch:
         }
 
     def _judge(self, topic_id_partition: TopicIdPartition, log_start_offset: Offset) -> None:
-        self._table.record(topic_id_partition).log_start_offset = log_start_offset
+        record = self._table.record(topic_id_partition)
+        record.log_start_offset = log_start_offset
         state = self._state.partition_state(topic_id_partition)
         # Until our first trim whatever was there when we came is no news.
         first_seen = self._first_seen.setdefault(topic_id_partition, log_start_offset)
@@ -184,14 +185,16 @@ class LogStartWatch:
         meant = max(state.start_in(lineage), trimmed)
         is_unexplained = log_start_offset > meant
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
-        self._telemetry.gauge(LOG_START_UNEXPLAINED, 1 if is_unexplained else 0, **labels)
+        if is_unexplained is not record.log_start_told:  # the series goes with the record
+            record.log_start_told = is_unexplained
+            self._telemetry.gauge(LOG_START_UNEXPLAINED, 1 if is_unexplained else 0, **labels)
         if not is_unexplained:
             self._alarmed.pop(topic_id_partition, None)
             return
         if self._alarmed.get(topic_id_partition) == log_start_offset:
             return
         self._alarmed[topic_id_partition] = log_start_offset
-        copied_offset = self._table.record(topic_id_partition).last_copied
+        copied_offset = record.last_copied
         log.error(
             "log_start.unexplained",
             **labels,

@@ -215,6 +215,11 @@ class PartitionRecord:
     copy_lag_told: CopyLag | None = None
     """What the gauges say. Written by the copy lag report."""
 
+    pending: (
+        tuple[tuple[tuple[LocalSegment, ...], int, int, tuple[ByteRange, ...]], tuple[LocalSegment, ...]] | None
+    ) = None
+    """What was to be copied when it was asked for last, behind what it was found of. Written by ``pending_copies``."""
+
     copy_held_back: str = ""
     """Why copying waits. Written by the copy lane."""
 
@@ -238,6 +243,9 @@ class PartitionRecord:
 
     unproven: UnprovenCopy | None = None
     """The remote copy before which trimming waits. Written by :class:`~tiersidecar.tasks.read_back.Unproven`."""
+
+    log_start_told: bool | None = None
+    """What the gauge says of an unexplained log start. Written by the log start watch."""
 
     lost_log: str = ""
     """What proves that one of the sidecars' own topics has forgotten the partition. Written by the log start watch."""

@@ -172,7 +172,7 @@ class RecopyTask:
             requests = self._state.recopies(topic_id_partition)
         except MetadataNotReadyError:
             return False
-        if not any(self._is_ours(partition, request) for request in requests):
+        if not requests or not any(self._is_ours(partition, request) for request in requests):
             return False
         if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
             return False

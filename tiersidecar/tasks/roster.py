@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -76,16 +77,26 @@ class Roster:
         present = self._table.local.partitions
         assignment = decide_assignment(views, present, self._broker_id, self._policy_for)
         self._table.unseen = decide_unseen(views, present, self._broker_id, self._policy_for)
+        assignment = {now.view.topic_id_partition: now for now in map(self._kept, assignment.values())}
         changed = tuple(
             before
             for topic_id_partition, before in self._table.assignment.items()
-            if _is_other(assignment.get(topic_id_partition), before)
+            if (now := assignment.get(topic_id_partition)) is not before and _is_other(now, before)
         )
         if assignment.keys() != self._table.assignment.keys():
             self._soon_again_s = _SOON_AGAIN_S
         self._table.assignment = assignment
         await self._assign(frozenset([*assignment, *self._table.departing]))
         return changed
+
+    def _kept(self, now: TieredPartition) -> TieredPartition:
+        """What was there before, where it is the same, else with the name that the local partition has: of thousands a look
+        takes up each a hundred times, and what is the same object need not be compared."""
+        before = self._table.assignment.get(now.view.topic_id_partition)
+        if before == now:
+            return before
+        own = self._table.local.partitions[now.view.topic_id_partition].topic_id_partition
+        return replace(now, view=replace(now.view, topic_id_partition=own))
 
     async def _scan(self) -> None:
         self._table.local = await self._log_dirs.scan()

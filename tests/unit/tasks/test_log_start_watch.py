@@ -220,3 +220,21 @@ async def test_it_looks_at_each_interval_and_goes_on_when_the_broker_was_away(mo
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
+
+
+def test_the_gauge_is_set_when_it_changes_and_when_its_series_is_gone() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    name, told = "tiersidecar_log_start_unexplained", shell.gauges.values
+    for _ in range(3):
+        shell.look(100)
+    assert told[name] == [0]
+    shell.look(250)
+    shell.look(250)
+    assert told[name] == [0, 1]
+    shell.say(trim_offset=250)
+    shell.look(250)
+    assert told[name] == [0, 1, 0]
+    shell.sidecar.table.forget(TOPIC_ID_PARTITION)  # as its series is, when another leads
+    shell.look(250)
+    assert told[name] == [0, 1, 0, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,26 @@ async def test_files_are_looked_at_after_the_broker_said_who_leads(tmp_path: Pat
     with pytest.raises(BrokerUnreachableError) if is_away else nullcontext():
         await roster_of(table, log_dirs, broker).look()
     assert table.leader_epochs(plain)[-1] == (9, 40)
+
+
+async def test_what_is_the_same_is_the_same_object_and_what_is_another_is_not() -> None:
+    """A look takes up each of thousands of partitions a hundred times: by identity in no time."""
+    log_dirs = FilesystemLogDirs([str(GOLDEN / "log-dirs" / "clean")], blocking=InlineBlocking(), clock=ManualClock())
+    plain = next(partition for partition in (await log_dirs.scan()).partitions if partition.topic == "plain")
+    table, broker = PartitionTable(), ScriptedBroker()
+    roster = roster_of(table, log_dirs, broker)
+    broker.views = (view(replace(plain)),)
+    assert await roster.look() == ()
+    first = table.assignment[plain]
+    assert first.view.topic_id_partition is next(one for one in table.local.partitions if one == plain)
+    broker.views = (view(replace(plain)),)
+    assert await roster.look() == ()
+    assert table.assignment[plain] is first
+    grown = replace(view(replace(plain)), in_sync_replicas=(US, BrokerId(2)))
+    broker.views = (grown,)
+    assert await roster.look() == (), "its lanes go on"
+    assert table.assignment[plain].view == grown
+    broker.views = (replace(grown, leader_epoch=LeaderEpoch(1)),)
+    (let_go,) = await roster.look()
+    assert let_go.view.leader_epoch == 0
+    assert table.assignment[plain].view.leader_epoch == 1

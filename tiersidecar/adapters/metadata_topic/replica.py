@@ -169,7 +169,9 @@ class MetadataReplica:
     @property
     def halted_reason(self) -> str | None:
         """As the port says."""
-        lost = [self._lost] if self._lost is not None else [p.trouble for p in self.partitions if p.trouble is not None]
+        lost = (
+            [self._lost] if self._lost is not None else [why for p in self.partitions if (why := p.trouble) is not None]
+        )
         if lost:
             return f"{'; '.join(lost)}: the topic lost data. {self._recovery}"
         gaps = [partition.gap for partition in self.partitions if partition.gap is not None]
