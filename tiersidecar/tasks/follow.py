@@ -22,7 +22,7 @@ from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.pins import MakePins
 from tiersidecar.tasks.edges import Edges, Sources
-from tiersidecar.tasks.partition_table import NO_LOG_DIRS, FollowNote
+from tiersidecar.tasks.partition_table import NO_LOG_DIRS, FollowNote, FollowShape
 from tiersidecar.tasks.pin_keeper import PinKeeper
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -135,19 +135,24 @@ class FollowTask:
         if self._metadata.is_ready(topic_id_partition):
             unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(topic_id_partition))
             known = (self._metadata.segment_count(topic_id_partition), unfinished)
-        ends = (local.segments[0].base_offset, local.segments[-1].base_offset)
-        hands = (partition.role, partition.view.leader_epoch, partition.policy)
-        deleted = tuple(segment.base_offset for segment in self._deleted(partition))
         return (
-            ends,
-            deleted,
-            local.leader_epochs,
-            hands,
+            self._shape(partition, local),
             known,
             self._copies.doubted(topic_id_partition),
             self._are_copies_sure(),
             self._keeper.can_pin(local.log_dir),
         )
+
+    def _shape(self, partition: TieredPartition, local: LocalPartition) -> object:
+        """Of the partition, its directory and what was deleted of it: as long as they are the same objects, it is as it was."""
+        note = self._note(partition.view.topic_id_partition)
+        if note.shape is None or not _are_same(note.shape.of, (partition, local, note.deleted)):
+            ends = (local.segments[0].base_offset, local.segments[-1].base_offset)
+            hands = (partition.role, partition.view.leader_epoch, partition.policy)
+            deleted = tuple(segment.base_offset for segment in self._deleted(partition))
+            of = (partition, local, note.deleted)
+            note.shape = FollowShape(of=of, shape=(ends, deleted, local.leader_epochs, hands))
+        return note.shape.shape
 
     def _are_copies_sure(self) -> bool:
         """As at this look: it looks at all of the metadata topic, and is asked for each of thousands."""
@@ -163,6 +168,10 @@ class FollowTask:
 
     def _note(self, topic_id_partition: TopicIdPartition) -> FollowNote:
         return self._table.record(topic_id_partition).follow
+
+
+def _are_same(these: tuple[object, ...], those: tuple[object, ...]) -> bool:
+    return all(one is other for one, other in zip(these, those, strict=True))
 
 
 async def _do_all(*steps: Callable[[], Awaitable[None]]) -> None:

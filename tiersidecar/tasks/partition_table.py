@@ -122,6 +122,14 @@ _LOOKS_BEFORE_CERTAINTY = 2
 """A look scans first and asks for leaders after that: what the second one sees may still be of the epoch before."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowShape:
+    """What of a state the topics have no part in, and the objects that it is ``of``."""
+
+    of: tuple[object, ...]
+    shape: object
+
+
 @dataclass(slots=True)
 class FollowNote:
     """Forgotten with each change of hands or epoch (``PartitionTable.forget``).
@@ -132,12 +140,17 @@ class FollowNote:
 
     epochs: Lineage = Lineage()  # noqa: RUF009 - frozen
     settled: object = None
+    shape: FollowShape | None = None
     _looks: int = 0
+    _looked: LocalPartition | None = None
     _uncertain: frozenset[int] = field(default_factory=frozenset)
     _deleted: tuple[LocalSegment, ...] = ()
 
     def look(self, local: LocalPartition) -> None:
-        """Take note of a scan."""
+        """Take note of a scan.  What the last one was of tells nothing new."""
+        if local is self._looked and self._looks >= _LOOKS_BEFORE_CERTAINTY:
+            return
+        self._looked = local
         if self._looks < _LOOKS_BEFORE_CERTAINTY:
             self._looks += 1
             self._uncertain = frozenset(segment.base_offset for segment in local.deleted)

@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.pin_shell import LOG_DIR, PinShell
-from tests.support.pins import pin_of
+from tests.support.pins import local_partition, pin_of
 from tests.support.recopy_requests import request_for
-from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, PinError
 from tiersidecar.domain.ids import BrokerId
@@ -22,6 +22,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.metrics.copying import PINS_DROPPED
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.state_records import RecopyRequest
+from tiersidecar.tasks.partition_table import FollowNote
 
 
 async def test_a_leader_pins_what_lies_below_the_high_watermark_that_the_broker_tells() -> None:
@@ -360,3 +361,29 @@ async def test_while_it_is_not_known_what_is_to_be_copied_again_no_pin_goes() ->
     shell.state.recopies = known  # type: ignore[method-assign]
     await shell.round()
     assert (0, 50) not in shell.pins.ranges
+
+
+async def test_what_a_round_saw_before_the_look_took_note_of_it_is_not_taken_for_what_the_look_saw() -> None:
+    """The table is as the scan left it before the lane is asked whether it has work."""
+    shell = PinShell()
+    await shell.open(0, 50, 120)
+    for _ in range(3):
+        await shell.round()
+    shell.see(50, 120, deleted=(0,))
+    await shell.follow.run(shell.tiered)
+    assert shell.follow.has_work(shell.tiered), "something was deleted since"
+
+
+async def test_a_scan_that_is_the_same_object_is_taken_note_of_twice_and_no_more() -> None:
+    """What the second look sees may still be of the epoch before; the third one sees nothing else, if nothing was scanned."""
+    note, first = FollowNote(), replace(local_partition(local_segments(120, 200)), deleted=local_segments(0, 120)[:1])
+    for _ in range(2):
+        note.look(first)
+    later = replace(first, deleted=local_segments(0, 50, 120)[:2])
+    note.look(later)
+    assert [one.base_offset for one in note.deleted] == [50], "the others are not known for a leader's"
+    told = note.deleted
+    note.look(later)
+    assert note.deleted is told
+    note.look(replace(later, deleted=()))
+    assert note.deleted == ()
