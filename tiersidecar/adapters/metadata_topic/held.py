@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -13,6 +14,11 @@ from tiersidecar.formats.metadata.serde import read_event
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+IS_READY = attrgetter("is_ready")
+READY_AT = attrgetter("ready_at")
+"""Of :class:`HeldPartition`: each poll asks thousands of them."""
 
 
 def partition_key(topic_id_partition: TopicIdPartition) -> bytes:

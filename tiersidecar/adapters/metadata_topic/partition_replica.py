@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.adapters.metadata_topic.held import HeldPartition, read_corrupt
+from tiersidecar.adapters.metadata_topic.held import IS_READY, READY_AT, HeldPartition, read_corrupt
 from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.domain.errors import CorruptDataError, IllegalTransitionError, UnknownSegmentError
 from tiersidecar.formats.metadata import hot
@@ -119,8 +119,9 @@ class PartitionReplica:
         """Whether its begin and end must be learnt: before it is read at all, and for newcomers, who have to reach an end."""
         if self.lost is not None:
             return False
-        held = (*self.live.values(), *self.joining.values())
-        return bool(held) and (not self.is_bounded or any(one.ready_at is None for one in held))
+        if not self.is_bounded:
+            return bool(self.live or self.joining)
+        return None in map(READY_AT, self.live.values()) or None in map(READY_AT, self.joining.values())
 
     # -- where the topic begins and ends
 
@@ -207,7 +208,7 @@ class PartitionReplica:
 
     def mark_ready(self) -> None:
         """Whoever has come to the end offset seen at its assignment is ready (S-095)."""
-        if self.lost is not None or not self.is_bounded:
+        if self.lost is not None or not self.is_bounded or all(map(IS_READY, self.live.values())):
             return
         lost = 0
         for held in self.live.values():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from tiersidecar.adapters.internal_topics import TopicFacts
-from tiersidecar.adapters.metadata_topic.held import HeldPartition, partition_key
+from tiersidecar.adapters.metadata_topic.held import IS_READY, HeldPartition, partition_key
 from tiersidecar.adapters.metadata_topic.partition_replica import LastRecord, PartitionReplica
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
@@ -229,7 +229,7 @@ class MetadataReplica:
     def report(self) -> None:
         """Set the gauges, and log it when trimming and expiry have to rest, or may go on."""
         halted = self.halted_reason
-        self._telemetry.gauge(METADATA_READY, float(self.waiting() == 0))
+        self._telemetry.gauge(METADATA_READY, float(all(map(IS_READY, self._held.values()))))
         self._telemetry.gauge(UNSAFE_TOPICS, float(halted is not None), topic=self.topic)
         if halted != self._reported:
             self._reported = halted
