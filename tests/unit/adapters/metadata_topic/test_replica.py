@@ -9,11 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, added, updated
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner, partition_of
 from tiersidecar.adapters.internal_topics import TopicFacts
 from tiersidecar.adapters.metadata_topic.replica import ConsumedPosition, RestoredPartition, RestoredReplica
 from tiersidecar.domain.errors import IllegalTransitionError, MetadataNotReadyError, UnknownSegmentError
 from tiersidecar.domain.ids import Uuid
+from tiersidecar.ports.metrics.process import METADATA_READY
 
 
 def topic_with_two(*, finished: bool = True) -> Topic:
@@ -411,3 +413,31 @@ async def test_a_halt_is_logged_once_and_shown_as_a_gauge() -> None:
         ("metadata.topic.halted", "error"),
         ("metadata.topic.sound", "info"),
     ]
+
+
+async def test_bounds_are_learnt_for_whoever_is_kept_and_the_gauge_tells_whether_all_are_ready() -> None:
+    """Of partitions of the metadata topic that nobody is kept of, none; of one with a newcomer, again."""
+    topic, telemetry = topic_with_two(), RecordedTelemetry()
+    topic.replica._telemetry = telemetry
+    assert topic.replica.unbounded() == []
+    topic.start([owner(0)])
+    assert topic.replica.unbounded() == [0]
+    topic.replica.report()
+    assert telemetry.value(METADATA_READY) == 0
+    topic.read_live(8)
+    topic.replica.report()
+    assert telemetry.value(METADATA_READY) == 1
+    assert topic.replica.unbounded() == []
+    topic.replica.assign([owner(0), owner(1)])
+    assert topic.replica.unbounded() == [0], "the newcomer has to reach an end"
+    assert telemetry.value(METADATA_READY) == 0
+
+
+async def test_a_newcomer_to_all_that_was_read_needs_an_end_too() -> None:
+    """It is fed with the others at once."""
+    topic = Topic()
+    topic.start([owner(0)])
+    topic.read_live(0)
+    topic.replica.assign([owner(0), owner(1)])
+    assert topic.replica.partitions[0].joining == {}
+    assert topic.replica.unbounded() == [0]
