@@ -242,7 +242,9 @@ class FilesystemLogDirs:
                 everywhere = " and ".join(partition.directory for partition in found)
                 faults.update({partition.directory: f"the same partition is in {everywhere}" for partition in found})
                 continue
-            partitions |= {one.topic_id_partition: one for one in found if name not in doubles or self._was_there(one)}
+            for one in found:
+                if name not in doubles or self._was_there(one):
+                    partitions[one.topic_id_partition] = one
         return partitions, faults
 
     def _was_there(self, partition: LocalPartition) -> bool:
