@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
-from tiersidecar.domain.chunks import ByteRange
+from tiersidecar.decide.copy import pending_segments
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.tasks import copy_lag
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -24,8 +25,12 @@ def bases(pending: tuple[LocalSegment, ...]) -> list[int]:
 
 def test_it_is_not_found_again_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     table, asked = PartitionTable(), list[Any]()
-    found: Callable[..., tuple[LocalSegment, ...]] = copy_lag.pending_segments
-    monkeypatch.setattr(copy_lag, "pending_segments", lambda *given: asked.append(given) or found(*given))
+
+    def found(*given: Any) -> tuple[LocalSegment, ...]:
+        asked.append(given)
+        return pending_segments(*given)
+
+    monkeypatch.setattr(copy_lag, "pending_segments", found)
     for _ in range(3):
         assert bases(copy_lag.pending_copies(table, LOCAL, 99)) == [100, 200]
     assert len(asked) == 1
