@@ -289,7 +289,9 @@ class Sidecar:
             ),
             edges=edges_of(clock, telemetry=telemetry, failpoints=failpoints),
             actor=actor_of(self.guard, broker_id=self.broker_id, ownership=ownership, observe_only=observe_only),
-            settings=ExpirySettings(limits=limits or ExpiryLimits(max_share=1.0), delays=delays, interval_s=30.0),
+            settings=ExpirySettings(
+                limits=limits or ExpiryLimits(max_share=1.0), delays=delays, interval_s=30.0, has_failed=has_failed
+            ),
             presence=world,
             in_flight=self.in_flight,
             remover=self.remover,
@@ -301,7 +303,6 @@ class Sidecar:
                 clock=clock,
                 telemetry=telemetry,
             ),
-            has_failed=has_failed,
         )
 
     @property

@@ -79,15 +79,17 @@ _SEGMENTS_ON_THE_LOOP = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpirySettings:
-    """``interval_s``: how often each partition has a round, unless something was left over."""
+    """``interval_s``: how often each partition has a round, unless something was left over.  ``has_failed`` tells whether the
+    last run of the partition's lane failed."""
 
     limits: ExpiryLimits
     delays: TrashDelays
     interval_s: float
+    has_failed: Callable[[TopicIdPartition], bool] = lambda topic_id_partition: False
 
 
 class ExpireTask:
-    """Expire one partition at a time.  ``has_failed`` tells whether the last run of the partition's lane failed."""
+    """Expire one partition at a time."""
 
     def __init__(
         self,
@@ -100,7 +102,6 @@ class ExpireTask:
         in_flight: InFlight,
         remover: SegmentRemover,
         checks: TopicChecks,
-        has_failed: Callable[[TopicIdPartition], bool] = lambda topic_id_partition: False,
     ) -> None:
         self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
         self._state, self._lineages = sources.state, sources.lineages
@@ -119,7 +120,7 @@ class ExpireTask:
             ownership=actor.ownership,
         )
         self._next_round_s: dict[TopicIdPartition, float] = {}
-        self._resting = RestingRounds(sources=sources, edges=edges, has_failed=has_failed)
+        self._resting = RestingRounds(sources=sources, edges=edges, has_failed=settings.has_failed)
         self._refused_last = RefusedLast()
         self._quiet: dict[TopicIdPartition, QuietRound] = {}
         """Of partitions whose last round found nothing to do."""

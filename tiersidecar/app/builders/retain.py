@@ -87,12 +87,12 @@ def build_expire(
             limits=limits,
             delays=trash_delays(config),
             interval_s=config.remote_log_manager_task_interval_ms / 1000,
+            has_failed=has_failed,
         ),
         presence=SegmentPresence(parts.store, config.store.key_prefix),
         in_flight=in_flight,
         remover=remover,
         checks=checks,
-        has_failed=has_failed,
     )
 
 
