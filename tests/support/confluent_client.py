@@ -94,6 +94,7 @@ def _offsets_for_times(consumer: Any, reading: Reading) -> dict[int, int]:
 
 def _to_ends(consumer: Any, reading: Reading) -> list[Seen]:
     seen, progress, positions = list[Seen](), Progress(reading.ends), dict[int, int]()
+    last = dict[int, Any]()
     while progress.goes_on(positions):
         for message in consumer.consume(500, timeout=0.2):
             if message.topic() != reading.topic:
@@ -103,6 +104,11 @@ def _to_ends(consumer: Any, reading: Reading) -> list[Seen]:
                 continue
             seen.append(_of_confluent(message))
             positions[message.partition()] = message.offset() + 1
+            if message.offset() < reading.ends[message.partition()]:
+                last[message.partition()] = message
+    if reading.commits:
+        for message in last.values():
+            consumer.commit(message=message, asynchronous=False)
     return seen
 
 

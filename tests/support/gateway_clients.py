@@ -48,6 +48,8 @@ async def _aiokafka(access: Access, reading: Reading) -> list[Seen]:
                 seen += _shown(await consumer.getmany(timeout_ms=200), reading)
                 placed = [one for one in consumer.assignment() if one.topic == reading.topic]
                 positions = {one.partition: await consumer.position(one) for one in placed}
+            if reading.commits:
+                await consumer.commit({one: reading.ends[one.partition] for one in partitions})
             return in_order(seen, reading)
         for hop in reading.hops or (None,):
             if hop is not None:

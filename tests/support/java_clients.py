@@ -100,7 +100,7 @@ def _consumer_settings(reading: Reading) -> dict[str, str]:
     return {
         "group.protocol": "consumer" if reading.membership == "consumer" else "classic",
         "isolation.level": reading.isolation,
-        "enable.auto.commit": "false",
+        "enable.auto.commit": str(reading.commits).lower(),  # at its end, of what it has printed
         "fetch.max.wait.ms": str(reading.max_wait_ms),
         "fetch.max.bytes": str(reading.fetch_max_bytes),
         "max.partition.fetch.bytes": str(reading.max_partition_bytes),

@@ -96,6 +96,9 @@ class Reading:
     max_partition_bytes: int = 1024 * 1024
     fetch_max_bytes: int = 50 * 1024 * 1024
     max_wait_ms: int = 500
+    commits: bool = False
+    """Of a group that reads to ``ends``: it commits there, as far as it got, with the records' leader epochs where the client
+    library has that."""
 
     @property
     def is_by_count(self) -> bool:

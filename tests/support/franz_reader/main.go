@@ -43,6 +43,7 @@ type reading struct {
 	MaxPartitionBytes int32           `json:"max_partition_bytes"`
 	FetchMaxBytes     int32           `json:"fetch_max_bytes"`
 	MaxWaitMs         int64           `json:"max_wait_ms"`
+	Commits           bool            `json:"commits"`
 	DeadlineS         float64         `json:"deadline_s"`
 }
 
@@ -188,6 +189,7 @@ func (r *reader) poll(ctx context.Context) ([]*kgo.Record, error) {
 
 func (r *reader) readToEnds(ctx context.Context) error {
 	positions := map[int32]int64{}
+	last := map[int32]*kgo.Record{}
 	for r.isShort(positions) {
 		records, err := r.poll(ctx)
 		if err != nil {
@@ -198,12 +200,22 @@ func (r *reader) readToEnds(ctx context.Context) error {
 				continue
 			}
 			positions[one.Partition] = one.Offset + 1
+			if one.Offset < r.wanted.Ends[one.Partition] {
+				last[one.Partition] = one
+			}
 			if err := r.print(one); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	if !r.wanted.Commits {
+		return nil
+	}
+	ends := make([]*kgo.Record, 0, len(last))
+	for _, one := range last {
+		ends = append(ends, one)
+	}
+	return r.client.CommitRecords(ctx, ends...)
 }
 
 func (r *reader) isShort(positions map[int32]int64) bool {
