@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import shutil
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -26,18 +27,20 @@ from tests.support.java_clients import JavaClients
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_tools import KafkaTools
-from tests.support.produce import ProducedRecord
+from tests.support.produce import ProducedRecord, Style, produce_mix
 from tests.support.read_service import fetch_records, shape_of, shape_of_line
 from tests.support.reading import Reading
+from tests.support.remote_events import fold, in_state, read_events
 from tiersidecar.adapters.stores.filesystem import TEMPORARY_DIRECTORY
 from tiersidecar.app.config.keys import all_key_paths
 from tiersidecar.app.config.serve import ServeConfig, load_serve_config
 from tiersidecar.app.serve_run import serve_bucket
+from tiersidecar.domain.states import RemoteLogSegmentState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 TOPICS = ("plain", "transactions", "epochs", "compressed")
-SERVED = "served"
+SERVED, REPLICATED = "served", "replicated"
 ISOLATIONS = ("read_uncommitted", "read_committed")
 LAST = "transactions-EXGICqv_Q_6R0FmJX3Hk1g/0/00000000000000000133-YP1BNkXtQ0S2eUGcI-LZjw"
 
@@ -259,3 +262,84 @@ def test_what_the_product_tiered_reads_without_the_broker(kafka: KafkaCluster, t
             assert 0 < server.metric("tiersidecar_bucket_serve_delay_seconds") < 10
             assert server.looks() == 1
             _compare(server, produced, grown, ["franz-go"])
+
+
+class Tail:
+    """Reads partition 0 of ``REPLICATED`` from a replica as it comes, and notes when each offset was there."""
+
+    def __init__(self, server: BucketServer) -> None:
+        settings = {"group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 100, "log_level": 0}
+        self._consumer = confluent_kafka.Consumer({**server.access().librdkafka_settings, **settings})
+        self._consumer.assign([confluent_kafka.TopicPartition(REPLICATED, 0, 0)])
+        self.seen_ms: dict[int, int] = {}
+
+    def read_until(self, offset: int, timeout_s: float) -> None:
+        """Return once ``offset`` was seen."""
+        deadline = time.monotonic() + timeout_s
+        while offset not in self.seen_ms:
+            assert time.monotonic() < deadline, (
+                f"offset {offset} did not come; the last is {max(self.seen_ms, default=-1)}"
+            )
+            message = self._consumer.poll(0.2)
+            seen = None if message is None or message.error() is not None else message.offset()
+            if seen is not None:
+                self.seen_ms[seen] = time.time_ns() // 1_000_000
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.mark.broker
+def test_a_replica_serves_what_was_copied_within_ten_seconds_of_its_finished(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """From the event of each segment to its last record at a client of the replica; the bucket is listed once in all."""
+    kafka.create_topic(REPLICATED, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    with started(tmp_path / "sidecar", kafka, REPLICATED) as daemon:
+        daemon.wait_until_ready(120)
+        grow(kafka, 0)
+        wait_until_trimmed(kafka, daemon, REPLICATED)
+        metadata_topic = daemon.settings["remote.log.metadata.topic.name"]
+        events = {"bootstrap.servers": kafka.bootstrap_servers, "remote.log.metadata.topic.name": metadata_topic}
+        rarely: dict[str, Any] = {"refresh.ms": 3_600_000, "events": events}
+        with BucketServer(tmp_path / "serve", daemon.store_root, **rarely) as server:
+            server.wait_until_ready(120)
+            tail, before = Tail(server), finished_ms(kafka, metadata_topic)
+            try:
+                for seed in range(1, 7):  # copied while the tail reads
+                    grow(kafka, seed)
+                    copied = wait_until_trimmed(kafka, daemon, REPLICATED)
+                    tail.read_until(copied - 1, 60)
+            finally:
+                tail.close()
+            fresh = {end: at_ms for end, at_ms in finished_ms(kafka, metadata_topic).items() if end not in before}
+            delays_ms = sorted(tail.seen_ms[end] - at_ms for end, at_ms in fresh.items() if end in tail.seen_ms)
+            assert len(delays_ms) >= 10
+            print(
+                f"{len(delays_ms)} segments at the replica's client after COPY_SEGMENT_FINISHED: "
+                f"median {delays_ms[len(delays_ms) // 2]} ms, most {delays_ms[-1]} ms"
+            )
+            assert delays_ms[-1] < 10_000
+            assert server.looks() == 1
+
+
+def finished_ms(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    """When COPY_SEGMENT_FINISHED was said, by the last offset of the segment."""
+    found = fold(read_events(cluster.client_settings, topic))
+    return {
+        one.end_offset: one.event_timestamp_ms for one in in_state(found, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+    }
+
+
+def grow(cluster: KafkaCluster, seed: int) -> None:
+    """By records alone: the marker of a transaction is never seen by a client."""
+    asyncio.run(
+        produce_mix(
+            cluster.client_settings,
+            REPLICATED,
+            total_bytes=250_000,
+            batch_bytes=16_384,
+            styles=[Style(), Style(compression="zstd", idempotent=True)],
+            seed=seed,
+        )
+    )
