@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,81 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
         come_back(former, beside(former, tmp_path / "former-sidecar", store))
         assert object_keys_in(store) >= after
         sidecar.kill9()
+
+
+def write(cluster: KafkaCluster, segments: int, seed: int) -> list[ProducedRecord]:
+    return asyncio.run(
+        produce_mix(
+            cluster.client_settings,
+            TOPIC,
+            total_bytes=segments * SEGMENT_BYTES,
+            batch_bytes=16_384,
+            styles=[Style(idempotent=True), Style(outcome="committed")],
+            seed=seed,
+        )
+    )
+
+
+def commit_and_keep(cluster: KafkaCluster, daemon: Daemon, store: Path, offset: int) -> None:
+    """The group's offset is in the store when this returns."""
+    asyncio.run(commit(cluster.bootstrap_servers, offset))
+
+    def is_kept() -> bool:
+        kept = cluster_snapshot(store)
+        found = None if kept is None else kept.groups.get(GROUP, {}).get((TOPIC, 0))
+        return found is not None and found.offset == offset
+
+    wait_for(is_kept, "the group's offset is in the store", daemon)
+
+
+def test_a_new_cluster_takes_over_as_of_an_earlier_time(tmp_path: Path) -> None:
+    """What was written since is not there any more, nor does it come back; the group goes on where it was then."""
+    store, plan = tmp_path / "store", tmp_path / "mount.json"
+    store.mkdir()
+    with KafkaCluster(tmp_path / "former") as former, beside(former, tmp_path / "former-sidecar", store) as daemon:
+        former.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+        daemon.wait_until_ready()
+        wanted = write(former, 4, seed=1)
+        end = active_base(former, TOPIC)
+        wait_for(lambda: former.admin.earliest_offset(TOPIC, 0) == end, "all sealed segments are remote alone", daemon)
+        read_up_to = wanted[len(wanted) // 3].offset
+        commit_and_keep(former, daemon, store, read_up_to)
+        at = datetime.now(UTC)
+        unwanted = write(former, 4, seed=2)
+        last = active_base(former, TOPIC)
+        wait_for(lambda: former.admin.earliest_offset(TOPIC, 0) == last, "later segments are remote too", daemon)
+        commit_and_keep(former, daemon, store, unwanted[len(unwanted) // 2].offset)
+        daemon.kill9()
+
+    second = KafkaCluster(tmp_path / "second")
+    sidecar = beside(second, tmp_path / "second-sidecar", store)
+    sidecar.write_config()
+    found = answer_of(
+        sidecar.config_path, "mount", "plan", "--brokers", "1", "--at", at.isoformat(), "--out", str(plan)
+    )
+    (row,) = found["partitions_by_topic"]
+    assert (row["ends"][0]["end"], row["ends"][0]["later_offsets"]) == (end, last - end)
+    assert any("are later than" in note for note in found["notes"])
+    seed_all(second, plan)
+    with second:
+        done = answer_of(sidecar.config_path, "mount", "publish", str(plan), GONE, "--carry-out")
+        assert (done["groups_restored"], done["groups_set_back"], done["groups_refused"]) == (1, {}, {})
+        with sidecar:
+            sidecar.wait_until_ready()
+            more = write(second, 4, seed=3)
+            assert more[0].offset == end
+            start = active_base(second, TOPIC)
+            wait_for(lambda: second.admin.earliest_offset(TOPIC, 0) == start, "new segments are remote", sidecar)
+            latest = more[-1].offset + 1
+            everything = [*(one for one in wanted if one.offset < end), *more]
+            for isolation in ISOLATIONS:
+                expected = shapes(everything, 0, latest, isolation)
+                assert asyncio.run(read_all(gateway_of(sidecar), isolation, latest)) == expected
+                assert list(fetch_records(sidecar.read_url, TOPIC, 0, stop=start, isolation=isolation)) == shapes(
+                    everything, 0, start, isolation
+                )
+            resumed = asyncio.run(read_all(gateway_of(sidecar), "read_committed", latest, GROUP))
+            assert resumed == shapes(everything, read_up_to, latest, "read_committed")
 
 
 def segments_in(document: dict[str, Any]) -> int:

@@ -33,13 +33,17 @@ class OpenTransaction:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPlan:
     """``topics`` are what the new cluster begins with, ``open_transactions`` by topic and partition.  ``former_cluster_id`` is
-    empty if no cluster had claimed the data: then native tiering wrote them."""
+    empty if no cluster had claimed the data: then native tiering wrote them.  ``at_ms`` is the time as of which it was made,
+    None for the end of what was copied; ``cluster_snapshot`` is the key of the snapshot that settings and groups are of, None
+    for the latest."""
 
     made_ms: int
     former_cluster_id: str
     topics: tuple[NewTopic, ...]
     next_producer_id: int
     open_transactions: Mapping[TopicPartition, tuple[OpenTransaction, ...]]
+    at_ms: int | None = None
+    cluster_snapshot: str | None = None
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, NewPartition]]:
         """Yield all of them, topic by topic."""
@@ -119,6 +123,8 @@ def plan_document(plan: MountPlan) -> dict[str, Any]:
         "made_ms": plan.made_ms,
         "former_cluster_id": plan.former_cluster_id,
         "next_producer_id": plan.next_producer_id,
+        "at_ms": plan.at_ms,
+        "cluster_snapshot": plan.cluster_snapshot,
         "topics": [
             {
                 "topic": topic.name,
@@ -160,6 +166,12 @@ def _plan_of(document: Mapping[str, Any]) -> MountPlan:
             for one in topic["partitions"]
             if one["open_transactions"]
         },
+        at_ms=None if document.get("at_ms") is None else _number(document, "at_ms", _MOST_INT64),
+        cluster_snapshot=(
+            None
+            if document.get("cluster_snapshot") is None
+            else _text(document["cluster_snapshot"], "cluster_snapshot")
+        ),
     )
 
 

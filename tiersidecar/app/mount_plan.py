@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
@@ -58,13 +58,14 @@ Owner = tuple[str, Uuid]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What the operator asks for.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide,
-    ``cluster_snapshot`` None for the latest."""
+    ``cluster_snapshot`` None for the latest.  ``at_ms`` is the time whose state is wanted, None for the last one."""
 
     brokers: tuple[int, ...]
     topics: tuple[str, ...] = ()
     former_cluster_id: str | None = None
     cluster_snapshot: str | None = None
     replication_factor: int | None = None
+    at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +122,10 @@ class MountPlanner:
         former = _former_cluster(list(owners.values()), wanted)
         lineage = lineage_of(former, owners.values())
         shelf = StoreClusterShelf(self.store, self.key_prefix, self.blocking)
-        cluster = await snapshot_of(lineage, shelf, wanted.cluster_snapshot)
+        key = wanted.cluster_snapshot
+        if key is None and wanted.at_ms is not None:
+            key = await _key_at(lineage, shelf, wanted.at_ms)
+        cluster = await snapshot_of(lineage, shelf, key)
         snapshots = await list_snapshots(self.store, self.key_prefix)
         refused: set[str] = set()
         found, foreign = await self._partitions(wanted, lineage, owners, snapshots, refused)
@@ -138,6 +142,7 @@ class MountPlanner:
         self.say("deciding")
         doubtful: dict[str, int] = {}
         plan = self._plan(wanted, former, {owner: found[owner] for owner in chosen}, cluster, doubtful)
+        plan = replace(plan, at_ms=wanted.at_ms, cluster_snapshot=key)
         return Findings(
             plan=plan,
             partitions={owner: found[owner] for owner in chosen},
@@ -163,7 +168,7 @@ class MountPlanner:
 
         async def look(partition: BucketPartition) -> None:
             try:
-                one = await self._look(partition, lineage, snapshots, manifests)
+                one = await self._look(partition, lineage, snapshots, manifests, wanted.at_ms)
                 found[one.owner.topic, one.owner.topic_id].append(one)
             finally:
                 turn.release()
@@ -223,7 +228,12 @@ class MountPlanner:
                     yield BucketPartition(owner=snapshot.topic_id_partition)
 
     async def _look(
-        self, partition: BucketPartition, lineage: Lineage, snapshots: SnapshotKeys, turn: asyncio.Semaphore
+        self,
+        partition: BucketPartition,
+        lineage: Lineage,
+        snapshots: SnapshotKeys,
+        turn: asyncio.Semaphore,
+        at_ms: int | None,
     ) -> FoundPartition:
         owner = partition.owner
         place = owner.topic_id, owner.partition
@@ -252,7 +262,8 @@ class MountPlanner:
                 highest_offsets={} if snapshot is None else snapshot.highest_offsets,
                 log_start=int(state.start_for(newest_epoch)),
                 leader_epochs=() if snapshot is None else tuple(_epochs_in(snapshot)),
-            )
+            ),
+            at_ms,
         )
         producers, problem = await self._producers(end.last)
         return FoundPartition(
@@ -312,6 +323,14 @@ class MountPlanner:
             next_producer_id=next_producer_id(max((one.highest_producer_id for one in partitions), default=-1)),
             open_transactions=_open_by_place(partitions),
         )
+
+
+async def _key_at(lineage: Lineage, shelf: StoreClusterShelf, at_ms: int) -> str | None:
+    """The key of the snapshot that the latest cluster that has any had put by then."""
+    for cluster_id in lineage:
+        if cluster_id and (key := await shelf.key_at(cluster_id, at_ms)) is not None:
+            return key
+    return None
 
 
 def _former_cluster(owners: Collection[Lineage], wanted: Wanted) -> str:

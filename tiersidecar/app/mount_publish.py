@@ -85,7 +85,7 @@ class GroupReport:
 class MountPublisher:
     """Of one plan.  ``say`` is called with each step that begins, for people.  ``former_is_gone`` is what the operator says of
     the former cluster: it is not looked for signs of life.  ``cluster_snapshot`` is the key of the one to go by, None for the
-    latest."""
+    plan's."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class MountPublisher:
         former_is_gone: bool = False,
         cluster_snapshot: str | None = None,
     ) -> None:
-        self._cluster_snapshot = cluster_snapshot
+        self._cluster_snapshot = cluster_snapshot if cluster_snapshot is not None else plan.cluster_snapshot
         self._session, self._plan, self._say, self._former_is_gone = session, plan, say, former_is_gone
 
     async def look(self) -> MountLook:

@@ -10,6 +10,7 @@ from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.decide.mount import NATIVE_CONFIGS
 from tiersidecar.domain.cluster_topics import NewTopic
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.readable import moment_text
 
 _NAMED = 5
 _SEGMENT_BYTES, _MEBIBYTE = "segment.bytes", 2**20
@@ -31,6 +32,7 @@ def rows_of(found: Findings) -> list[dict[str, Any]]:
                     "start": one.end.start,
                     "end": one.end.end,
                     "holes": [list(hole) for hole in one.end.holes],
+                    "later_offsets": one.end.cut,
                     "open_transactions": len(one.open_transactions),
                     "snapshot_ms": one.snapshot_ms,
                 }
@@ -45,7 +47,7 @@ def rows_of(found: Findings) -> list[dict[str, Any]]:
 def notes_of(found: Findings) -> list[str]:
     """Return what people must know before they go by the plan."""
     partitions = [one for several in found.partitions.values() for one in several]
-    return [*_of_settings(found), *_of_partitions(partitions), *_of_others(found)]
+    return [*_of_settings(found), *_of_time(found), *_of_partitions(partitions), *_of_others(found)]
 
 
 def _of_settings(found: Findings) -> Iterator[str]:
@@ -94,6 +96,21 @@ def _of_settings(found: Findings) -> Iterator[str]:
     never = sorted(found.cluster.topics.keys() - {topic.name for topic in found.plan.topics})
     if never:
         yield f"nothing of {_named(never)} is in the bucket: create these topics when the cluster runs"
+
+
+def _of_time(found: Findings) -> Iterator[str]:
+    at_ms = found.plan.at_ms
+    if at_ms is None:
+        return
+    if cut := [(one.owner, one.end.cut) for several in found.partitions.values() for one in several if one.end.cut]:
+        named = _named([f"{owner} ({offsets:,})" for owner, offsets in sorted(cut, key=lambda one: str(one[0]))])
+        total = sum(offsets for _, offsets in cut)
+        yield f"{total:,} copied offsets are later than {moment_text(at_ms)}, and are not mounted: {named}"
+    if found.cluster is not None and found.cluster.written_ms > at_ms:
+        yield (
+            "the bucket has no snapshot of the cluster that is as old: settings and groups are as of "
+            f"{moment_text(found.cluster.written_ms)}, and groups that have read on since do not read that again"
+        )
 
 
 def _number(topic: NewTopic, name: str, default: int) -> int:

@@ -63,6 +63,8 @@ class PartitionEnd:
     segments: int = 0
     last: RemoteLogSegmentMetadata | None = None
     holes: tuple[tuple[int, int], ...] = ()
+    cut: int = 0
+    """How many offsets behind the end were copied, and are later than what was asked for."""
 
     @property
     def is_known(self) -> bool:
@@ -70,17 +72,22 @@ class PartitionEnd:
         return self.leader_epoch >= 0
 
 
-def decide_end(remains: PartitionRemains) -> PartitionEnd:
-    """Return where the partition's log ended, as far as its copies are left.
+def decide_end(remains: PartitionRemains, at_ms: int | None = None) -> PartitionEnd:
+    """Return where the partition's log ended, as far as its copies are left; or where it ended at ``at_ms``.
 
     That is the end of what the highest leader epoch copied: what a deposed leader copied beyond it is no history.  Where all
     was deleted, it is the end of what was ever copied.
+
+    At an earlier time it is before the first offset that only later segments have.  One is earlier if it was copied by then,
+    or all its records have timestamps up to then: a copy that was made anew since, by compaction say, counts by its records.
     """
     live = [one for one in remains.segments if one.state is _FINISHED]
     newest = max(live, key=lambda one: (one.segment_leader_epochs[-1].epoch, one.end_offset), default=None)
     deleted = max(remains.highest_offsets.items(), default=(-1, -1))
-    end = max(deleted[1] + 1 if newest is None else newest.next_offset, remains.log_start, 0)
+    last_end = max(deleted[1] + 1 if newest is None else newest.next_offset, remains.log_start, 0)
+    end = last_end if at_ms is None else max(_end_at(live, last_end, at_ms), remains.log_start, 0)
     within = [one for one in live if one.start_offset < end]
+    newest = newest if end == last_end else _ending_at(within, end)
     start = max(min((one.start_offset for one in within), default=-1), remains.log_start if within else -1)
     return PartitionEnd(
         start=start,
@@ -89,7 +96,36 @@ def decide_end(remains: PartitionRemains) -> PartitionEnd:
         segments=len(within),
         last=newest if newest is not None and newest.next_offset == end else None,
         holes=tuple(_holes(within, start)),
+        cut=last_end - end,
     )
+
+
+def _end_at(live: Sequence[RemoteLogSegmentMetadata], end: int, at_ms: int) -> int:
+    """The first offset below ``end`` that later segments have, and no earlier one."""
+    earlier = [one for one in live if _is_of(one, at_ms)]
+    later = [one for one in live if not _is_of(one, at_ms)]
+    reached: dict[int, int] = {}  # the covered stretches of what is earlier
+    first = last = -1
+    for one in sorted(earlier, key=lambda one: one.start_offset):
+        if first < 0 or one.start_offset > last:
+            first, last = one.start_offset, one.next_offset
+        last = max(last, one.next_offset)
+        reached[first] = last
+    for one in later:
+        stretch = max((start for start in reached if start <= one.start_offset), default=-1)
+        uncovered = max(one.start_offset, reached.get(stretch, 0))
+        if uncovered < one.next_offset:
+            end = min(end, uncovered)
+    return end
+
+
+def _is_of(segment: RemoteLogSegmentMetadata, at_ms: int) -> bool:
+    return segment.event_timestamp_ms <= at_ms or 0 <= segment.max_timestamp_ms <= at_ms
+
+
+def _ending_at(live: Iterable[RemoteLogSegmentMetadata], end: int) -> RemoteLogSegmentMetadata | None:
+    found = (one for one in live if one.next_offset == end)
+    return max(found, key=lambda one: one.segment_leader_epochs[-1].epoch, default=None)
 
 
 def _epochs(remains: PartitionRemains) -> Iterator[int]:

@@ -92,12 +92,12 @@ class Bucket:
                 )
             )
 
-    async def cluster(self, committed_epoch: int = 31, **topics: ClusterTopic) -> None:
+    async def cluster(self, committed_epoch: int = 31, *, written_ms: int = 100, **topics: ClusterTopic) -> None:
         async with DirectoryStore(str(self.root))() as store:
             await StoreClusterShelf(store, "", InlineBlocking()).put(
                 ClusterSnapshot(
                     cluster_id=FORMER,
-                    written_ms=100,
+                    written_ms=written_ms,
                     broker_id=1,
                     topics=topics,
                     groups={"billing": {("orders", 0): Commit(offset=4, leader_epoch=committed_epoch)}},
@@ -141,6 +141,39 @@ async def test_a_topic_goes_on_behind_what_was_copied_as_its_cluster_had_it(buck
     assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART, "which a group has committed"
     (row,) = rows_of(found)
     assert row["ends"][0]["start"] == 3, "what users deleted stays deleted"
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "end", "of_ms"),
+    [
+        pytest.param(None, 30, 500, id="as of the end"),
+        pytest.param(600, 30, 500, id="later than everything"),
+        pytest.param(450, 20, 300, id="between two snapshots of the cluster"),
+        pytest.param(200, 10, 300, id="before the first of them"),
+    ],
+)
+async def test_a_plan_as_of_an_earlier_time(
+    bucket: Bucket, tmp_path: Path, at_ms: int | None, end: int, of_ms: int
+) -> None:
+    segments = [
+        replace(live(number, start, at_ms=copied_ms), max_timestamp_ms=copied_ms)
+        for number, start, copied_ms in ((1, 0, 150), (2, 10, 400), (3, 20, 490))
+    ]
+    bucket.store(*segments)
+    bucket.claim(ORDERS)
+    for written_ms in (300, 500):
+        await bucket.cluster(written_ms=written_ms, orders=described(ORDERS, **{"retention.ms": str(written_ms)}))
+    found = await bucket.find(replace(WANTED, at_ms=at_ms))
+    (topic,) = found.plan.topics
+    assert (topic.partitions[0].start_offset, topic.configs) == (end, (("retention.ms", str(of_ms)),))
+    assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART
+    notes = " ".join(notes_of(found))
+    assert ("offsets are later than" in notes) == (end < 30)
+    assert ("no snapshot of the cluster that is as old" in notes) == (at_ms == 200)
+    write_plan(found.plan, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == found.plan
+    expected = None if at_ms is None else f"{of_ms:019d}-1.snapshot"
+    assert (found.plan.cluster_snapshot or "").rpartition("/")[2] == (expected or "")
 
 
 async def test_what_was_copied_since_the_snapshot_is_there_too(bucket: Bucket) -> None:

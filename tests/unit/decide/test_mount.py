@@ -90,6 +90,94 @@ def test_where_a_partition_goes_on(
     assert (found.start, found.end, found.holes) == (start, end, holes)
 
 
+def at(segment: RemoteLogSegmentMetadata, copied_ms: int, records_ms: int | None = None) -> RemoteLogSegmentMetadata:
+    """Copied then, and by default just after its last record."""
+    return replace(
+        segment, event_timestamp_ms=copied_ms, max_timestamp_ms=copied_ms - 1 if records_ms is None else records_ms
+    )
+
+
+@pytest.mark.parametrize(
+    ("segments", "end", "cut"),
+    [
+        pytest.param([at(live(1, 0, 9), 50), at(live(2, 10, 19), 100)], 20, 0, id="all was copied by then"),
+        pytest.param(
+            [at(live(1, 0, 9), 50), at(live(2, 10, 19), 102), at(live(3, 20, 29), 150)],
+            10,
+            20,
+            id="it ends before what was copied later",
+        ),
+        pytest.param(
+            [at(live(1, 0, 9), 50), at(live(2, 10, 19), 102, 100)],
+            20,
+            0,
+            id="what was written by then and copied later is there",
+        ),
+        pytest.param(
+            [at(live(1, 0, 9), 50), at(live(2, 10, 19), 102, -1)],
+            10,
+            10,
+            id="records without timestamps go by the copy alone",
+        ),
+        pytest.param(
+            [at(live(1, 0, 9), 50, 10_000), at(live(2, 10, 19), 60)],
+            20,
+            0,
+            id="a producer's clock that runs ahead makes nothing later than its copy",
+        ),
+        pytest.param(
+            [at(live(1, 0, 9), 50), at(live(2, 10, 19), 102), at(live(3, 20, 29), 103, 10)],
+            10,
+            20,
+            id="old timestamps behind later records bring nothing back",
+        ),
+        pytest.param(
+            [at(live(1, 0, 9), 500, 40), at(live(2, 10, 19), 60), at(live(3, 20, 29), 150)],
+            20,
+            10,
+            id="what was compacted or erased since counts by its records",
+        ),
+        pytest.param(
+            [at(live(1, 0, 19), 50), at(live(2, 10, 29, {0: 0, 1: 20}), 150)],
+            20,
+            10,
+            id="what another leader copied again is cut within",
+        ),
+        pytest.param(
+            [at(live(1, 0, 9), 50), at(live(2, 10, 29), 60), at(live(3, 20, 39), 150)],
+            30,
+            10,
+            id="within the last of several that are earlier, too",
+        ),
+        pytest.param([at(live(1, 30, 39), 150), at(live(2, 40, 49), 160)], 30, 20, id="nothing of then is left"),
+        pytest.param(
+            [at(live(1, 0, 99, {0: 0}), 50), at(live(2, 50, 69, {3: 50}), 60)],
+            70,
+            0,
+            id="what a deposed leader copied beyond its successor's end is no history",
+        ),
+    ],
+)
+def test_where_a_partition_goes_on_as_of_an_earlier_time(
+    segments: list[RemoteLogSegmentMetadata], end: int, cut: int
+) -> None:
+    found = decide_end(PartitionRemains(segments=segments), at_ms=100)
+    assert (found.end, found.cut) == (end, cut)
+    assert found.leader_epoch == max(one.segment_leader_epochs[-1].epoch for one in segments), "none is forgotten"
+    assert found.last is None or found.last.next_offset == end
+
+
+def test_the_copy_that_ends_at_the_earlier_time_tells_which_transactions_are_open() -> None:
+    first, second = at(live(1, 0, 9), 50), at(live(2, 10, 19), 150)
+    assert decide_end(PartitionRemains(segments=[first, second]), at_ms=100).last == first
+
+
+def test_users_deletes_stand_whatever_the_time() -> None:
+    segments = [at(live(1, 0, 9), 50), at(live(2, 10, 19), 150)]
+    found = decide_end(PartitionRemains(segments=segments, log_start=15), at_ms=100)
+    assert (found.start, found.end) == (15, 15)
+
+
 def test_finished_segments_below_the_end_are_counted() -> None:
     assert decide_end(PartitionRemains()).segments == 0
     assert decide_end(PartitionRemains(segments=[live(1, 0, 9), added(2, 10, 19, state=STARTED)])).segments == 1

@@ -48,6 +48,15 @@ class StoreClusterShelf:
                 continue
         return None
 
+    async def key_at(self, cluster_id: str, at_ms: int) -> str | None:
+        """Return the key of the last one that was written by then, else of the first one; None where there is none.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        keys = await self._keys(cluster_id)
+        return max((key for key in keys if _written_ms(key) <= at_ms), default=keys[0] if keys else None)
+
     async def at(self, key: str) -> ClusterSnapshot:
         """The one under a key, whichever cluster's.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,12 +53,22 @@ def _brokers(text: str) -> tuple[int, ...]:
     return tuple(int(name) for name in names)
 
 
+def _time(text: str) -> int:
+    """Milliseconds since 1970; a time without a zone is UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T08:15:00Z") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 ClusterSnapshotKey = Annotated[
     str | None,
     typer.Option(
         "--cluster-snapshot",
         metavar="KEY",
-        help="Settings and groups by this object: KEY.PREFIX.tiersidecar/clusters/ID/TIME-BROKER.snapshot. Else the latest.",
+        help="Settings and groups by this object: KEY.PREFIX.tiersidecar/clusters/ID/TIME-BROKER.snapshot. Else the plan's, or "
+        "the latest.",
     ),
 ]
 
@@ -86,6 +97,15 @@ def plan(
     replication_factor: Annotated[
         int | None, typer.Option(min=1, max=100, help="Replicas of each partition. Default: as they were, else 3.")
     ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            parser=_time,
+            help="As of an earlier time (ISO 8601), instead of the end of what was copied.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look through the bucket, and write what of it can be mounted into a file: topics, offsets, leader epochs, replicas.
@@ -102,6 +122,7 @@ def plan(
         former_cluster_id=former_cluster,
         cluster_snapshot=cluster_snapshot,
         replication_factor=replication_factor,
+        at_ms=at,
     )
     console = Console(stderr=True, highlight=False)
     try:
@@ -169,6 +190,7 @@ def _found_document(found: Findings, out: Path) -> dict[str, Any]:
         "topics": len(found.plan.topics),
         "partitions": sum(len(topic.partitions) for topic in found.plan.topics),
         "segments": sum(row["segments"] for row in rows),
+        "as_of": None if found.plan.at_ms is None else moment_text(found.plan.at_ms),
         "groups": 0 if found.cluster is None else len(found.cluster.groups),
         "groups_as_of": None if found.cluster is None else moment_text(found.cluster.written_ms),
         "partitions_by_topic": rows,
