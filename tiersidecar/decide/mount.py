@@ -10,6 +10,7 @@ that ended behind the claim, and is begun anew in a third cluster, so still know
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from zlib import crc32
@@ -104,16 +105,15 @@ def _end_at(live: Sequence[RemoteLogSegmentMetadata], end: int, at_ms: int) -> i
     """The first offset below ``end`` that later segments have, and no earlier one."""
     earlier = [one for one in live if _is_of(one, at_ms)]
     later = [one for one in live if not _is_of(one, at_ms)]
-    reached: dict[int, int] = {}  # the covered stretches of what is earlier
-    first = last = -1
+    starts, ends = list[int](), list[int]()  # of the stretches that the earlier ones cover, ascending
     for one in sorted(earlier, key=lambda one: one.start_offset):
-        if first < 0 or one.start_offset > last:
-            first, last = one.start_offset, one.next_offset
-        last = max(last, one.next_offset)
-        reached[first] = last
+        if not ends or one.start_offset > ends[-1]:
+            starts.append(one.start_offset)
+            ends.append(one.next_offset)
+        ends[-1] = max(ends[-1], one.next_offset)
     for one in later:
-        stretch = max((start for start in reached if start <= one.start_offset), default=-1)
-        uncovered = max(one.start_offset, reached.get(stretch, 0))
+        stretch = bisect_right(starts, one.start_offset) - 1
+        uncovered = max(one.start_offset, ends[stretch] if stretch >= 0 else 0)
         if uncovered < one.next_offset:
             end = min(end, uncovered)
     return end
