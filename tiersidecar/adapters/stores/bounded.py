@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tiersidecar.adapters.stores.wrapped_store import WrappedBody
-from tiersidecar.domain.errors import RetriableError, SourceStalledError, StoreStalledError
+from tiersidecar.domain.errors import RetriableError, SourceStalledError, StoreStalledError, TiersidecarError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
@@ -105,6 +105,9 @@ T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
+_LISTED_AT_ONCE = 64
+"""Objects of a listing that one time limit is for: a page of a store has a thousand."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
@@ -176,11 +179,18 @@ class BoundedStore:
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
         listing = self._store.list_objects(prefix, start_after=start_after)
-        while True:
-            stored = await self._run("list", prefix, _next_of(listing), self._one_request())
-            if stored is None:
-                return
-            yield stored
+        goes_on = True
+        while goes_on:
+            found: list[StoredObject] = []
+            error: TiersidecarError | None = None
+            try:
+                goes_on = await self._run("list", prefix, _take_some(listing, found), self._one_request())
+            except TiersidecarError as failed:  # what came before it is there all the same
+                error = failed
+            for stored in found:
+                yield stored
+            if error is not None:
+                raise error
 
     async def check_writable(self) -> None:
         await self._run("use", "", self._store.check_writable(), self._one_request())
@@ -239,5 +249,11 @@ class BoundedStore:
         _log.info("store.request.ended_late", store=self.description, left_alone=len(self._left_alone))
 
 
-async def _next_of(listing: AsyncIterator[StoredObject]) -> StoredObject | None:
-    return await anext(listing, None)
+async def _take_some(listing: AsyncIterator[StoredObject], found: list[StoredObject]) -> bool:
+    """Fill ``found``; return whether there may be more.  Each object as a request of its own, watched by two tasks, would take
+    longer than all else that is done with a long listing."""
+    async for stored in listing:
+        found.append(stored)
+        if len(found) == _LISTED_AT_ONCE:
+            return True
+    return False

@@ -167,6 +167,50 @@ async def test_requests_left_alone_do_not_pile_up(
     await task
 
 
+class SlowListing(StallingStore):
+    """Lists ``count`` objects, and then stalls."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.listed, self.tasks = count, 0, set[object]()
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        for number in range(self.count):
+            self.listed += 1
+            self.tasks.add(asyncio.current_task())
+            yield StoredObject(key=f"{number:04}", size_bytes=1, modified_ms=0)
+        await self._stall()
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 1000])
+async def test_what_a_listing_gave_before_it_stalled_is_there(clock: ManualClock, count: int) -> None:
+    inner = SlowListing(count)
+    store = BoundedStore(inner, limits=LIMITS, clock=clock)
+    seen: list[str] = []
+
+    async def list_all() -> None:
+        async for stored in store.list_objects("a/"):
+            seen.append(stored.key)
+
+    task = asyncio.ensure_future(list_all())
+    while inner.listed < count:  # the clock stands still meanwhile
+        await asyncio.sleep(0)
+    await settle()
+    await clock.advance(80)
+    with pytest.raises(StoreStalledError):
+        await task
+    assert seen == [f"{number:04}" for number in range(count)]
+
+
+async def test_a_long_listing_is_not_a_task_for_each_object(clock: ManualClock) -> None:
+    """They took longer than all that ``recover`` and ``mount`` do with a listing."""
+    inner = SlowListing(1000)
+    inner.release.set()
+    listed = [stored async for stored in BoundedStore(inner, limits=LIMITS, clock=clock).list_objects()]
+    assert len(listed) == 1000
+    assert len(inner.tasks) < 20
+
+
 async def test_a_caller_that_is_cancelled_takes_the_request_with_it(
     store: BoundedStore, inner: StallingStore, clock: ManualClock
 ) -> None:
