@@ -172,13 +172,13 @@ class SlowListing(StallingStore):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.count, self.listed, self.tasks = count, 0, set[object]()
+        self.count, self.all_listed, self.tasks = count, asyncio.Event(), set[object]()
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
         for number in range(self.count):
-            self.listed += 1
             self.tasks.add(asyncio.current_task())
             yield StoredObject(key=f"{number:04}", size_bytes=1, modified_ms=0)
+        self.all_listed.set()
         await self._stall()
 
 
@@ -193,8 +193,7 @@ async def test_what_a_listing_gave_before_it_stalled_is_there(clock: ManualClock
             seen.append(stored.key)
 
     task = asyncio.ensure_future(list_all())
-    while inner.listed < count:  # the clock stands still meanwhile
-        await asyncio.sleep(0)
+    await inner.all_listed.wait()  # the clock stands still meanwhile
     await settle()
     await clock.advance(80)
     with pytest.raises(StoreStalledError):
