@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.retain import trash_delays
 from tiersidecar.app.builders.store import layout_settings, open_key_ring, open_store
@@ -41,18 +43,17 @@ from tiersidecar.domain.errors import (
     CorruptDataError,
     CustomMetadataTooLargeError,
     ErasureError,
-    IllegalTransitionError,
     MetadataNotReadyError,
     ObjectNotFoundError,
     TiersidecarError,
-    UnknownSegmentError,
 )
-from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
-from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.segments import LeaderView, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry, TrashKind
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -60,12 +61,12 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.segment_objects import SegmentObjects
+from tiersidecar.tasks.segment_swap import Prover, SegmentSwap
 
 _log = structlog.get_logger(__name__)
 
 _THREADS = 2
 _FINISH_WITHIN_MS = 20_000
-"""COPY_SEGMENT_FINISHED is read back while the lease holds, or given up: the lease is renewed right before."""
 
 _OF_ONE_SEGMENT = (CorruptDataError, CustomMetadataTooLargeError, ObjectNotFoundError)
 """Errors that say nothing of the segments behind it."""
@@ -236,17 +237,31 @@ class Eraser:
                 ids=self._ids,
                 failpoints=self._failpoints,
             )
+            blobs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
             eraser = SegmentEraser(
                 keys=self._keys,
                 scratch=self._scratch,
                 stream=stream,
-                blobs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),
-                objects=objects,
+                blobs=blobs,
                 pace=pace,
                 blocking=blocking,
+            )
+            assert self._session.metadata is not None, "an erasure opens its session with metadata"
+            swap = SegmentSwap(
+                metadata=self._session.metadata,
+                objects=objects,
+                stream=stream,
+                blobs=blobs,
+                open_file=partial(_opened, blocking=blocking),
+                pace=pace,
+                clock=clock,
+                ids=self._ids,
+                failpoints=self._failpoints,
+                place="erase",
                 most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
             )
-            yield _Tools(store=store, eraser=eraser, presence=SegmentPresence(store, config.store.key_prefix))
+            presence = SegmentPresence(store, config.store.key_prefix)
+            yield _Tools(store=store, eraser=eraser, swap=swap, presence=presence)
             await manifests.aclose()
 
 
@@ -254,6 +269,7 @@ class Eraser:
 class _Tools:
     store: Store
     eraser: SegmentEraser
+    swap: SegmentSwap
     presence: SegmentPresence
 
 
@@ -296,67 +312,14 @@ class _PartitionEraser:
             if rewritten.erased_records == 0:
                 return "it has none of these records any more"
             await self._failpoints.reach("erase.rewritten")
-            new = await self._publish(step, rewritten)
+            swapper = _OneErasure(self, step, rewritten)
+            new = await self._tools.swap.replace(
+                [step.segment], rewritten.new_segment, swapper, broker_id=step.segment.broker_id
+            )
             if isinstance(new, str):
                 return new
-            self._clean = self._clean | {new.remote_log_segment_id.uuid}
-            await self._put_into_trash(step.segment)
         await self._failpoints.reach("erase.trashed")
         return ErasedSegment(step=step, records=rewritten.erased_records, new=new, rewritten=rewritten)
-
-    async def _publish(self, step: ErasureStep, rewritten: Rewritten) -> RemoteLogSegmentMetadata | str:
-        """The new segment: finished and durable, or why not."""
-        old, metadata = step.segment, self._session.metadata
-        assert metadata is not None, "an erasure opens its session with metadata"
-        if reason := await self._reason_to_leave(step):
-            return reason
-        # Of segments that hold the same offsets the latest is read, also by what knows their manifests alone.
-        near_ms = max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
-        later_ms = max(self._session.clock.now_ms(), near_ms + 1)
-        started = replace(
-            old,
-            remote_log_segment_id=RemoteLogSegmentId(
-                topic_id_partition=self._partition.owner, uuid=self._ids.random_uuid()
-            ),
-            event_timestamp_ms=later_ms,
-            segment_size_in_bytes=rewritten.tally.bytes_kept,
-            max_timestamp_ms=rewritten.max_timestamp_ms,
-            state=State.COPY_SEGMENT_STARTED,
-            custom_metadata=None,
-        )
-        self._lease.require()
-        await metadata.publish(started)
-        await self._failpoints.reach("erase.started")
-        custom_metadata = await self._tools.eraser.upload(started, rewritten)
-        await self._failpoints.reach("erase.uploaded")
-        update = RemoteLogSegmentMetadataUpdate(
-            remote_log_segment_id=started.remote_log_segment_id,
-            broker_id=old.broker_id,
-            event_timestamp_ms=max(self._session.clock.now_ms(), later_ms),
-            state=State.COPY_SEGMENT_FINISHED,
-            custom_metadata=custom_metadata,
-        )
-        finished = started.with_update(update)
-        await self._tools.eraser.read_back(finished, rewritten)
-        await self._failpoints.reach("erase.proven")
-        if reason := await self._reason_to_leave(step):
-            return reason
-        await self._lease.renew_now()
-        self._lease.require()
-        try:
-            await metadata.publish(update, within_ms=min(_FINISH_WITHIN_MS, self._lease.left_ms))
-        except (IllegalTransitionError, UnknownSegmentError) as error:
-            return f"its new segment was taken for dead meanwhile: {error}"
-        await self._failpoints.reach("erase.finished")
-        _log.info(
-            "erase.rewritten",
-            topic=self._partition.owner.topic,
-            partition=self._partition.owner.partition,
-            segment_id=str(old.remote_log_segment_id),
-            new_segment_id=str(started.remote_log_segment_id),
-            records=rewritten.erased_records,
-        )
-        return finished
 
     async def _decided_now(self, step: ErasureStep) -> ErasureStep | str:
         """The step as what holds now makes it, or why it is not right any more."""
@@ -377,12 +340,41 @@ class _PartitionEraser:
             return "nothing else holds its offsets any more"
         return again.reason
 
-    async def _reason_to_leave(self, step: ErasureStep) -> str:
+    async def reason_to_leave(self, step: ErasureStep) -> str:
         """Why the step is not right any more."""
         again = await self._decided_now(step)
         if isinstance(again, str):
             return again
         return "" if again.erasing is step.erasing else again.reason
+
+    def after_ms(self) -> int:
+        """Of the finished segments near, by the last look."""
+        return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
+
+    def require(self) -> None:
+        """The lease holds."""
+        self._lease.require()
+
+    async def within_ms(self) -> int:
+        """COPY_SEGMENT_FINISHED is read back while the lease holds, or given up: the lease is renewed right before."""
+        await self._lease.renew_now()
+        return min(_FINISH_WITHIN_MS, self._lease.left_ms)
+
+    def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
+        return self._tools.eraser.prover(stored)
+
+    async def retire(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, records: int) -> None:
+        """``new``, which is finished, has none of these records."""
+        _log.info(
+            "erase.rewritten",
+            topic=self._partition.owner.topic,
+            partition=self._partition.owner.partition,
+            segment_id=str(old.remote_log_segment_id),
+            new_segment_id=str(new.remote_log_segment_id),
+            records=records,
+        )
+        self._clean = self._clean | {new.remote_log_segment_id.uuid}
+        await self._put_into_trash(old)
 
     async def _proven(self) -> set[Uuid]:
         """Segments near that were read and hold none of these records, and of which all objects are there now."""
@@ -409,6 +401,32 @@ class _PartitionEraser:
             by=operator("erase"),
         )
         await self._session.state.put_into_trash(self._partition.owner, [entry])
+
+
+class _OneErasure:
+    """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one step."""
+
+    def __init__(self, worker: _PartitionEraser, step: ErasureStep, rewritten: Rewritten) -> None:
+        self._worker, self._step, self._rewritten = worker, step, rewritten
+        self.require, self.within_ms, self.prover = worker.require, worker.within_ms, worker.prover
+        self.after_ms = worker.after_ms
+
+    async def reason_to_leave(self) -> str:
+        return await self._worker.reason_to_leave(self._step)
+
+    async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
+        (one,) = old
+        await self._worker.retire(one, new, self._rewritten.erased_records)
+
+
+@asynccontextmanager
+async def _opened(segment: LocalSegment, *, blocking: Blocking) -> AsyncIterator[OpenSegmentFile]:
+    file = OpenSegmentFile(segment, blocking=blocking)
+    await file.open()
+    try:
+        yield file
+    finally:
+        await file.close()
 
 
 def _overlap(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:

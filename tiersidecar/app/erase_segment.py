@@ -1,4 +1,4 @@
-"""Rewrite one remote segment without the records of given keys: to a local file first, then up, then read back.
+"""Rewrite one remote segment without the records of given keys, to a local file.
 
 What is erased is never on this machine's disk: batches are rewritten on their way from the store.
 """
@@ -13,21 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
 from tiersidecar.domain.epochs import EpochEntry
-from tiersidecar.domain.errors import CorruptDataError, CustomMetadataTooLargeError, StateDirError
+from tiersidecar.domain.errors import StateDirError
 from tiersidecar.domain.ids import format_uuid
-from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, SegmentScan
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.erasing import KeyEraser
 from tiersidecar.formats.compaction.segments import RewrittenSegment, SegmentRewriter, SegmentTally
 from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
-from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFiles
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
-from tiersidecar.tasks.segment_objects import SegmentObjects
+from tiersidecar.tasks.segment_swap import NewSegment, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +48,17 @@ class Rewritten:
     def erased_records(self) -> int:
         return self.tally.records_read - self.tally.records_kept
 
+    @property
+    def new_segment(self) -> NewSegment:
+        """As it goes up."""
+        return NewSegment(
+            local=self.local,
+            artefacts=self.artefacts,
+            is_compressed=self.is_compressed,
+            digest=self.digest_after,
+            max_timestamp_ms=self.max_timestamp_ms,
+        )
+
 
 class SegmentEraser:
     """Reads past every cache, so that what is proven stands in the store.  ``scratch`` holds one segment at a time."""
@@ -61,16 +70,14 @@ class SegmentEraser:
         scratch: Path,
         stream: SegmentStream,
         blobs: IndexBlobReader,
-        objects: SegmentObjects,
         pace: Pace,
         blocking: Blocking,
-        most_custom_metadata_bytes: int,
     ) -> None:
         self._keys, self._scratch = keys, scratch
         self.found_keys: set[bytes] = set()
         """Keys that some record has of those that were read."""
-        self._stream, self._blobs, self._objects = stream, blobs, objects
-        self._pace, self._blocking, self._most_custom_bytes = pace, blocking, most_custom_metadata_bytes
+        self._stream, self._blobs = stream, blobs
+        self._pace, self._blocking = pace, blocking
 
     async def count(self, segment: RemoteLogSegmentMetadata) -> int:
         """Return how many records of the segment have one of the keys.
@@ -103,57 +110,10 @@ class SegmentEraser:
         finally:
             await self._blocking.run(shutil.rmtree, directory, True)  # noqa: FBT003 - ignore_errors
 
-    async def upload(self, started: RemoteLogSegmentMetadata, rewritten: Rewritten) -> bytes | None:
-        """Store the three objects of ``started``, durably; return the custom metadata that names them.
-
-        Raises:
-            StoreError: one could not be stored.
-            CorruptDataError: the file is not what was written.
-            CustomMetadataTooLargeError: the event could not carry them.
-        """
-        file = OpenSegmentFile(rewritten.local, blocking=self._blocking)
-        await file.open()
-        try:
-            reading = _FileReading(started, rewritten)
-            custom = await self._objects.put(started, file, reading, is_compressed=rewritten.is_compressed)
-        finally:
-            await file.close()
-        if len(custom or b"") > self._most_custom_bytes:
-            raise CustomMetadataTooLargeError(
-                segment=str(started.remote_log_segment_id),
-                size_bytes=len(custom or b""),
-                limit_bytes=self._most_custom_bytes,
-            )
-        return custom
-
-    async def read_back(self, stored: RemoteLogSegmentMetadata, rewritten: Rewritten) -> None:
-        """Read the objects again, and compare them with what was written: bytes, indexes, and that no such record is in them.
-
-        Raises:
-            StoreError: an object is missing or could not be read.
-            CorruptDataError: something differs.
-        """
-        digest, (rewriter, _) = hashlib.sha256(), self._rewriter(stored)
-        drain = _drained(rewriter, str(stored.remote_log_segment_id))
-
-        def look(part: memoryview) -> None:
-            digest.update(part)
-            drain(part)
-
-        await self._feed(stored, look)
-        found = _finished(rewriter, stored)
-        _require(stored, digest.hexdigest() == rewritten.digest_after, "its .log differs from what was uploaded")
-        _require(stored, found.tally.records_kept == found.tally.records_read, "it still has records of these keys")
-        indexes, epochs, producers = await self._beside(stored)
-        said = rewritten.artefacts
-        is_same = (
-            indexes.offset_index == said.offset_index
-            and indexes.time_index == said.time_index
-            and indexes.transaction_index == (said.transaction_index or b"")
-            and write_leader_epochs(epochs) == said.leader_epochs
-            and producers == said.producer_snapshot
-        )
-        _require(stored, is_same, "its indexes differ from what was uploaded")
+    def prover(self, stored: RemoteLogSegmentMetadata) -> NoSuchRecord:
+        """Return what looks whether a record of these keys is in what was stored."""
+        rewriter, _ = self._rewriter(stored)
+        return NoSuchRecord(stored, rewriter)
 
     async def _write(self, segment: RemoteLogSegmentMetadata, directory: Path) -> Rewritten:
         local = LocalSegment(
@@ -180,8 +140,8 @@ class SegmentEraser:
             await self._blocking.run(file.close)
         done = _finished(rewriter, segment)
         tally = done.tally
-        _require(segment, tally.batches_kept == tally.batches_read, "a batch would be lost")
-        _require(segment, tally.last_offset <= segment.end_offset, "its batches go past its end")
+        require(segment, tally.batches_kept == tally.batches_read, "a batch would be lost")
+        require(segment, tally.last_offset <= segment.end_offset, "its batches go past its end")
         indexes, epochs, producers = await self._beside(segment)
         return Rewritten(
             local=replace(local, size_bytes=tally.bytes_kept),
@@ -213,29 +173,16 @@ class SegmentEraser:
         return indexes, epochs, write_producer_snapshot(await self._blobs.read_producer_snapshot(segment))
 
 
-class _FileReading:
-    """The rewritten file on its way up (:class:`~tiersidecar.tasks.segment_objects.LogReading`): every checksum is looked at
-    again, and the whole must be what was written."""
+class NoSuchRecord:
+    """Is shown a stored .log (:class:`~tiersidecar.tasks.segment_swap.Prover`), in which no record of these keys may be."""
 
-    def __init__(self, started: RemoteLogSegmentMetadata, rewritten: Rewritten) -> None:
-        self._started, self._rewritten = started, rewritten
-        self._digest = hashlib.sha256()
-        self._scanner = SegmentScanner(
-            where=rewritten.local.log_path, base_offset=started.start_offset, next_base_offset=started.next_offset
-        )
-        self.scan: SegmentScan | None = None
-
-    def look(self, part: memoryview) -> None:
-        self._digest.update(part)
-        self._scanner.feed(part)
+    def __init__(self, stored: RemoteLogSegmentMetadata, rewriter: SegmentRewriter) -> None:
+        self._stored, self._rewriter = stored, rewriter
+        self.look = _drained(rewriter, str(stored.remote_log_segment_id))
 
     def finish(self) -> None:
-        scan = self._scanner.finish()
-        _require(self._started, self._digest.hexdigest() == self._rewritten.digest_after, "its file has changed")
-        self.scan = scan
-
-    def artefacts(self) -> IndexArtefacts:
-        return self._rewritten.artefacts
+        tally = _finished(self._rewriter, self._stored).tally
+        require(self._stored, tally.records_kept == tally.records_read, "it still has records of these keys")
 
 
 def _drained(rewriter: SegmentRewriter, where: str) -> Callable[[memoryview], None]:
@@ -249,11 +196,6 @@ def _drained(rewriter: SegmentRewriter, where: str) -> Callable[[memoryview], No
 def _finished(rewriter: SegmentRewriter, segment: RemoteLogSegmentMetadata) -> RewrittenSegment:
     rewriter.end_of_source(where=str(segment.remote_log_segment_id))
     return rewriter.finish()
-
-
-def _require(segment: RemoteLogSegmentMetadata, is_right: bool, reason: str) -> None:
-    if not is_right:
-        raise CorruptDataError(where=str(segment.remote_log_segment_id), position=0, reason=reason)
 
 
 def _open_new(path: Path) -> BinaryIO:

@@ -1,0 +1,270 @@
+"""Put a new segment, written to this disk, in the place of remote ones that hold the same offsets.
+
+In this order: COPY_SEGMENT_STARTED; the three objects; they are read back; COPY_SEGMENT_FINISHED, from which on readers have
+the new one; and only then the old ones go into the trash.  A process that ends anywhere leaves the old segments as they are,
+or both, of which the new one is read (docs/design/0017-remote-compaction.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    CustomMetadataTooLargeError,
+    IllegalTransitionError,
+    UnknownSegmentError,
+)
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import (
+    LocalSegment,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentScan,
+)
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.index_blob import IndexArtefacts
+from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
+from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.log_dirs import SegmentFile
+from tiersidecar.ports.metadata_log import PublishMetadata
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.segment_stream import Pace, SegmentStream
+from tiersidecar.tasks.segment_objects import SegmentObjects
+from tiersidecar.tasks.segment_reading import next_base_offset_of
+
+OpenFile = Callable[[LocalSegment], AbstractAsyncContextManager[SegmentFile]]
+"""Opens the .log of a segment on this disk, for as long as the context lasts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSegment:
+    """A segment on this disk, as it is to go up.  ``digest`` is the SHA-256 of its whole .log, in hexadecimal;
+    ``max_timestamp_ms`` is what its retention goes by."""
+
+    local: LocalSegment
+    artefacts: IndexArtefacts
+    is_compressed: bool
+    digest: str
+    max_timestamp_ms: int
+
+
+class Prover(Protocol):
+    """Is shown the stored .log from its first byte to its last when it is read back."""
+
+    def look(self, part: memoryview) -> None:
+        """See the next bytes; they must not be kept."""
+
+    def finish(self) -> None:
+        """All bytes were shown.
+
+        Raises:
+            CorruptDataError: they are not what they were to be.
+        """
+
+
+class Swapper(Protocol):
+    """On whose behalf, and with what right, the segments are swapped."""
+
+    async def reason_to_leave(self) -> str:
+        """Why the swap is not right any more, by what holds now; empty where it is.  Asked before STARTED and before FINISHED.
+
+        Raises:
+            TiersidecarError: it cannot be told.
+        """
+
+    def require(self) -> None:
+        """Return if this process may act now: called right before each event, without a wait between.
+
+        Raises:
+            TiersidecarError: another process may act in its place.
+        """
+
+    def after_ms(self) -> int:
+        """Return the latest time of an event of any finished segment near, by what :meth:`reason_to_leave` has just seen: of
+        segments that hold the same offsets the latest is read, also by what knows their manifests alone."""
+
+    async def within_ms(self) -> int | None:
+        """For how long COPY_SEGMENT_FINISHED may be waited for, once the right to act is renewed; None: as always."""
+
+    def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
+        """Return what looks at the batches of ``stored``, besides their digest."""
+
+    async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
+        """Put the old segments into the trash: readers have ``new``."""
+
+
+class SegmentSwap:
+    """Swaps segments one group after another; ``place`` is the first part of the names of its failpoints."""
+
+    def __init__(
+        self,
+        *,
+        metadata: PublishMetadata,
+        objects: SegmentObjects,
+        stream: SegmentStream,
+        blobs: IndexBlobReader,
+        open_file: OpenFile,
+        pace: Pace,
+        clock: Clock,
+        ids: Ids,
+        failpoints: Failpoints,
+        place: str,
+        most_custom_metadata_bytes: int,
+    ) -> None:
+        self._metadata, self._objects, self._stream, self._blobs = metadata, objects, stream, blobs
+        self._open_file, self._pace, self._clock, self._ids = open_file, pace, clock, ids
+        self._failpoints, self._place, self._most_custom_bytes = failpoints, place, most_custom_metadata_bytes
+
+    async def replace(
+        self, old: Sequence[RemoteLogSegmentMetadata], new: NewSegment, swapper: Swapper, *, broker_id: BrokerId
+    ) -> RemoteLogSegmentMetadata | str:
+        """Swap; return the new segment, finished and durable, or why nothing was finished.
+
+        ``old`` ascend and hold together the offsets of ``new``.
+
+        Raises:
+            StoreError, CorruptDataError, CustomMetadataTooLargeError: nothing was finished.
+            TiersidecarError: what the swapper or a publish raises.
+        """
+        if reason := await swapper.reason_to_leave():
+            return reason
+        later_ms = max(self._clock.now_ms(), swapper.after_ms() + 1)
+        started = self._started(old, new, broker_id, later_ms)
+        swapper.require()
+        await self._metadata.publish(started)
+        await self._reach("started")
+        custom_metadata = await self._upload(started, new)
+        await self._reach("uploaded")
+        update = RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=started.remote_log_segment_id,
+            broker_id=broker_id,
+            event_timestamp_ms=max(self._clock.now_ms(), later_ms),
+            state=State.COPY_SEGMENT_FINISHED,
+            custom_metadata=custom_metadata,
+        )
+        finished = started.with_update(update)
+        await self._read_back(finished, new, swapper.prover(finished))
+        await self._reach("proven")
+        if reason := await swapper.reason_to_leave():
+            return reason
+        within_ms = await swapper.within_ms()
+        swapper.require()
+        try:
+            await self._metadata.publish(update, within_ms=within_ms)
+        except (IllegalTransitionError, UnknownSegmentError) as error:
+            return f"its new segment was taken for dead meanwhile: {error}"
+        await self._reach("finished")
+        await swapper.retire(old, finished)
+        return finished
+
+    def _started(
+        self, old: Sequence[RemoteLogSegmentMetadata], new: NewSegment, broker_id: BrokerId, event_timestamp_ms: int
+    ) -> RemoteLogSegmentMetadata:
+        return RemoteLogSegmentMetadata(
+            remote_log_segment_id=RemoteLogSegmentId(
+                topic_id_partition=old[0].topic_id_partition, uuid=self._ids.random_uuid()
+            ),
+            start_offset=new.local.base_offset,
+            end_offset=Offset(next_base_offset_of(new.local) - 1),
+            max_timestamp_ms=new.max_timestamp_ms,
+            broker_id=broker_id,
+            event_timestamp_ms=event_timestamp_ms,
+            segment_size_in_bytes=new.local.size_bytes,
+            segment_leader_epochs=_epochs_of(old),
+            txn_index_empty=not new.artefacts.transaction_index,
+        )
+
+    async def _upload(self, started: RemoteLogSegmentMetadata, new: NewSegment) -> bytes | None:
+        """Store the three objects of ``started``, durably; return the custom metadata that names them."""
+        async with self._open_file(new.local) as file:
+            reading = _FileReading(started, new)
+            custom = await self._objects.put(started, file, reading, is_compressed=new.is_compressed)
+        if len(custom or b"") > self._most_custom_bytes:
+            raise CustomMetadataTooLargeError(
+                segment=str(started.remote_log_segment_id),
+                size_bytes=len(custom or b""),
+                limit_bytes=self._most_custom_bytes,
+            )
+        return custom
+
+    async def _read_back(self, stored: RemoteLogSegmentMetadata, new: NewSegment, prover: Prover) -> None:
+        """Read the objects again, and compare them with what was written."""
+        digest = hashlib.sha256()
+
+        def look(part: memoryview) -> None:
+            digest.update(part)
+            prover.look(part)
+
+        async for _ in self._stream.feed_log(stored, look, self._pace):
+            pass
+        require(stored, digest.hexdigest() == new.digest, "its .log differs from what was uploaded")
+        prover.finish()
+        indexes = await self._blobs.read_index_files(stored)
+        epochs = tuple(await self._blobs.read_leader_epochs(stored))
+        producers = write_producer_snapshot(await self._blobs.read_producer_snapshot(stored))
+        said = new.artefacts
+        is_same = (
+            indexes.offset_index == said.offset_index
+            and indexes.time_index == said.time_index
+            and indexes.transaction_index == (said.transaction_index or b"")
+            and write_leader_epochs(epochs) == said.leader_epochs
+            and producers == said.producer_snapshot
+        )
+        require(stored, is_same, "its indexes differ from what was uploaded")
+
+    async def _reach(self, point: str) -> None:
+        await self._failpoints.reach(f"{self._place}.{point}")
+
+
+class _FileReading:
+    """The new file on its way up (:class:`~tiersidecar.tasks.segment_objects.LogReading`): every checksum is looked at again,
+    and the whole must be what was written."""
+
+    def __init__(self, started: RemoteLogSegmentMetadata, new: NewSegment) -> None:
+        self._started, self._new = started, new
+        self._digest = hashlib.sha256()
+        self._scanner = SegmentScanner(
+            where=new.local.log_path, base_offset=started.start_offset, next_base_offset=started.next_offset
+        )
+        self.scan: SegmentScan | None = None
+
+    def look(self, part: memoryview) -> None:
+        self._digest.update(part)
+        self._scanner.feed(part)
+
+    def finish(self) -> None:
+        scan = self._scanner.finish()
+        require(self._started, self._digest.hexdigest() == self._new.digest, "its file has changed")
+        self.scan = scan
+
+    def artefacts(self) -> IndexArtefacts:
+        return self._new.artefacts
+
+
+def require(segment: RemoteLogSegmentMetadata, is_right: bool, reason: str) -> None:
+    """Return if ``is_right``.
+
+    Raises:
+        CorruptDataError: it is not, for ``reason``.
+    """
+    if not is_right:
+        raise CorruptDataError(where=str(segment.remote_log_segment_id), position=0, reason=reason)
+
+
+def _epochs_of(old: Sequence[RemoteLogSegmentMetadata]) -> tuple[EpochEntry, ...]:
+    """Of each epoch where it begins first."""
+    begins: dict[int, EpochEntry] = {}
+    for segment in old:
+        for entry in segment.segment_leader_epochs:
+            begins.setdefault(entry.epoch, entry)
+    return tuple(begins[epoch] for epoch in sorted(begins))
