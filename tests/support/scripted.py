@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import replace
 
 from tiersidecar.decide.pauses import why_paused
+from tiersidecar.domain.cleaner import CleanerClaim, merged_claims
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
@@ -202,6 +203,7 @@ class MemoryStateLog:
         self.requests: list[RecopyRequest] = []
         self.leases: dict[str, Lease] = {}
         self.entries: dict[tuple[TopicIdPartition, TrashId], TrashEntry] = {}
+        self.claims: dict[TopicIdPartition, tuple[CleanerClaim, ...]] = {}
         self._unread: list[tuple[TopicIdPartition, PartitionState]] = []
 
     def accepted_losses(self) -> Collection[str]:
@@ -274,6 +276,7 @@ class MemoryStateLog:
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
         self.partition_states.pop(topic_id_partition, None)
+        self.claims.pop(topic_id_partition, None)
         await self.take_out_of_trash(topic_id_partition, self.trash(topic_id_partition))
 
     async def forget_topic(self, topic_id: Uuid) -> None:
@@ -304,6 +307,12 @@ class MemoryStateLog:
     async def publish_lease(self, lease: Lease) -> Lease:
         self.leases[lease.name] = accepted_lease(self.leases.get(lease.name), lease)
         return self.leases[lease.name]
+
+    def cleaner_claims(self, topic_id_partition: TopicIdPartition) -> Sequence[CleanerClaim]:
+        return self.claims.get(topic_id_partition, ())
+
+    async def publish_cleaner_claim(self, topic_id_partition: TopicIdPartition, claim: CleanerClaim) -> None:
+        self.claims[topic_id_partition] = merged_claims([*self.cleaner_claims(topic_id_partition), claim])
 
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
         entries = (

@@ -12,24 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanerClaim:
-    """What one leader has published: all below its own entry is clean.  ``name`` tells what came with it, such as a segment.
-
-    An epoch that had cleaned nothing when it ended is in ``offsets`` with its log start offset, or is not there.
-    """
-
-    leader_epoch: LeaderEpoch
-    offsets: Mapping[LeaderEpoch, Offset]
-    name: str = ""
-
-    @property
-    def offset(self) -> Offset | None:
-        """Of its own epoch."""
-        return self.offsets.get(self.leader_epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Records of the state topic beside the partitions' own: requests for another copy, accepted losses, the trash, leases.
+"""Records of the state topic beside the partitions' own: requests for another copy, accepted losses, the trash, leases, how
+far partitions are cleaned.
 
 A request asks to copy again what the store has lost, from what a broker's disk still has.  ``tiersidecar repair`` asks; the
 leader's sidecar does it, or declines.  Where the leader has declined, so do the followers'.
@@ -10,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import Offset
@@ -140,7 +142,34 @@ class KnownLeases(Protocol):
         """
 
 
+class CleanerLog(Protocol):
+    def cleaner_claims(self, topic_id_partition: TopicIdPartition) -> Sequence[CleanerClaim]:
+        """Return what leaders have said of how far they had cleaned a partition, ascending by leader epoch, of each the
+        furthest (:func:`~tiersidecar.domain.cleaner.merged_claims`).  Which of them count, a lineage tells.
+
+        Raises:
+            MetadataNotReadyError: the topic has not been replayed to its end yet.
+        """
+        ...
+
+    async def publish_cleaner_claim(self, topic_id_partition: TopicIdPartition, claim: CleanerClaim) -> None:
+        """Merge ``claim`` with what is known, write it, return after read-back.
+
+        Raises:
+            PublishTimeoutError: not read back in time.
+        """
+
+
 class RequestingStateLog(
-    StateLog, StateChanges, RecopyRequests, Leases, KnownLeases, TrashLog, AcceptedLosses, PauseLog, Protocol
+    StateLog,
+    StateChanges,
+    RecopyRequests,
+    Leases,
+    KnownLeases,
+    TrashLog,
+    AcceptedLosses,
+    PauseLog,
+    CleanerLog,
+    Protocol,
 ):
     """The whole state topic."""

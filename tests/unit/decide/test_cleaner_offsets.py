@@ -6,7 +6,8 @@ from itertools import permutations
 
 import pytest
 
-from tiersidecar.decide.cleaner_offsets import CleanerClaim, decide_cleaner_offsets
+from tiersidecar.decide.cleaner_offsets import decide_cleaner_offsets
+from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 
 

@@ -21,7 +21,10 @@ from tiersidecar.adapters.state_topic.codec import (
 from tiersidecar.adapters.state_topic.entry_codec import read_trash_entry
 from tiersidecar.adapters.state_topic.record_codecs import (
     TrashKey,
+    cleaner_key,
     lease_key,
+    read_cleaner_claims,
+    read_cleaner_key,
     read_lease,
     read_lease_key,
     read_loss,
@@ -32,9 +35,11 @@ from tiersidecar.adapters.state_topic.record_codecs import (
     read_recopy_key,
     read_trash_key,
     trash_key,
+    write_cleaner_claims,
     write_lease,
     write_trash_entry,
 )
+from tiersidecar.domain.cleaner import CleanerClaim, merged_claims
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
@@ -66,6 +71,7 @@ class StateFold:
         self._leases: dict[bytes, Lease] = {}
         self.losses: dict[str, frozenset[str]] = {}
         self.pauses: dict[PausedThing, Pause] = {}
+        self._claims: dict[bytes, tuple[CleanerClaim, ...]] = {}
         self._trash: dict[tuple[Uuid, int], dict[bytes, TrashEntry]] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
         self.lowered: set[bytes] = set()
@@ -94,7 +100,7 @@ class StateFold:
                 consequence="it counts for nothing here; what it names is not deleted",
             )
         self.foreign[key] = document
-        if key in self._partitions or key in self._leases:
+        if key in self._partitions or key in self._leases or key in self._claims:
             self.lowered.add(key)
         return True
 
@@ -124,6 +130,10 @@ class StateFold:
             self.pauses[paused] = read_pause(paused, document)
         elif (thrown := read_trash_key(key)) is not None:
             self._apply_trash(key, thrown, document, where=where)
+        elif read_cleaner_key(key) is not None:
+            said = read_cleaner_claims(document, where=where)
+            claims = self._claims[key] = merged_claims([*self._claims.get(key, ()), *said])
+            (self.lowered.discard if claims == merged_claims(said) else self.lowered.add)(key)
         self._documents[key] = document
 
     def _apply_trash(self, key: bytes, thrown: TrashKey, document: dict[str, Any], *, where: str) -> None:
@@ -145,6 +155,7 @@ class StateFold:
             self._highest_starts.pop(owner, None)
         self._recopies.pop(key, None)
         self._leases.pop(key, None)
+        self._claims.pop(key, None)
         if (paused := read_pause_key(key)) is not None:
             self.pauses.pop(paused, None)
         self.lowered.discard(key)
@@ -212,6 +223,18 @@ class StateFold:
         """Every lease that counts, by name."""
         return sorted(self._leases.values(), key=lambda one: one.name)
 
+    def cleaner_claims(self, owner: TopicIdPartition) -> tuple[CleanerClaim, ...]:
+        """What leaders have said of how far they had cleaned the partition, ascending by epoch."""
+        return self._claims.get(cleaner_key(owner), ())
+
+    def cleaner_value(self, owner: TopicIdPartition, claim: CleanerClaim) -> bytes | None:
+        """The record that says ``claim`` and all that is known; None when that is known already."""
+        known = self.cleaner_claims(owner)
+        merged = merged_claims([*known, claim])
+        if merged == known:
+            return None
+        return write_cleaner_claims(owner, merged, without_writer(self._documents.get(cleaner_key(owner), {})))
+
     def trash(self, owner: TopicIdPartition) -> list[TrashEntry]:
         """Entries of the partition, ascending by id: those with a record, and those that its own record carries."""
         entries = self._trash.get((owner.topic_id, owner.partition), {}).values()
@@ -268,6 +291,8 @@ class StateFold:
             return None
         if key in self._leases:
             return write_lease(self._leases[key])
+        if key in self._claims:
+            return self._mended_claims(key)
         thrown = read_trash_key(key)
         if thrown is None:
             return write_state(self._partitions[key], without_writer(self._documents[key]))
@@ -275,3 +300,9 @@ class StateFold:
         owner = TopicIdPartition(topic_id=thrown.topic_id, topic=topic, partition=thrown.partition)
         entry = self._trash[thrown.topic_id, thrown.partition][key]
         return write_trash_entry(owner, entry, without_writer(self._documents[key]))
+
+    def _mended_claims(self, key: bytes) -> bytes:
+        named, former = read_cleaner_key(key), self._documents[key]
+        assert named is not None, "it has claims"
+        owner = TopicIdPartition(topic_id=named[0], topic=str(former.get("topic", "")), partition=named[1])
+        return write_cleaner_claims(owner, self._claims[key], without_writer(former))

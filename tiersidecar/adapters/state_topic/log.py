@@ -22,6 +22,7 @@ from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, runni
 from tiersidecar.adapters.state_topic.codec import Writer, partition_key, stamped, topic_key
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.record_codecs import (
+    cleaner_key,
     lease_key,
     loss_key,
     pause_key,
@@ -36,6 +37,7 @@ from tiersidecar.adapters.state_topic.record_codecs import (
 from tiersidecar.adapters.state_topic.remembered import LastRecord, NoMemory, RememberedTopic, TopicMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.decide.pauses import told, why_paused
+from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -464,6 +466,11 @@ class TopicBasedStateLog:
         self._require_ready()
         return self._fold.leases()
 
+    def cleaner_claims(self, topic_id_partition: TopicIdPartition) -> Sequence[CleanerClaim]:
+        """See :class:`~tiersidecar.ports.state_records.CleanerLog`."""
+        self._require_ready()
+        return self._fold.cleaner_claims(topic_id_partition)
+
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
         self._require_ready()
         return self._fold.trash(topic_id_partition)
@@ -536,6 +543,7 @@ class TopicBasedStateLog:
         for request in self.recopies(topic_id_partition):
             await self.forget_recopy(request)
         await self.take_out_of_trash(topic_id_partition, self.trash(topic_id_partition))
+        await self._forget(cleaner_key(topic_id_partition), subject=cleaner_key(topic_id_partition).decode())
         await self._forget(partition_key(topic_id_partition), subject=str(topic_id_partition))
 
     async def forget_topic(self, topic_id: Uuid) -> None:
@@ -575,6 +583,15 @@ class TopicBasedStateLog:
     async def forget_pause(self, pause: Pause) -> None:
         """Likewise."""
         await self._forget(pause_key(pause.thing), subject=pause_key(pause.thing).decode())
+
+    async def publish_cleaner_claim(self, topic_id_partition: TopicIdPartition, claim: CleanerClaim) -> None:
+        """See :class:`~tiersidecar.ports.state_records.CleanerLog`; raises as :meth:`publish_partition_state`."""
+        key = cleaner_key(topic_id_partition)
+        async with self._writing_of(key):  # each write contains the one before
+            self._require_ready()
+            value = self._fold.cleaner_value(topic_id_partition, claim)
+            if value is not None:
+                await self._write(key, value, subject=key.decode())
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
         """See :class:`~tiersidecar.ports.state_records.TrashLog`; raises as :meth:`publish_partition_state`."""

@@ -5,7 +5,8 @@
 * ``recopy/<topic id>/<partition>/<start>-<end>/<segment id>``: a request for another copy;
 * ``pause/<topic id>/<kind>``, ``pause/all/<kind>`` for all topics: a pause;
 * ``loss/<id>``: an accepted loss;
-* ``lease/<name>``: a lease.
+* ``lease/<name>``: a lease;
+* ``cleaner/<topic id>/<partition>``: how far leaders have cleaned a compacted partition.
 
 Sidecars of earlier versions leave keys alone that they do not know, and fields: they do not stand still for a pause (their
 leases do not have ``obeys_pauses``), and a renewal of theirs has no seen time.
@@ -14,12 +15,13 @@ leases do not have ``obeys_pauses``), and a renewal of theirs has no seen time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from tiersidecar.adapters.state_topic.codec import SCHEMA_VERSION
 from tiersidecar.adapters.state_topic.entry_codec import entry_fields
+from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.lease import LEASE_FORMAT, Lease
@@ -68,6 +70,58 @@ def write_trash_entry(owner: TopicIdPartition, entry: TrashEntry, former: Mappin
         "v": max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION)),
         "topic": owner.topic,
         **entry_fields(entry),
+    }
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+
+
+_CLEANER = "cleaner"
+
+
+def cleaner_key(owner: TopicIdPartition) -> bytes:
+    """Key of how far a partition is cleaned; the topic's name has no part in it."""
+    return f"{_CLEANER}/{format_uuid(owner.topic_id)}/{owner.partition}".encode()
+
+
+def read_cleaner_key(key: bytes) -> tuple[Uuid, int] | None:
+    """Topic id and partition, None for any other key."""
+    parts = key.decode(errors="replace").split("/")
+    if len(parts) != 3 or parts[0] != _CLEANER or not parts[2].isdecimal():
+        return None
+    try:
+        return parse_uuid(parts[1]), int(parts[2])
+    except ValueError:
+        return None
+
+
+def read_cleaner_claims(document: Mapping[str, Any], *, where: str) -> tuple[CleanerClaim, ...]:
+    """What each leader epoch has said.
+
+    Raises:
+        CorruptDataError: it cannot be read.
+    """
+    try:
+        return tuple(
+            CleanerClaim(leader_epoch=LeaderEpoch(int(epoch)), offsets=_read_offsets(offsets))
+            for epoch, offsets in document["claims"].items()
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptDataError(where=where, position=0, reason=f"no cleaner offsets: {error!r}") from error
+
+
+def _read_offsets(offsets: Mapping[str, Any]) -> dict[LeaderEpoch, Offset]:
+    return {LeaderEpoch(int(epoch)): Offset(_integer(offset)) for epoch, offset in offsets.items()}
+
+
+def write_cleaner_claims(owner: TopicIdPartition, claims: Iterable[CleanerClaim], former: Mapping[str, Any]) -> bytes:
+    """The claims' value, over what ``former``, the value before, has besides."""
+    document = {
+        **former,
+        "v": max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION)),
+        "topic": owner.topic,
+        "claims": {
+            str(claim.leader_epoch): {str(epoch): offset for epoch, offset in sorted(claim.offsets.items())}
+            for claim in claims
+        },
     }
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
