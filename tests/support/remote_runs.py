@@ -63,7 +63,7 @@ class FixedLogStarts:
         assert isinstance(leader_epoch, int), "the real one cannot tell without it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
-    def erased_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
+    def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
         return self.erased
 
 

@@ -17,7 +17,7 @@ from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.trash import BY_NAME, TrashEntry, erased_segments
+from tiersidecar.domain.trash import BY_NAME, TrashEntry, replaced_segments
 
 
 class Erasing(StrEnum):
@@ -94,7 +94,7 @@ def decide_erasure(view: ErasureView, dirty: Set[Uuid], clean: Set[Uuid]) -> lis
     Of segments that hold the same offsets the one that is read is rewritten first; so the others are covered by it then, and
     no smaller one is finished after a larger one, which a native broker would read in its place.
     """
-    erased = erased_segments(view.trash)
+    erased = replaced_segments(view.trash)
     named = {uuid for entry in view.trash if entry.kind in BY_NAME for uuid in entry.segments}
     found = standings(view.segments, view.lineage)
     valid = [one.segment for one in found if one.is_valid]

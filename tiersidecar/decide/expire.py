@@ -28,7 +28,7 @@ from tiersidecar.domain.pauses import GuardStop
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.trash import TrashKind
+from tiersidecar.domain.trash import REPLACED, TrashKind
 
 CLOCK_TOLERANCE_MS = 5 * 60_000
 
@@ -198,8 +198,8 @@ def decide_expiry(view: ExpiryView) -> ExpiryPlan:
     start_offset = Offset(max(offset, view.remote_log_start_offset))
     if not (doubt or view.policy.delete_remote):
         needless = needless_segments(view, found, given_up)
-        # A hold keeps offsets, and of what was erased another segment has them.
-        given_up = [*given_up, *(one for one in needless if not view.hold or one.kind is TrashKind.ERASURE)]
+        # A hold keeps offsets, and of what was replaced another segment has them.
+        given_up = [*given_up, *(one for one in needless if not view.hold or one.kind in REPLACED)]
     flying = [removal for removal in given_up if removal.metadata.remote_log_segment_id in view.in_flight]
     trash = decide_trash(_trash_view(view, start_offset, given_up))
     return ExpiryPlan(

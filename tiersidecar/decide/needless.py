@@ -1,4 +1,4 @@
-"""Which segments that repair or an erasure has put into the trash are needless still: others hold all their offsets.
+"""Which segments that repair, an erasure or a cleaner has put into the trash are needless still: others hold their offsets.
 
 That others did when it was decided proves nothing once the entry is due: what covered them may have expired, been retired, or
 be in the trash itself.  So it is decided anew, here for a plan, and by the caller again right before each deletion.
@@ -11,27 +11,24 @@ from collections.abc import Iterable, Sequence
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.expiry_standing import Standing
 from tiersidecar.decide.expiry_view import ExpiryView
-from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, TrashKind, erased_segments
+from tiersidecar.domain.trash import BY_NAME, REPLACED, TrashKind
 
 
 def needless_segments(view: ExpiryView, found: Sequence[Standing], given_up: Iterable[Removal]) -> list[Removal]:
-    """Segments that an entry of repair or of an erasure names and that are covered now; none of ``given_up``, which go for
-    another reason."""
-    erased = erased_segments(view.trash)
-    named = erased | {
-        uuid
-        for entry in view.trash
-        if entry.kind is TrashKind.REPAIR and entry.id.generation == view.start_generation
-        for uuid in entry.segments
-    }
+    """Segments that an entry of repair, of an erasure or of a cleaner names and that are covered now; none of ``given_up``,
+    which go for another reason."""
+    named: dict[Uuid, TrashKind] = {}
+    for entry in view.trash:
+        if entry.kind in REPLACED or (entry.kind is TrashKind.REPAIR and entry.id.generation == view.start_generation):
+            named |= {uuid: _stronger(entry.kind, named.get(uuid)) for uuid in entry.segments}
     going = frozenset(removal.metadata.remote_log_segment_id for removal in given_up)
     if not named:
         return []
     standing = standing_segments(view, found, going)
     return [
-        _removal(one.segment, is_erased=one.segment.remote_log_segment_id.uuid in erased)
+        _removal(one.segment, named[one.segment.remote_log_segment_id.uuid])
         for one in found
         if one.is_valid
         and one.segment.remote_log_segment_id.uuid in named
@@ -40,11 +37,20 @@ def needless_segments(view: ExpiryView, found: Sequence[Standing], given_up: Ite
     ]
 
 
-def _removal(segment: RemoteLogSegmentMetadata, *, is_erased: bool) -> Removal:
-    if is_erased:
-        reason = "erasure: another live segment holds its offsets without the erased records"
-        return Removal(metadata=segment, reason=reason, kind=TrashKind.ERASURE)
-    return Removal(metadata=segment, reason="repair: other live segments hold all its records", kind=TrashKind.REPAIR)
+_REASONS = {
+    TrashKind.ERASURE: "erasure: another live segment holds its offsets without the erased records",
+    TrashKind.COMPACTION: "compaction: another live segment holds its offsets, cleaned",
+    TrashKind.REPAIR: "repair: other live segments hold all its records",
+}
+
+
+def _removal(segment: RemoteLogSegmentMetadata, kind: TrashKind) -> Removal:
+    return Removal(metadata=segment, reason=_REASONS[kind], kind=kind)
+
+
+def _stronger(kind: TrashKind, other: TrashKind | None) -> TrashKind:
+    """Of two that name one segment an erasure, then a cleaner: a removal goes by entries of its own kind."""
+    return next(one for one in _REASONS if one in {kind, other})
 
 
 def standing_segments(

@@ -16,7 +16,7 @@ from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, NEEDLESS, TrashEntry, TrashId, TrashKind
+from tiersidecar.domain.trash import BY_NAME, NEEDLESS, REPLACED, TrashEntry, TrashId, TrashKind
 from tiersidecar.domain.user_deletes import FINAL, SaidDelete
 
 MOST_NAMED = 500
@@ -205,20 +205,24 @@ def replaced(
     delays: TrashDelays,
     now_ms: int,
     by: str,
+    kind: TrashKind = TrashKind.ERASURE,
 ) -> TrashEntry:
-    """Return the entry of an erasure about segments whose offsets others hold without the erased records.
+    """Return the entry of an erasure, or of a cleaner (``kind``), about segments whose offsets others hold.
 
-    It is of no generation: setting the start back does not undo it.  ``opened_ms`` tells apart what one erasure puts into
+    It is of no generation: setting the start back does not undo it.  ``opened_ms`` tells apart what one of them puts into
     several entries, none of which may name more than :data:`MOST_NAMED`.
     """
     return TrashEntry(
-        id=TrashId(generation=0, leader_epoch=leader_epoch, kind=TrashKind.ERASURE, opened_ms=opened_ms),
+        id=TrashId(generation=0, leader_epoch=leader_epoch, kind=kind, opened_ms=opened_ms),
         decided_ms=now_ms,
-        due_ms=now_ms + delays.of(TrashKind.ERASURE),
+        due_ms=now_ms + delays.of(kind),
         segments=frozenset(segment.remote_log_segment_id.uuid for segment in segments),
-        reason="an erasure replaced it",
+        reason=_REPLACED_BY[kind],
         by=by,
     )
+
+
+_REPLACED_BY = {TrashKind.ERASURE: "an erasure replaced it", TrashKind.COMPACTION: "a cleaned segment replaced it"}
 
 
 def deleted_topic(*, delays: TrashDelays, now_ms: int, by: str) -> TrashEntry:
@@ -280,8 +284,8 @@ def _is_final(entry_id: TrashId, entries: Sequence[TrashEntry], user_deletes: Se
 
 def _is_void(view: TrashView, entry: TrashEntry) -> bool:
     """Undone; or of a topic that is there, or tiered, after all; or retention's, and its start did not follow: once it does,
-    the delay counts from then.  An erasure never is."""
-    if entry.kind is TrashKind.ERASURE:
+    the delay counts from then.  What was replaced never is."""
+    if entry.kind in REPLACED:
         return False
     if entry.id.generation != view.generation or entry.kind is TrashKind.TOPIC:
         return entry.id.generation <= view.generation
@@ -293,14 +297,14 @@ def _is_void(view: TrashView, entry: TrashEntry) -> bool:
 
 
 def _is_due(view: TrashView, entry: TrashEntry) -> bool:
-    if entry.kind is not TrashKind.ERASURE and entry.id.generation != view.generation:
+    if entry.kind not in REPLACED and entry.id.generation != view.generation:
         return False
     return view.time.is_due(entry)
 
 
 def _is_about(entry: TrashEntry, removal: Removal, lineage: Lineage) -> bool:
-    """What is outside the lineage is not meant by a decision on the offsets of this history, and what repair or an erasure
-    decided is about nothing that goes for another reason: that has its own time."""
+    """What is outside the lineage is not meant by a decision on the offsets of this history, and what repair, an erasure or a
+    cleaner decided is about nothing that goes for another reason: that has its own time."""
     if removal.kind is not entry.kind and {removal.kind, entry.kind} & NEEDLESS:
         return False
     if removal.metadata.remote_log_segment_id.uuid in entry.segments:

@@ -15,7 +15,7 @@ from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind, erased_segments
+from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind, replaced_segments
 from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
 
 MOST_RANGES = 50
@@ -85,7 +85,7 @@ def decide_undelete(view: UndeleteView) -> Undeletion:
         entry.kind is TrashKind.DISABLE and entry.id.generation == view.generation for entry in view.entries
     )
     is_part = offset > held
-    replaced = len(erased_segments(view.entries))
+    replaced = len(replaced_segments(view.entries))
     is_needed = everything or offset < view.start_offset
     if replaced and not is_needed:
         return _refused(
@@ -142,7 +142,7 @@ def pinned_ranges(segments: Iterable[LocalSegment]) -> tuple[Range, ...]:
 
 def _there(view: UndeleteView) -> list[RemoteLogSegmentMetadata]:
     """Finished segments of this history that begin below the start, ascending; none that an erasure has replaced."""
-    erased = erased_segments(view.entries)
+    erased = replaced_segments(view.entries)
     live = [one for one in view.segments if one.remote_log_segment_id.uuid not in erased]
     found = standings(live, view.lineage)
     return [one.segment for one in found if one.serves and one.segment.start_offset < view.start_offset]

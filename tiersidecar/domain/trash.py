@@ -23,12 +23,17 @@ class TrashKind(StrEnum):
     REPAIR = "repair"
     ERASURE = "erasure"
     """Another segment holds the same offsets without the records that were to be erased: no undelete brings this one back."""
+    COMPACTION = "compaction"
+    """Likewise, without what a cleaner has taken out."""
 
 
-BY_NAME = frozenset({TrashKind.OUTSIDE_LINEAGE, TrashKind.REPAIR, TrashKind.ERASURE})
+REPLACED = frozenset({TrashKind.ERASURE, TrashKind.COMPACTION})
+"""Kinds whose segments others have replaced: undone by nothing, and of no generation."""
+
+BY_NAME = frozenset({TrashKind.OUTSIDE_LINEAGE, TrashKind.REPAIR}) | REPLACED
 """Kinds that name segments.  Those of kind ``TOPIC`` speak of all there is; all others of what ends below an offset."""
 
-NEEDLESS = frozenset({TrashKind.REPAIR, TrashKind.ERASURE})
+NEEDLESS = frozenset({TrashKind.REPAIR}) | REPLACED
 """Kinds whose segments go only while others hold all their offsets, which is decided anew right before."""
 
 
@@ -110,8 +115,8 @@ class TrashEntry:
 
     def is_undone(self, generation: int) -> bool:
         """Whether the start was set back since, to ``generation``.  What became of a deleted topic's start is no matter, and
-        an erasure is undone by nothing."""
-        return self.kind not in {TrashKind.TOPIC, TrashKind.ERASURE} and self.id.generation < generation
+        what was replaced is undone by nothing."""
+        return self.kind is not TrashKind.TOPIC and self.kind not in REPLACED and self.id.generation < generation
 
     def merged_with(self, other: TrashEntry) -> TrashEntry:
         """Both decisions, due when the later one is.  In whatever order, and however often: the result is the same.
@@ -159,6 +164,6 @@ def merged_entries(entries: Iterable[TrashEntry], *, generation: int | None = No
     return tuple(merged[entry_id] for entry_id in sorted(merged))
 
 
-def erased_segments(entries: Iterable[TrashEntry]) -> frozenset[Uuid]:
-    """Return the segments that erasures have replaced: they stand for no other one, and never come back."""
-    return frozenset(uuid for entry in entries if entry.kind is TrashKind.ERASURE for uuid in entry.segments)
+def replaced_segments(entries: Iterable[TrashEntry]) -> frozenset[Uuid]:
+    """Return the segments that erasures and cleaners have replaced: they stand for no other one, and never come back."""
+    return frozenset(uuid for entry in entries if entry.kind in REPLACED for uuid in entry.segments)

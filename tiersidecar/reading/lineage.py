@@ -19,7 +19,7 @@ from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.trash import erased_segments
+from tiersidecar.domain.trash import replaced_segments
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
@@ -40,7 +40,7 @@ class LogStarts(Protocol):
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         """The first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
 
-    def erased_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
+    def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
         """Segments that an erasure has replaced, or is about to: they are not given out where others hold their offsets."""
 
 
@@ -66,9 +66,9 @@ class StateLogStarts:
         """See :class:`LogStarts`."""
         return self._state_log.partition_state(topic_id_partition).start_for(leader_epoch)
 
-    def erased_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
+    def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
         """See :class:`LogStarts`."""
-        return erased_segments(self._state_log.trash(topic_id_partition))
+        return replaced_segments(self._state_log.trash(topic_id_partition))
 
 
 log = structlog.get_logger(__name__)

@@ -247,7 +247,7 @@ class SegmentLookup:
         found = self._metadata.segment(segment_id)
         if found is None or found.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
             return None
-        is_named = uuid in self._log_starts.erased_segments(topic_id_partition)
+        is_named = uuid in self._log_starts.replaced_segments(topic_id_partition)
         if is_named and uuid in self._replaced(topic_id_partition, lineage):
             return None
         log_end_offset = self._lineages.log_end_offset(topic_id_partition)
@@ -320,7 +320,7 @@ class SegmentLookup:
     def _replaced(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> frozenset[Uuid]:
         """Those that an erasure names, and whose offsets others of the lineage hold: an entry alone proves nothing, as the
         segment that takes its place may not be finished, or be gone."""
-        erased = self._log_starts.erased_segments(topic_id_partition)
+        erased = self._log_starts.replaced_segments(topic_id_partition)
         if not erased:
             return frozenset()
         log_end_offset = self._lineages.log_end_offset(topic_id_partition)

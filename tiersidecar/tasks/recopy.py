@@ -36,7 +36,7 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.trash import erased_segments
+from tiersidecar.domain.trash import replaced_segments
 from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
 from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
@@ -261,7 +261,7 @@ class RecopyTask:
     ) -> list[RemoteLogSegmentMetadata]:
         """Segments that hold some of the offsets; none that is itself to be given up, or that an erasure has replaced."""
         doubted = {_named(one) for one in (*self._state.recopies(topic_id_partition), request)}
-        erased = erased_segments(self._state.trash(topic_id_partition))
+        erased = replaced_segments(self._state.trash(topic_id_partition))
 
         def holding(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
             return [

@@ -28,7 +28,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import LocalPartition
-from tiersidecar.domain.trash import erased_segments
+from tiersidecar.domain.trash import replaced_segments
 from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.reading.pictured_segments import pictured_segments
@@ -234,7 +234,7 @@ class TrimTask:
             drop_offset=drop_offset,
             last_resort_offset=-1 if pressure is None else pressure.last_resort,
             given_up_offset=given_up_offset,
-            erased=erased_segments(self._state.trash(topic_id_partition)),
+            erased=replaced_segments(self._state.trash(topic_id_partition)),
         )
 
     async def _is_allowed(self, topic_id_partition: TopicIdPartition) -> bool:

@@ -153,3 +153,34 @@ def test_the_entry_of_an_erasure_stays_until_its_segments_are_gone(
         remote, trash=trash, delays=DAY, log_start_offset=0, high_watermark=300, start=0, start_generation=generation
     )
     assert (decide_expiry(given).trash.take_out == ()) is stays
+
+
+def cleaned(*names: RemoteLogSegmentMetadata, hours_ago: float = 25) -> TrashEntry:
+    """An entry of a cleaner, which is due after a day (``delete.delay``)."""
+    decided_ms = int(NOW_MS - hours_ago * HOUR_MS)
+    kind = TrashKind.COMPACTION
+    return replaced(
+        names, LeaderEpoch(0), opened_ms=decided_ms, delays=DAY, now_ms=decided_ms, by="broker 1", kind=kind
+    )
+
+
+@pytest.mark.parametrize(
+    ("remote", "trash", "fields", "goes"),
+    [
+        pytest.param((KEPT, TWIN, LATER), [cleaned(TWIN)], {}, True, id="what replaced it stands"),
+        pytest.param((KEPT, TWIN, LATER), [cleaned(TWIN, hours_ago=23)], {}, False, id="it is not due yet"),
+        pytest.param((TWIN, LATER), [cleaned(TWIN)], {}, False, id="what replaced it is gone"),
+        pytest.param((KEPT, TWIN, LATER), [cleaned(TWIN, KEPT)], {}, False, id="what replaced it was replaced, too"),
+        pytest.param((KEPT, TWIN, LATER), [cleaned(TWIN)], {"hold": "an operator"}, True, id="a hold keeps offsets"),
+        pytest.param((KEPT, TWIN, LATER), [cleaned(TWIN)], {"start_generation": 7}, True, id="an undelete undoes none"),
+        pytest.param(
+            (KEPT, TWIN, LATER), [cleaned(TWIN, hours_ago=1), erased(TWIN)], {}, True, id="an erasure has named it, too"
+        ),
+    ],
+)
+def test_what_a_cleaner_replaced_goes_while_its_offsets_are_held(
+    remote: tuple[RemoteLogSegmentMetadata, ...], trash: list[TrashEntry], fields: dict[str, Any], goes: bool
+) -> None:
+    found = going(remote, *trash, start=0, **fields)
+    assert (TWIN.remote_log_segment_id.uuid in found) is goes
+    assert KEPT.remote_log_segment_id.uuid not in found

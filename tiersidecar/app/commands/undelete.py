@@ -20,7 +20,7 @@ from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.policy import RetentionMode, TieringMode
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.trash import TrashKind
+from tiersidecar.domain.trash import REPLACED
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
@@ -277,7 +277,7 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> boo
     now = session.state.partition_state(topic_id_partition)
     if (now.start_generation, now.remote_log_start_offset) != (known.start_generation + 1, plan.offset):
         raise TrashError(subject=str(topic_id_partition), reason=_MEANWHILE)
-    undone = [entry for entry in entries if entry.kind is not TrashKind.ERASURE]
+    undone = [entry for entry in entries if entry.kind not in REPLACED]
     await session.state.take_out_of_trash(topic_id_partition, undone)
     if meanwhile := [delete.offset for delete in now.user_deletes if delete not in plan.user_deletes]:
         reason = f"a user has deleted what is below offset {max(meanwhile)} meanwhile; that is not undone, look again"

@@ -36,7 +36,7 @@ from tiersidecar.domain.segments import (
     RemoteLogSegmentMetadata,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.trash import erased_segments
+from tiersidecar.domain.trash import replaced_segments
 from tiersidecar.formats.aiven.keys import plugin_keys
 from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.formats.metadata.partitioner import metadata_partition
@@ -364,7 +364,7 @@ class _Looked:
                 is_copying=self._is_copying,
             ),
             in_trash=self._in_trash(owner, lineage),
-            erased=erased_segments(self._session.state.trash(owner)),
+            erased=replaced_segments(self._session.state.trash(owner)),
             recopied=segments_of(self._session.state.recopies(owner)),
             awaits_answer=state.awaits_answer,
             open_at_mounts=await histories.with_open_end(

@@ -325,5 +325,5 @@ class NoLogStarts:
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         return NO_OFFSET
 
-    def erased_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
+    def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
         return frozenset()
