@@ -127,8 +127,10 @@ def clean(
     segment_bytes: int = 1 << 30,
     aborted: Sequence[AbortedTransaction] | None = None,
     slice_bytes: int = 700,
+    renews_from: int | None = None,
 ) -> CleanedLog:
-    """One round over ``segments``, all of which may be cleaned; the second pass has them in slices."""
+    """One round over ``segments``, all of which may be cleaned; the second pass has them in slices.  ``renews_from``: see
+    ``CleaningTerms.first_dirty_offset``."""
     known = tuple(aborted_of(segments) if aborted is None else aborted)
     bound = segments[-1].next_base_offset if upper_bound_offset is None else upper_bound_offset
     offset_map = OffsetMap(map_bytes)
@@ -143,6 +145,7 @@ def clean(
         delete_retention_ms=delete_retention_ms,
         upper_bound_offset=bound,
         last_records=last_records or {},
+        first_dirty_offset=renews_from,
     )
     cleaner = Cleaner(offset_map, terms, known)
     end = offset_map.latest_offset + 1

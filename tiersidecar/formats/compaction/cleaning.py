@@ -45,12 +45,16 @@ class CleaningTerms:
     ``upper_bound_offset`` is the first offset that the round does not clean: the batch that ends right before it stays, empty
     if need be, so that the last offset is not lost.  ``legacy_horizon_ms`` is for formats 0 and 1, which have no horizon of
     their own: tombstones of segments whose largest timestamp is at or below it may go.
+    ``first_dirty_offset``: from it on another cleaner may have set delete horizons, in a log that was cleaned before this one.
+    Readers of this log may just have read what the round takes out, so these horizons are set anew, and nothing goes by them;
+    nor do tombstones of formats 0 and 1.  None: all horizons are this log's own, as on a broker.
     """
 
     now_ms: int
     delete_retention_ms: int
     upper_bound_offset: int
     legacy_horizon_ms: int = 0
+    first_dirty_offset: int | None = None
     last_records: Mapping[int, LastRecord] = field(default_factory=dict)
 
 
@@ -76,9 +80,9 @@ class Cleaner:
             CorruptDataError: it cannot be read.
         """
         may_drop = self._may_drop(batch, header, where, position)
-        drops_records = may_drop
+        drops_records, is_dirty = may_drop, self._is_dirty(header)
         if header.is_control:
-            horizon_ms = delete_horizon_ms(header)
+            horizon_ms = None if is_dirty else delete_horizon_ms(header)
             drops_records = may_drop and horizon_ms is not None and horizon_ms <= self._terms.now_ms
         keeps_empty = self._is_last_of_producer(header) or header.next_offset == self._terms.upper_bound_offset
         emptied = Emptied.KEPT_EMPTY if keeps_empty and header.magic >= 2 else Emptied.DROPPED
@@ -93,6 +97,7 @@ class Cleaner:
             emptied,
             horizon_ms=self._terms.now_ms + self._terms.delete_retention_ms,
             is_horizon_due=may_drop and header.is_control,
+            renews_horizon=is_dirty,
             where=where,
             position=position,
         )
@@ -105,6 +110,10 @@ class Cleaner:
         if header.is_control:
             return self._transactions.may_drop_marker(batch, header, where=where, position=position)
         return self._transactions.is_aborted(header)
+
+    def _is_dirty(self, header: RecordBatchHeader) -> bool:
+        first = self._terms.first_dirty_offset
+        return first is not None and header.last_offset >= first
 
     def _is_last_of_producer(self, header: RecordBatchHeader) -> bool:
         last = self._terms.last_records.get(header.producer_id) if header.producer_id >= 0 else None
@@ -122,6 +131,8 @@ class Cleaner:
         return not record.is_tombstone or self._keeps_tombstone(header, segment_max_timestamp_ms)
 
     def _keeps_tombstone(self, header: RecordBatchHeader, segment_max_timestamp_ms: int) -> bool:
+        if self._is_dirty(header):
+            return True
         if header.magic < 2:
             return segment_max_timestamp_ms > self._terms.legacy_horizon_ms
         horizon_ms = delete_horizon_ms(header)

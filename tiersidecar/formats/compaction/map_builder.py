@@ -9,7 +9,7 @@ from tiersidecar.formats.compaction.offset_map import OffsetMap
 from tiersidecar.formats.compaction.raw_records import iter_raw_records
 from tiersidecar.formats.compaction.transactions import CleanedTransactions
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.record_batches import Buffer, check_batch, iter_batch_headers
+from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader, check_batch, iter_batch_headers
 
 
 class OffsetMapBuilder:
@@ -36,20 +36,35 @@ class OffsetMapBuilder:
         for position, header in iter_batch_headers(view, where=where):
             batch = view[position : position + header.size_bytes]
             check_batch(batch, header, where=where, position=position)
-            if header.is_control:
-                self._transactions.may_drop_marker(batch, header, where=where, position=position)
-            elif not self._transactions.is_aborted(header):
-                for record in iter_raw_records(batch, header, where=where, position=position):
-                    if record.key is None or record.offset < self._first_dirty_offset:
-                        continue
-                    if self._map.is_full:
-                        self._check_progress(where)
-                        return False
-                    self._map.put(record.key, record.offset)
-            if header.last_offset >= self._first_dirty_offset:
-                self._map.latest_offset = header.last_offset
-        self._map.latest_offset = next_base_offset - 1
+            if not self.take(batch, header, where=where, position=position):
+                return False
+        self.end_segment(next_base_offset)
         return True
+
+    def take(self, batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bool:
+        """Put in the next batch, whose checksum was checked; False where the map got full, and nothing further may come.
+
+        Raises:
+            CorruptDataError: it cannot be read.
+            OffsetMapTooSmallError: not one batch of the dirty part fits.
+        """
+        if header.is_control:
+            self._transactions.may_drop_marker(batch, header, where=where, position=position)
+        elif not self._transactions.is_aborted(header):
+            for record in iter_raw_records(batch, header, where=where, position=position):
+                if record.key is None or record.offset < self._first_dirty_offset:
+                    continue
+                if self._map.is_full:
+                    self._check_progress(where)
+                    return False
+                self._map.put(record.key, record.offset)
+        if header.last_offset >= self._first_dirty_offset:
+            self._map.latest_offset = header.last_offset
+        return True
+
+    def end_segment(self, next_base_offset: int) -> None:
+        """All batches of a segment were put in: the map reaches up to ``next_base_offset``, where the next one begins."""
+        self._map.latest_offset = next_base_offset - 1
 
     def _check_progress(self, where: str) -> None:
         if self._map.latest_offset < self._first_dirty_offset:

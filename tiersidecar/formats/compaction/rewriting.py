@@ -67,6 +67,7 @@ def rewrite_batch(
     *,
     horizon_ms: int | None = None,
     is_horizon_due: bool = False,
+    renews_horizon: bool = False,
     span: tuple[int, int] | None = None,
     where: str = "record batch",
     position: int = 0,
@@ -74,8 +75,8 @@ def rewrite_batch(
     """Give the batch with the records that ``keeps`` wants; formats 0 and 1 become format 2, as in Kafka.
 
     ``horizon_ms`` is set where the batch has no delete horizon yet and keeps a tombstone, or ``is_horizon_due``; None sets
-    none.  ``span`` is the first and the last offset that a batch of format 0 or 1 is to have; None: those of the records that
-    stay.
+    none.  ``renews_horizon``: one that the batch has counts for nothing.  ``span`` is the first and the last offset that a
+    batch of format 0 or 1 is to have; None: those of the records that stay.
 
     Raises:
         CorruptDataError: the records cannot be read.
@@ -91,9 +92,10 @@ def rewrite_batch(
     if not kept:
         data = empty_batch(header) if emptied is Emptied.KEPT_EMPTY else b""
         return RewrittenBatch(data=data, read=read, kept=0)
-    former_ms = delete_horizon_ms(header)
+    found_ms = delete_horizon_ms(header)
+    former_ms = None if renews_horizon else found_ms
     sets_horizon = horizon_ms is not None and former_ms is None and (has_tombstone or is_horizon_due)
-    if len(kept) == read and header.magic >= 2 and not sets_horizon:
+    if len(kept) == read and header.magic >= 2 and former_ms == found_ms and not sets_horizon:
         return RewrittenBatch(data=batch, read=read, kept=read)
     data = _written(header, kept, horizon_ms if sets_horizon else former_ms, span)
     return RewrittenBatch(data=data, read=read, kept=len(kept))

@@ -56,6 +56,44 @@ class RewrittenSegment:
     tally: SegmentTally
 
 
+class WholeBatches:
+    """Cuts a .log that comes in slices of any size into its batches, and checks each.
+
+    At most one batch and the slice in hand are in memory.
+    """
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._position = 0
+
+    def feed(self, data: Buffer, *, where: str) -> Iterator[tuple[memoryview, RecordBatchHeader, int]]:
+        """Give the batches that end in the next slice of ``where``, each with its header and its position in the .log; the
+        buffer may be reused once the iterator has ended.
+
+        Raises:
+            CorruptDataError: a batch is damaged.
+        """
+        view = memoryview(b"".join((self._tail, data)) if self._tail else data)
+        whole = 0
+        for position, header in iter_batch_headers(view, self._position, where=where):
+            batch = view[whole : whole + header.size_bytes]
+            whole += header.size_bytes
+            check_batch(batch, header, where=where, position=position)
+            yield batch, header, position
+        self._tail = bytes(view[whole:])
+        self._position += whole
+
+    def end(self, *, where: str) -> None:
+        """The .log is over; the next one begins at its position 0.
+
+        Raises:
+            TruncatedDataError: it ends within a batch.
+        """
+        if self._tail:
+            raise TruncatedDataError(where=where, position=self._position, reason="the file ends within a batch")
+        self._position = 0
+
+
 class SegmentRewriter:
     """Takes the .log files of one group, each in slices of any size, in order, and gives the new one in pieces.
 
@@ -65,8 +103,7 @@ class SegmentRewriter:
     def __init__(self, rewrite: RewriteBatch, *, base_offset: Offset) -> None:
         self._rewrite, self._base_offset = rewrite, base_offset
         self._indexes = IndexRebuilder(base_offset=base_offset)
-        self._tail = b""
-        self._read_position = self._write_position = 0
+        self._batches, self._write_position = WholeBatches(), 0
         self._counts = dict.fromkeys(SegmentTally.__slots__, 0) | {"last_offset": -1, "max_timestamp_ms": NO_TIMESTAMP}
 
     def feed(self, data: Buffer, *, where: str) -> Iterator[Buffer]:
@@ -75,19 +112,12 @@ class SegmentRewriter:
         Raises:
             CorruptDataError: a batch is damaged or cannot be read, or its offsets are too far from the first.
         """
-        view = memoryview(b"".join((self._tail, data)) if self._tail else data)
-        whole = 0
-        for position, header in iter_batch_headers(view, self._read_position, where=where):
-            batch = view[whole : whole + header.size_bytes]
-            whole += header.size_bytes
-            check_batch(batch, header, where=where, position=position)
+        for batch, header, position in self._batches.feed(data, where=where):
             rewritten = self._rewrite(batch, header, position)
             self._count(rewritten, batch)
             if len(rewritten.data):
                 self._index(rewritten, where, position)
                 yield rewritten.data
-        self._tail = bytes(view[whole:])
-        self._read_position += whole
 
     def end_of_source(self, *, where: str) -> None:
         """The .log that was fed is over; the next one of the group begins at its position 0.
@@ -95,9 +125,7 @@ class SegmentRewriter:
         Raises:
             TruncatedDataError: it ends within a batch.
         """
-        if self._tail:
-            raise TruncatedDataError(where=where, position=self._read_position, reason="the file ends within a batch")
-        self._read_position = 0
+        self._batches.end(where=where)
 
     def finish(self) -> RewrittenSegment:
         """Give what belongs beside the .log, after the last source."""

@@ -80,6 +80,52 @@ def test_a_tombstone_gets_a_horizon_once_and_goes_when_it_is_over() -> None:
     assert delete_horizon_ms(headers(cleaned(new, now_ms=NOW_MS + RETENTION_MS))[0]) == NOW_MS + RETENTION_MS
 
 
+LATE_MS = NOW_MS + 10 * RETENTION_MS
+
+
+def renewed(log: LogSegment, renews_from: int) -> LogSegment:
+    """Long after every horizon is over; one more segment comes behind it."""
+    end = log.next_base_offset
+    behind = LogSegment(base_offset=end, next_base_offset=end + 1, log=data_batch(end, [(b"behind", b"1")]))
+    done = clean(
+        [log, behind],
+        segment_bytes=1,
+        now_ms=LATE_MS,
+        delete_retention_ms=RETENTION_MS,
+        upper_bound_offset=1000,
+        renews_from=renews_from,
+        first_dirty_offset=renews_from,
+    )
+    return done.segments[0]
+
+
+def test_a_horizon_of_another_cleaner_counts_for_nothing_in_the_dirty_part() -> None:
+    """The broker's cleaner set it, in its own log: a reader that has just read the value here must still meet the tombstone."""
+    broker_cleaned = cleaned(segment(data_batch(0, [(b"a", None), (b"b", b"1")])))
+    new = renewed(broker_cleaned, renews_from=0)
+    assert read_records(new.log) == read_records(broker_cleaned.log), "with their own timestamps"
+    assert delete_horizon_ms(headers(new)[0]) == LATE_MS + RETENTION_MS
+    assert [record.key for record in all_records(renewed(broker_cleaned, renews_from=2).log)] == [b"b"], "clean before"
+
+
+def test_a_marker_with_such_a_horizon_stays_too_and_has_none_while_its_transaction_has_a_batch() -> None:
+    first = cleaned(segment(marker_batch(1, ABORT, producer_id=5), base_offset=1))
+    assert delete_horizon_ms(headers(first)[0]) == NOW_MS + RETENTION_MS
+    assert delete_horizon_ms(headers(renewed(first, renews_from=0))[0]) == LATE_MS + RETENTION_MS
+    assert headers(renewed(first, renews_from=2)) == []
+    data = data_batch(0, [(b"a", b"1")], producer=(5, 0, 0), transactional=True)
+    whole = renewed(LogSegment(base_offset=0, next_base_offset=2, log=data + first.log), renews_from=0)
+    assert [(one.base_offset, delete_horizon_ms(one)) for one in headers(whole)] == [(1, None)], (
+        "its data went in this very round"
+    )
+
+
+def test_a_tombstone_of_an_old_format_stays_in_the_dirty_part() -> None:
+    log = segment(legacy_message(0, b"a", None, magic=1))
+    assert cleaned(log).log == b""
+    assert [record.key for record in all_records(renewed(log, renews_from=0).log)] == [b"a"]
+
+
 def test_log_append_time_stays() -> None:
     plain = bytearray(data_batch(0, [(b"a", b"1"), (b"b", b"2")]))
     log = segment(_with_attributes(bytes(plain), 0x08), data_batch(2, [(b"a", b"3")]))
