@@ -1,0 +1,144 @@
+"""Through which remote segments a cleaner may go (S-243, S-263, S-276)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.expiry import HOUR_MS, NOW_MS, segment
+from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, decide_chain
+from tiersidecar.decide.trash import TrashDelays, replaced
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+
+FIRST, SECOND, THIRD = segment(0, 99, age_h=9), segment(100, 199, age_h=8), segment(200, 299, age_h=7)
+ALL = (FIRST, SECOND, THIRD)
+
+
+def copy(
+    of: RemoteLogSegmentMetadata, *, hours_ago: float, name: bytes = b"the-other-twin--"
+) -> RemoteLogSegmentMetadata:
+    """Of the same span, finished so long ago."""
+    named = replace(of.remote_log_segment_id, uuid=Uuid(name))
+    return replace(of, remote_log_segment_id=named, event_timestamp_ms=int(NOW_MS - hours_ago * HOUR_MS))
+
+
+CLEANED = copy(SECOND, hours_ago=1)
+STARTED = replace(copy(SECOND, hours_ago=1), state=State.COPY_SEGMENT_STARTED)
+FOREIGN = replace(SECOND, segment_leader_epochs=(EpochEntry(LeaderEpoch(1), Offset(100)),))
+
+
+def chain(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    *trash: TrashEntry,
+    start: int = -1,
+    lineage: tuple[tuple[int, int], ...] = ((0, 0),),
+    asked: Sequence[ByteRange] = (),
+) -> CleaningChain:
+    return decide_chain(
+        ChainView(segments=segments, trash=trash, lineage=Lineage.of(lineage), start_offset=Offset(start), asked=asked)
+    )
+
+
+def in_trash(*segments: RemoteLogSegmentMetadata, kind: TrashKind = TrashKind.COMPACTION) -> TrashEntry:
+    if kind is not TrashKind.REPAIR:
+        return replaced(
+            segments, LeaderEpoch(0), opened_ms=5, delays=TrashDelays(), now_ms=5, by="a cleaner", kind=kind
+        )
+    named = frozenset(one.remote_log_segment_id.uuid for one in segments)
+    entry_id = TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=kind, opened_ms=5)
+    return TrashEntry(id=entry_id, decided_ms=5, due_ms=5, segments=named)
+
+
+@pytest.mark.parametrize(
+    ("found", "segments", "twins", "stopped"),
+    [
+        pytest.param(chain([]), [], [], "", id="nothing is remote"),
+        pytest.param(chain(ALL), ALL, [], "", id="end to end"),
+        pytest.param(chain([FIRST, THIRD]), [FIRST], [], "no segment holds offsets 100 to 199", id="a hole"),
+        pytest.param(chain(ALL, start=150), [SECOND, THIRD], [], "", id="below the start nothing counts"),
+        pytest.param(chain([*ALL, STARTED]), ALL, [], "", id="a copy that is not finished"),
+        pytest.param(
+            chain([*ALL, CLEANED]), [FIRST, CLEANED, THIRD], [SECOND], "", id="killed before the entry in the trash"
+        ),
+        pytest.param(chain([*ALL, CLEANED], in_trash(SECOND)), [FIRST, CLEANED, THIRD], [], "", id="what was replaced"),
+        pytest.param(
+            chain([*ALL, CLEANED], in_trash(SECOND, kind=TrashKind.ERASURE)),
+            [FIRST, CLEANED, THIRD],
+            [],
+            "",
+            id="what an erasure replaced",
+        ),
+        pytest.param(
+            chain([*ALL, CLEANED], in_trash(SECOND, kind=TrashKind.REPAIR)),
+            [FIRST, CLEANED, THIRD],
+            [],
+            "",
+            id="what repair takes for needless",
+        ),
+        pytest.param(chain([FIRST, SECOND], in_trash(SECOND)), [FIRST, SECOND], [], "", id="what replaced it is gone"),
+        pytest.param(
+            chain([*ALL, segment(150, 249)]),
+            [FIRST],
+            [],
+            "the segment from offset 100 on overlaps another one",
+            id="another leader rolled elsewhere",
+        ),
+        pytest.param(
+            chain([FIRST, segment(0, 49), SECOND]),
+            [],
+            [],
+            "the segment from offset 0 on overlaps another one",
+            id="one within another",
+        ),
+        pytest.param(
+            chain([FIRST, segment(0, 199), SECOND], in_trash(FIRST, SECOND)),
+            [],
+            [],
+            "the segment from offset 0 on overlaps another one",
+            id="one in the place of several: a look-up in the middle would still find an old one",
+        ),
+        pytest.param(
+            chain([FIRST, replace(SECOND, segment_leader_epochs=FOREIGN.segment_leader_epochs), THIRD]),
+            [FIRST],
+            [],
+            "no segment holds offsets 100 to 199",
+            id="of another history",
+        ),
+        pytest.param(
+            chain(ALL, lineage=((0, 0), (1, 150))),
+            [FIRST],
+            [],
+            "a segment from offset 100 on is of another history, in whole or in part",
+            id="an election has cut one",
+        ),
+        pytest.param(
+            chain(ALL, asked=[ByteRange(120, 130)]),
+            [FIRST],
+            [],
+            "repair has asked for another copy of offsets from 100 on",
+            id="some of it is to be copied again",
+        ),
+    ],
+)
+def test_the_chain(
+    found: CleaningChain,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    twins: Sequence[RemoteLogSegmentMetadata],
+    stopped: str,
+) -> None:
+    assert (list(found.segments), list(found.twins), found.stopped) == (list(segments), list(twins), stopped)
+
+
+def test_of_three_of_one_span_the_latest_is_given_and_the_others_are_twins() -> None:
+    latest = copy(FIRST, hours_ago=0.5, name=b"the-third-twin--")
+    middle = copy(FIRST, hours_ago=1)
+    found = chain([FIRST, middle, latest])
+    assert found.segments == (latest,)
+    assert list(found.twins) == [middle, FIRST]

@@ -1,0 +1,111 @@
+"""Which remote segments of a partition a cleaner may go through: those that lie end to end, and that readers are given.
+
+A cleaner takes out of one segment what a later one makes needless.  So it must know of all there is: where offsets are in no
+segment, or in two that are not of the same span, it stops.  What comes there later could bring back a key whose tombstone is
+gone, and a look-up in the middle could find what was cleaned already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from tiersidecar.decide.expiry_standing import Standing, standings
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import ByteRange, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import BY_NAME, REPLACED, TrashEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainView:
+    """A led partition.  ``segments`` are the remote ones of any state, ``start_offset`` is the remote log start, -1 while it is
+    not said; ``asked`` are offsets that repair has asked to copy again."""
+
+    segments: Sequence[RemoteLogSegmentMetadata]
+    trash: Sequence[TrashEntry]
+    lineage: Lineage
+    start_offset: Offset
+    asked: Sequence[ByteRange] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningChain:
+    """``segments`` ascend, and each begins where the one before it ends; ``stopped`` says why the chain goes no further, empty
+    where there is nothing beyond it.  ``twins`` are of the span of one of them, finished earlier, and named in no entry of the
+    trash: a process ended between a swap and its entry."""
+
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    twins: tuple[RemoteLogSegmentMetadata, ...]
+    stopped: str
+
+    @property
+    def end_offset(self) -> Offset:
+        """The offset after the last one (exclusive); 0 where there is none."""
+        return self.segments[-1].next_offset if self.segments else Offset(0)
+
+
+def decide_chain(view: ChainView) -> CleaningChain:
+    """Return the chain from the remote log start on."""
+    found = [one for one in standings(view.segments, view.lineage) if one.serves]
+    found = [one for one in found if one.segment.end_offset >= view.start_offset]
+    replaced = _named(view.trash, REPLACED)
+    named = _named(view.trash, BY_NAME)
+    chain: list[RemoteLogSegmentMetadata] = []
+    twins: list[RemoteLogSegmentMetadata] = []
+    stopped = ""
+    for span in _spans(found):
+        given = _given(span, named)
+        stopped = _reason_to_stop(given, span, chain, found, view)
+        if stopped:
+            break
+        chain.append(given.segment)
+        twins += [one.segment for one in span if one is not given and _uuid(one.segment) not in named and one.is_valid]
+    return CleaningChain(
+        segments=tuple(chain), twins=tuple(one for one in twins if _uuid(one) not in replaced), stopped=stopped
+    )
+
+
+def _spans(found: Iterable[Standing]) -> list[list[Standing]]:
+    """Of equal offsets together, each the latest first."""
+    spans: dict[tuple[int, int], list[Standing]] = {}
+    for one in found:  # ascending by start, of equal starts the longest first, of equal spans the latest
+        spans.setdefault((one.segment.start_offset, one.segment.end_offset), []).append(one)
+    return list(spans.values())
+
+
+def _given(span: Sequence[Standing], named: Set[Uuid]) -> Standing:
+    """The one that readers are given: the one that was finished last."""
+    return next((one for one in span if _uuid(one.segment) not in named), span[0])
+
+
+def _reason_to_stop(
+    given: Standing,
+    span: Sequence[Standing],
+    chain: Sequence[RemoteLogSegmentMetadata],
+    found: Sequence[Standing],
+    view: ChainView,
+) -> str:
+    segment = given.segment
+    if not all(one.is_valid for one in span):
+        return f"a segment from offset {segment.start_offset} on is of another history, in whole or in part"
+    if chain and segment.start_offset > chain[-1].next_offset:
+        return f"no segment holds offsets {chain[-1].next_offset} to {segment.start_offset - 1}"
+    if any(one not in span and _overlap(one.segment, segment) for one in found):
+        return f"the segment from offset {segment.start_offset} on overlaps another one"
+    if any(one.start <= segment.end_offset and one.stop > segment.start_offset for one in view.asked):
+        return f"repair has asked for another copy of offsets from {segment.start_offset} on"
+    return ""
+
+
+def _named(trash: Iterable[TrashEntry], kinds: Set[object]) -> frozenset[Uuid]:
+    return frozenset(uuid for entry in trash if entry.kind in kinds for uuid in entry.segments)
+
+
+def _overlap(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
+    return one.start_offset <= other.end_offset and one.end_offset >= other.start_offset
+
+
+def _uuid(segment: RemoteLogSegmentMetadata) -> Uuid:
+    return segment.remote_log_segment_id.uuid
