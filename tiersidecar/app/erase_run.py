@@ -11,7 +11,7 @@ One erasure or repair acts at a time: both hold the lease ``repair``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from tiersidecar.domain.errors import (
     ObjectNotFoundError,
     TiersidecarError,
 )
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.segments import LeaderView, LocalSegment, RemoteLogSegmentMetadata
@@ -411,7 +411,11 @@ class _OneErasure:
         self.require, self.within_ms, self.prover = worker.require, worker.within_ms, worker.prover
         self.after_ms = worker.after_ms
 
-    async def reason_to_leave(self) -> str:
+    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
+        """The journal is the sidecar's: what a killed erasure leaves goes after the copy grace."""
+        return nullcontext()
+
+    async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         return await self._worker.reason_to_leave(self._step)
 
     async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:

@@ -75,12 +75,16 @@ class Prover(Protocol):
 class Swapper(Protocol):
     """On whose behalf, and with what right, the segments are swapped."""
 
-    async def reason_to_leave(self) -> str:
-        """Why the swap is not right any more, by what holds now; empty where it is.  Asked before STARTED and before FINISHED.
+    async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
+        """Why ``old`` are not to be replaced any more, by what holds now; empty where they are.  Asked before STARTED and
+        before FINISHED.
 
         Raises:
             TiersidecarError: it cannot be told.
         """
+
+    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
+        """The copy of the new segment is this process's, from before STARTED on until the context ends."""
 
     def require(self) -> None:
         """Return if this process may act now: called right before each event, without a wait between.
@@ -136,10 +140,23 @@ class SegmentSwap:
             StoreError, CorruptDataError, CustomMetadataTooLargeError: nothing was finished.
             TiersidecarError: what the swapper or a publish raises.
         """
-        if reason := await swapper.reason_to_leave():
+        if reason := await swapper.reason_to_leave(old):
             return reason
         later_ms = max(self._clock.now_ms(), swapper.after_ms() + 1)
         started = self._started(old, new, broker_id, later_ms)
+        async with swapper.copying(started.remote_log_segment_id):
+            finished = await self._copy(old, started, new, swapper)
+        if not isinstance(finished, str):
+            await swapper.retire(old, finished)
+        return finished
+
+    async def _copy(
+        self,
+        old: Sequence[RemoteLogSegmentMetadata],
+        started: RemoteLogSegmentMetadata,
+        new: NewSegment,
+        swapper: Swapper,
+    ) -> RemoteLogSegmentMetadata | str:
         swapper.require()
         await self._metadata.publish(started)
         await self._reach("started")
@@ -147,15 +164,15 @@ class SegmentSwap:
         await self._reach("uploaded")
         update = RemoteLogSegmentMetadataUpdate(
             remote_log_segment_id=started.remote_log_segment_id,
-            broker_id=broker_id,
-            event_timestamp_ms=max(self._clock.now_ms(), later_ms),
+            broker_id=started.broker_id,
+            event_timestamp_ms=max(self._clock.now_ms(), started.event_timestamp_ms),
             state=State.COPY_SEGMENT_FINISHED,
             custom_metadata=custom_metadata,
         )
         finished = started.with_update(update)
         await self._read_back(finished, new, swapper.prover(finished))
         await self._reach("proven")
-        if reason := await swapper.reason_to_leave():
+        if reason := await swapper.reason_to_leave(old):
             return reason
         within_ms = await swapper.within_ms()
         swapper.require()
@@ -164,7 +181,6 @@ class SegmentSwap:
         except (IllegalTransitionError, UnknownSegmentError) as error:
             return f"its new segment was taken for dead meanwhile: {error}"
         await self._reach("finished")
-        await swapper.retire(old, finished)
         return finished
 
     def _started(

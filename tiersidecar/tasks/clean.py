@@ -1,0 +1,549 @@
+"""The cleaner lane of a led compacted partition: one chunk of the remote log a round (docs/design/0017-remote-compaction.md).
+
+The dirty segments of the chunk stream past and fill the offset map.  Then every segment from the log's start to the end of
+what the map knows streams past again; what is left of one goes into a file on this disk, and if that is another .log, it takes
+the segment's place (:mod:`~tiersidecar.tasks.segment_swap`), in ascending order.  After the last one the cleaner offset is
+published.  Abandoned at any await, the chunk begins again from the cleaner offset that was published last: what was swapped
+is clean already.
+
+Nothing wires this lane yet: compacted topics are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import structlog
+
+from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
+from tiersidecar.decide.cleaner_settings import CleanerSettings, read_cleaner_settings
+from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, decide_chain
+from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.trash import MOST_NAMED, TrashDelays, replaced
+from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerRefusedError, StateDirError
+from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
+from tiersidecar.domain.lease import decision_ms
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
+from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashKind
+from tiersidecar.formats.aiven.index_blob import IndexArtefacts
+from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, last_records
+from tiersidecar.formats.compaction.map_builder import OffsetMapBuilder
+from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap
+from tiersidecar.formats.compaction.segment_cleaner import SegmentCleaner
+from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally, WholeBatches
+from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
+from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.transactions import open_states
+from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.state_records import RequestingStateLog
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.segment_stream import Pace, SegmentStream
+from tiersidecar.tasks.edges import Actor, Edges, Sources
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.segment_swap import NewSegment, Prover, SegmentSwap, require
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanSettings:
+    """``dedupe_buffer_bytes`` bounds the offset map of a round (``dedupe.buffer.size``).  ``scratch`` is a directory of this
+    process's alone for one segment at a time; ``delays`` say how long what was replaced stays in the trash."""
+
+    dedupe_buffer_bytes: int
+    scratch: Path
+    delays: TrashDelays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedChunk:
+    """What one round did.  ``swapped`` are the new segments; ``left`` says why the chunk was not done, and where it is not
+    empty the cleaner offset did not move."""
+
+    reason: str = ""
+    swapped: tuple[RemoteLogSegmentMetadata, ...] = ()
+    cleaner_offset: Offset = NO_OFFSET
+    left: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """The partition as one look found it.  ``known`` are the cleaner offsets that count."""
+
+    lineage: Lineage
+    segments: Sequence[RemoteLogSegmentMetadata]
+    chain: CleaningChain
+    known: CleanerOffsets
+
+    @property
+    def cleaner_offset(self) -> Offset | None:
+        """As far as it holds in this history."""
+        if self.known.cleaner_offset is None:
+            return None
+        return self.lineage.as_of(self.known.cleaner_offset, max(self.known.offsets))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cleaned:
+    """A cleaned segment as files on this disk."""
+
+    new: NewSegment
+    tally: SegmentTally
+
+    @property
+    def is_unchanged(self) -> bool:
+        """The same bytes as before."""
+        return self.tally.untouched_batches == self.tally.batches_read
+
+
+class CleanTask:
+    """Cleans one led partition at a time."""
+
+    def __init__(
+        self,
+        *,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
+        swap: SegmentSwap,
+        stream: SegmentStream,
+        blobs: IndexBlobReader,
+        pace: Pace,
+        in_flight: InFlight,
+        settings: CleanSettings,
+    ) -> None:
+        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
+        self._state, self._lineages = sources.state, sources.lineages
+        self._blocking, self._clock, self._failpoints = edges.blocking, edges.clock, edges.failpoints
+        self._broker_id, self._guard, self._ownership = actor.broker_id, actor.guard, actor.ownership
+        self._observe_only = actor.observe_only
+        self._swap, self._stream, self._blobs, self._pace = swap, stream, blobs, pace
+        self._in_flight, self._settings = in_flight, settings
+
+    async def run(self, partition: TieredPartition) -> CleanedChunk:
+        """Clean one chunk, if one is due.
+
+        Raises:
+            BrokerRefusedError: another broker leads the partition by now.
+            StoreError, CorruptDataError: a segment could not be read; the cleaner offset stays.
+            OffsetMapTooSmallError: one batch has more keys than the map may hold.
+            StateDirError: the disk is full, or the like.
+        """
+        topic_id_partition = partition.view.topic_id_partition
+        if reason := self._reason_not_to_begin(partition):
+            return CleanedChunk(reason=reason)
+        settings = await self._topic_settings(topic_id_partition.topic)
+        if settings is None:
+            return CleanedChunk(reason="the topic is not compacted, or its settings are not known")
+        look = await self._look(partition)
+        trash = _Trash(state=self._state, clock=self._clock, partition=partition, delays=self._settings.delays)
+        swapper = _ChunkSwapper(
+            partition=partition,
+            look_again=partial(self._look, partition),
+            reason_to_end=partial(self._reason_to_end, partition),
+            trash=trash.put,
+            ownership=self._ownership,
+            in_flight=self._in_flight,
+        )
+        if look.chain.twins:  # a process ended between a swap and its entry
+            await swapper.retire(look.chain.twins, look.chain.segments[-1])
+        plan = await self._plan(partition, look, settings)
+        if not plan.chunks:
+            return CleanedChunk(reason="; ".join(filter(None, (plan.reason, look.chain.stopped))))
+        return await self._clean(partition, look, plan, settings, swapper)
+
+    def _reason_not_to_begin(self, partition: TieredPartition) -> str:
+        topic_id_partition = partition.view.topic_id_partition
+        if partition.role is not PartitionRole.LEADER or not self._table.leads(
+            topic_id_partition, partition.view.leader_epoch
+        ):
+            return "this broker does not lead it"
+        if self._observe_only:
+            return "mode is observe"
+        return (
+            self._table.refused_topics.get(topic_id_partition.topic, "")
+            or self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES)
+            or self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id)
+        )
+
+    async def _reason_to_end(self, partition: TieredPartition) -> str:
+        """Why the chunk is given up: asked before each event, and of the broker whether we lead."""
+        if reason := self._reason_not_to_begin(partition):
+            return reason
+        await self._last_stable_offset(partition)
+        return ""
+
+    async def _topic_settings(self, topic: str) -> CleanerSettings | None:
+        configs = (await self._broker.describe_topic_configs([topic])).get(topic)
+        return None if configs is None else read_cleaner_settings(configs)
+
+    async def _look(self, partition: TieredPartition) -> _Look:
+        """Both topics are read to their ends: what a deposed leader finished late counts, too."""
+        topic_id_partition = partition.view.topic_id_partition
+        await self._metadata.catch_up(topic_id_partition)
+        await self._state.catch_up()
+        lineage = await self._lineages.lineage(topic_id_partition)
+        segments = tuple(self._metadata.list_remote_log_segments(topic_id_partition))
+        asked = [ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(topic_id_partition)]
+        epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
+        claims = [one for one in self._state.cleaner_claims(topic_id_partition) if one.leader_epoch in epochs]
+        return _Look(
+            lineage=lineage,
+            segments=segments,
+            chain=decide_chain(
+                ChainView(
+                    segments=segments,
+                    trash=self._state.trash(topic_id_partition),
+                    lineage=lineage,
+                    start_offset=self._state.partition_state(topic_id_partition).start_in(lineage),
+                    asked=asked,
+                )
+            ),
+            known=decide_cleaner_offsets(claims),
+        )
+
+    async def _plan(self, partition: TieredPartition, look: _Look, settings: CleanerSettings) -> CompactionPlan:
+        chain = look.chain.segments
+        start = chain[0].start_offset if chain else Offset(0)
+        free_bytes = await self._blocking.run(_free_bytes, self._settings.scratch)
+        # The segments end before the log does: of a transaction that is open there nobody here knows how it ended.
+        stable = await self._last_stable_offset(partition)
+        if chain:
+            producers = await self._blobs.read_producer_snapshot(chain[-1])
+            firsts = (state.current_transaction_first_offset for state in open_states(producers))
+            stable = Offset(min([stable, *firsts]))
+        view = CompactionView(
+            segments=[_cleanable(segment) for segment in chain],
+            cleaner_offset=look.cleaner_offset,
+            remote_log_start_offset=start,
+            last_stable_offset=stable,
+            free_disk_bytes=free_bytes,
+        )
+        return decide_compaction(view, settings.compaction, now_ms=self._clock.now_ms())
+
+    async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
+        """Fenced by our leader epoch: a deposed leader is refused here."""
+        topic_id_partition = partition.view.topic_id_partition
+        asked = {topic_id_partition: partition.view.leader_epoch}
+        answer = (await self._broker.list_offsets(asked, OffsetSpec.LATEST, read_committed=True))[topic_id_partition]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
+        return answer.offset
+
+    async def _clean(
+        self,
+        partition: TieredPartition,
+        look: _Look,
+        plan: CompactionPlan,
+        settings: CleanerSettings,
+        swapper: _ChunkSwapper,
+    ) -> CleanedChunk:
+        chain, first_dirty = look.chain.segments, plan.first_dirty_offset
+        starts = {one.start_offset for one in plan.chunks[0]}
+        aborted = await self._aborted(chain)
+        offset_map = await self._offset_map([one for one in chain if one.start_offset in starts], first_dirty, aborted)
+        await self._failpoints.reach("clean.mapped")
+        end = Offset(offset_map.latest_offset + 1)
+        terms = CleaningTerms(
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=settings.delete_retention_ms,
+            upper_bound_offset=NO_OFFSET,  # the last batch of every segment stays: see SegmentCleaner
+            first_dirty_offset=first_dirty,
+            last_records=last_records(await self._blobs.read_producer_snapshot(chain[-1])),
+        )
+        cleaner = Cleaner(offset_map, terms, aborted)
+        swapped: list[RemoteLogSegmentMetadata] = []
+        for segment in chain:
+            if segment.start_offset >= end:
+                break
+            async with self._cleaned(segment, cleaner) as cleaned:
+                if cleaned.is_unchanged:
+                    continue
+                await self._failpoints.reach("clean.rewritten")
+                new = await self._swap.replace([segment], cleaned.new, swapper, broker_id=self._broker_id)
+            if isinstance(new, str):
+                self._tell_left(segment, new)
+                return CleanedChunk(swapped=tuple(swapped), left=new)
+            self._tell_swapped(segment, new, cleaned.tally)
+            swapped.append(new)
+            await self._failpoints.reach("clean.trashed")
+        if left := await self._reason_to_end(partition):
+            return CleanedChunk(swapped=tuple(swapped), left=left)
+        self._ownership.require_role()
+        claim = _claim(partition, look, end)
+        await self._state.publish_cleaner_claim(partition.view.topic_id_partition, claim)
+        await self._failpoints.reach("clean.published")
+        return CleanedChunk(swapped=tuple(swapped), cleaner_offset=end)
+
+    async def _aborted(self, chain: Sequence[RemoteLogSegmentMetadata]) -> list[AbortedTransaction]:
+        """Of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a segment is completed by what
+        its batches tell."""
+        found: list[AbortedTransaction] = []
+        for segment in chain:
+            if segment.txn_index_empty:
+                continue
+            data = (await self._blobs.read_index_files(segment)).transaction_index
+            where = f"transaction index of {segment.remote_log_segment_id}"
+            found += read_transaction_index(data, base_offset=segment.start_offset, where=where)
+        return found
+
+    async def _offset_map(
+        self, dirty: Sequence[RemoteLogSegmentMetadata], first_dirty: Offset, aborted: Sequence[AbortedTransaction]
+    ) -> OffsetMap:
+        """First pass: as much of the dirty segments as the map takes."""
+        offsets = dirty[-1].next_offset - first_dirty
+        size_bytes = min(self._settings.dedupe_buffer_bytes, (int(offsets / LOAD_FACTOR) + 2) * BYTES_PER_SLOT)
+        offset_map = await self._blocking.run(OffsetMap, size_bytes)
+        builder = OffsetMapBuilder(offset_map, first_dirty_offset=first_dirty, aborted=aborted)
+        for segment in dirty:
+            filling = _Filling(builder, str(segment.remote_log_segment_id))
+            await self._feed(segment, filling.look)
+            if not filling.takes_more:
+                break
+            filling.batches.end(where=filling.where)
+            builder.end_segment(segment.next_offset)
+        return offset_map
+
+    @asynccontextmanager
+    async def _cleaned(self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner) -> AsyncIterator[_Cleaned]:
+        """Give the segment as it is left, for as long as the body runs."""
+        directory = self._settings.scratch / format_uuid(segment.remote_log_segment_id.uuid)
+        try:
+            try:
+                await self._blocking.run(_make_anew, directory)
+                cleaned = await self._write(segment, cleaner, directory)
+            except OSError as error:
+                raise StateDirError(path=str(directory), reason=error.strerror or str(error)) from error
+            yield cleaned
+        finally:
+            await self._blocking.run(shutil.rmtree, directory, True)  # noqa: FBT003 - ignore_errors
+
+    async def _write(self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner, directory: Path) -> _Cleaned:
+        where, digest = str(segment.remote_log_segment_id), hashlib.sha256()
+        one = SegmentCleaner(
+            cleaner,
+            size_bytes=segment.segment_size_in_bytes,
+            max_timestamp_ms=segment.max_timestamp_ms,
+            where=where,
+        )
+        rewriter = SegmentRewriter(one, base_offset=segment.start_offset)
+        path = directory / f"{segment.start_offset:020d}.log"
+        file = await self._blocking.run(_open_new, path)
+        try:
+
+            def rewrite(part: memoryview) -> None:
+                for piece in rewriter.feed(part, where=where):
+                    digest.update(piece)
+                    file.write(piece)
+
+            await self._feed(segment, rewrite)
+        finally:
+            await self._blocking.run(file.close)
+        rewriter.end_of_source(where=where)
+        done = rewriter.finish()
+        tally = done.tally
+        require(segment, tally.last_offset <= segment.end_offset, "its batches go past its end")
+        require(segment, tally.batches_kept > 0 or tally.batches_read == 0, "no batch of it would be left")
+        newest_ms = tally.max_timestamp_ms if tally.max_timestamp_ms >= 0 else segment.max_timestamp_ms
+        local = LocalSegment(
+            directory=str(directory),
+            base_offset=segment.start_offset,
+            next_base_offset=segment.next_offset,
+            size_bytes=tally.bytes_kept,
+            modified_ms=segment.max_timestamp_ms,
+            max_timestamp_ms=newest_ms,
+        )
+        artefacts = IndexArtefacts(
+            offset_index=done.offset_index,
+            time_index=done.time_index,
+            producer_snapshot=write_producer_snapshot(await self._blobs.read_producer_snapshot(segment)),
+            leader_epochs=write_leader_epochs(tuple(await self._blobs.read_leader_epochs(segment))),
+            transaction_index=write_transaction_index(cleaner.take_retained()) or None,
+        )
+        new = NewSegment(
+            local=local,
+            artefacts=artefacts,
+            is_compressed=bool(one.is_first_compressed),
+            digest=digest.hexdigest(),
+            max_timestamp_ms=newest_ms,
+        )
+        return _Cleaned(new=new, tally=tally)
+
+    async def _feed(self, segment: RemoteLogSegmentMetadata, look: Callable[[memoryview], None]) -> None:
+        async for _ in self._stream.feed_log(segment, look, self._pace):
+            pass
+
+    def _tell_swapped(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, tally: SegmentTally) -> None:
+        log.info(
+            "segment.cleaned",
+            topic=old.topic_id_partition.topic,
+            partition=old.topic_id_partition.partition,
+            segment_id=str(old.remote_log_segment_id),
+            new_segment_id=str(new.remote_log_segment_id),
+            records=tally.records_read,
+            records_kept=tally.records_kept,
+            bytes=tally.bytes_read,
+            bytes_kept=tally.bytes_kept,
+        )
+
+    def _tell_left(self, segment: RemoteLogSegmentMetadata, reason: str) -> None:
+        log.info(
+            "segment.clean.left",
+            topic=segment.topic_id_partition.topic,
+            partition=segment.topic_id_partition.partition,
+            segment_id=str(segment.remote_log_segment_id),
+            reason=reason,
+        )
+
+
+class _ChunkSwapper:
+    """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one chunk: the leader's, while it leads in that epoch."""
+
+    def __init__(
+        self,
+        *,
+        partition: TieredPartition,
+        look_again: Callable[[], Awaitable[_Look]],
+        reason_to_end: Callable[[], Awaitable[str]],
+        trash: Callable[[Sequence[RemoteLogSegmentMetadata]], Awaitable[None]],
+        ownership: Ownership,
+        in_flight: InFlight,
+    ) -> None:
+        self._owner = partition.view.topic_id_partition
+        self._look_again, self.reason_to_end, self._trash = look_again, reason_to_end, trash
+        self._ownership, self._in_flight = ownership, in_flight
+        self._near: Sequence[RemoteLogSegmentMetadata] = ()
+
+    async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
+        """Each must still be the one of its span that readers are given."""
+        if reason := await self.reason_to_end():
+            return reason
+        await self._ownership.confirm(self._owner)
+        now = await self._look_again()
+        given = {one.remote_log_segment_id for one in now.chain.segments}
+        if not all(one.remote_log_segment_id in given for one in old):
+            return now.chain.stopped or "it was replaced or deleted meanwhile"
+        first, last = old[0].start_offset, old[-1].end_offset
+        self._near = [one for one in now.segments if one.start_offset <= last and one.end_offset >= first]
+        return ""
+
+    def after_ms(self) -> int:
+        return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
+
+    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
+        return self._in_flight.copying(segment_id)
+
+    def require(self) -> None:
+        self._ownership.require_role()
+
+    async def within_ms(self) -> int | None:
+        return None
+
+    def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
+        return _DigestAlone()
+
+    async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
+        self._ownership.require_role()
+        await self._trash(old)
+
+
+class _Trash:
+    """Where a chunk puts what it replaced: few entries, none of which names too many."""
+
+    def __init__(
+        self, *, state: RequestingStateLog, clock: Clock, partition: TieredPartition, delays: TrashDelays
+    ) -> None:
+        self._state, self._clock, self._view, self._delays = state, clock, partition.view, delays
+        self._opened_ms, self._named = -1, 0
+
+    async def put(self, old: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """Durable when this returns."""
+        for segment in old:
+            now_ms = decision_ms(self._clock.now_ms(), self._state.known_leases())
+            if self._opened_ms < 0 or self._named == MOST_NAMED:
+                self._opened_ms, self._named = max(now_ms, self._opened_ms + 1), 0
+            self._named += 1
+            entry = replaced(
+                [segment],
+                self._view.leader_epoch,
+                opened_ms=self._opened_ms,
+                delays=self._delays,
+                now_ms=now_ms,
+                by=f"the cleaner beside broker {self._view.leader_id}",
+                kind=TrashKind.COMPACTION,
+            )
+            await self._state.put_into_trash(self._view.topic_id_partition, [entry])
+
+
+class _DigestAlone:
+    """Nothing but the digest is compared: the file was checked batch by batch when it went up."""
+
+    def look(self, part: memoryview) -> None:
+        return None
+
+    def finish(self) -> None:
+        return None
+
+
+class _Filling:
+    """Puts the batches of one .log into the map while it streams past, until the map is full."""
+
+    def __init__(self, builder: OffsetMapBuilder, where: str) -> None:
+        self._builder, self.where = builder, where
+        self.batches, self.takes_more = WholeBatches(), True
+
+    def look(self, part: memoryview) -> None:
+        """Take the next bytes; what comes after the map was full is passed over."""
+        if not self.takes_more:
+            return
+        for batch, header, position in self.batches.feed(part, where=self.where):
+            if not self._builder.take(batch, header, where=self.where, position=position):
+                self.takes_more = False
+                return
+
+
+def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:
+    """When its first batch was written no event tells: ``max.compaction.lag.ms`` counts from its latest record."""
+    return CleanableSegment(
+        start_offset=segment.start_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.segment_size_in_bytes,
+        max_timestamp_ms=segment.max_timestamp_ms,
+        first_timestamp_ms=segment.max_timestamp_ms,
+    )
+
+
+def _claim(partition: TieredPartition, look: _Look, end: Offset) -> CleanerClaim:
+    epoch = partition.view.leader_epoch
+    found = {**look.known.offsets, epoch: end}
+    return CleanerClaim(leader_epoch=epoch, offsets={one: found[one] for one in sorted(found)[-MOST_CLAIMS:]})
+
+
+def _free_bytes(directory: Path) -> int:
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return shutil.disk_usage(directory).free
+
+
+def _open_new(path: Path) -> BinaryIO:
+    return path.open("xb")
+
+
+def _make_anew(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, mode=0o700)
