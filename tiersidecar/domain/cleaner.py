@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 
+_NAME_CHARACTERS = 8
 MOST_CLAIMS = 8
 """Leader epochs whose claims are kept, and that one claim names: the latest ones.  A leader that is more epochs behind than
 that, and still publishes, is heard by nobody."""
@@ -17,11 +19,15 @@ class CleanerClaim:
     """What one leader has published: all below its own entry is clean.  ``name`` tells what came with it, such as a segment.
 
     An epoch that had cleaned nothing when it ended is in ``offsets`` with its log start offset, or is not there.
+    ``segments`` are the short names (:func:`short_name`) of the segments below its own entry, ascending: where another one
+    is given by now, that is not what was cleaned.  Of two claims of one epoch the one with the higher ``revision`` counts.
     """
 
     leader_epoch: LeaderEpoch
     offsets: Mapping[LeaderEpoch, Offset]
     name: str = ""
+    revision: int = 0
+    segments: tuple[str, ...] = ()
 
     @property
     def offset(self) -> Offset | None:
@@ -29,15 +35,21 @@ class CleanerClaim:
         return self.offsets.get(self.leader_epoch)
 
 
+def short_name(segment_uuid: Uuid) -> str:
+    """Eight characters of a segment's id: there are thousands in a claim, and two that differ are told apart."""
+    return format_uuid(segment_uuid)[:_NAME_CHARACTERS]
+
+
 def merged_claims(claims: Iterable[CleanerClaim]) -> tuple[CleanerClaim, ...]:
-    """Of each leader epoch the claim that went furthest, ascending, the latest :data:`MOST_CLAIMS` of them.  Merged in whatever
+    """Of each leader epoch its last claim, ascending, the latest :data:`MOST_CLAIMS` of them.  Merged in whatever
     order, and however often, the result is the same."""
-    furthest: dict[LeaderEpoch, CleanerClaim] = {}
+    last: dict[LeaderEpoch, CleanerClaim] = {}
     for claim in claims:
-        known = furthest.get(claim.leader_epoch, claim)
-        furthest[claim.leader_epoch] = max(known, claim, key=_rank)
-    return tuple(furthest[epoch] for epoch in sorted(furthest)[-MOST_CLAIMS:])
+        known = last.get(claim.leader_epoch, claim)
+        last[claim.leader_epoch] = max(known, claim, key=_rank)
+    return tuple(last[epoch] for epoch in sorted(last)[-MOST_CLAIMS:])
 
 
-def _rank(claim: CleanerClaim) -> tuple[int, list[tuple[LeaderEpoch, Offset]], str]:
-    return -1 if claim.offset is None else claim.offset, sorted(claim.offsets.items()), claim.name
+def _rank(claim: CleanerClaim) -> tuple[object, ...]:
+    offset = -1 if claim.offset is None else claim.offset
+    return claim.revision, offset, sorted(claim.offsets.items()), claim.segments, claim.name

@@ -101,8 +101,13 @@ def read_cleaner_claims(document: Mapping[str, Any], *, where: str) -> tuple[Cle
     """
     try:
         return tuple(
-            CleanerClaim(leader_epoch=LeaderEpoch(int(epoch)), offsets=_read_offsets(offsets))
-            for epoch, offsets in document["claims"].items()
+            CleanerClaim(
+                leader_epoch=LeaderEpoch(int(epoch)),
+                offsets=_read_offsets(said["offsets"]),
+                revision=_integer(said["revision"]),
+                segments=tuple(str(said["segments"]).split()),
+            )
+            for epoch, said in document["claims"].items()
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(where=where, position=0, reason=f"no cleaner offsets: {error!r}") from error
@@ -119,7 +124,11 @@ def write_cleaner_claims(owner: TopicIdPartition, claims: Iterable[CleanerClaim]
         "v": max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION)),
         "topic": owner.topic,
         "claims": {
-            str(claim.leader_epoch): {str(epoch): offset for epoch, offset in sorted(claim.offsets.items())}
+            str(claim.leader_epoch): {
+                "offsets": {str(epoch): offset for epoch, offset in sorted(claim.offsets.items())},
+                "revision": claim.revision,
+                "segments": " ".join(claim.segments),
+            }
             for claim in claims
         },
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -26,9 +27,13 @@ def claim(epoch: int, **offsets: int) -> CleanerClaim:
     return CleanerClaim(leader_epoch=LeaderEpoch(epoch), offsets=named)
 
 
-FIRST, SECOND = claim(0, e0=100), claim(1, e0=100, e1=155)
+FIRST = claim(0, e0=100)
+SECOND = replace(claim(1, e0=100, e1=155), revision=3, segments=("AAAAAAAA", "BBBBBBBB"))
 claims = st.builds(
-    lambda epoch, own, other: claim(epoch, **{f"e{epoch}": own}, **({"e0": other} if epoch else {})),
+    lambda epoch, own, other, revision: replace(
+        claim(epoch, **{f"e{epoch}": own}, **({"e0": other} if epoch else {})), revision=revision
+    ),
+    st.integers(0, 3),
     st.integers(0, 3),
     st.integers(0, 3),
     st.integers(0, 3),
@@ -50,7 +55,8 @@ def test_keys_and_values_are_readable_and_do_not_change() -> None:
     assert cleaner_key(ORDERS) == partition_key(ORDERS).replace(b"partition", b"cleaner")
     assert read_cleaner_key(cleaner_key(ORDERS)) == (ORDERS.topic_id, ORDERS.partition)
     assert write_cleaner_claims(ORDERS, [FIRST, SECOND], {}) == (
-        b'{"claims":{"0":{"0":100},"1":{"0":100,"1":155}},"topic":"orders","v":1}'
+        b'{"claims":{"0":{"offsets":{"0":100},"revision":0,"segments":""},'
+        b'"1":{"offsets":{"0":100,"1":155},"revision":3,"segments":"AAAAAAAA BBBBBBBB"}},"topic":"orders","v":1}'
     )
 
 
@@ -107,8 +113,9 @@ def test_the_latest_epochs_alone_are_kept() -> None:
         b'{"v":1}',
         b'{"v":1,"claims":[]}',
         b'{"v":1,"claims":{"0":5}}',
+        b'{"v":1,"claims":{"0":{"offsets":{"0":5}}}}',
         b'{"v":1,"claims":{"a":{}}}',
-        b'{"v":1,"claims":{"0":{"0":"5"}}}',
+        b'{"v":1,"claims":{"0":{"offsets":{"0":"5"},"revision":0,"segments":""}}}',
     ],
 )
 def test_what_cannot_be_read_is_passed_over(value: bytes) -> None:
