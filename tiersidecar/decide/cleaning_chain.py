@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from tiersidecar.decide.expiry_standing import Standing, standings
+from tiersidecar.domain.cleaner import short_name
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import ByteRange, Offset
@@ -21,13 +22,15 @@ from tiersidecar.domain.trash import BY_NAME, REPLACED, TrashEntry
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainView:
     """A led partition.  ``segments`` are the remote ones of any state, ``start_offset`` is the remote log start, -1 while it is
-    not said; ``asked`` are offsets that repair has asked to copy again."""
+    not said; ``asked`` are offsets that repair has asked to copy again.  ``hidden`` are finished segments that no look-up
+    gives: of equal spans all but the one whose COPY_SEGMENT_FINISHED came last, whatever time it has."""
 
     segments: Sequence[RemoteLogSegmentMetadata]
     trash: Sequence[TrashEntry]
     lineage: Lineage
     start_offset: Offset
     asked: Sequence[ByteRange] = ()
+    hidden: Set[Uuid] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ def decide_chain(view: ChainView) -> CleaningChain:
     twins: list[RemoteLogSegmentMetadata] = []
     stopped = ""
     for span in _spans(found):
-        given = _given(span, named)
+        given = _given(span, named, view.hidden)
         stopped = _reason_to_stop(given, span, chain, found, view)
         if stopped:
             break
@@ -67,6 +70,18 @@ def decide_chain(view: ChainView) -> CleaningChain:
     )
 
 
+def clean_up_to(chain: Sequence[RemoteLogSegmentMetadata], cleaner_offset: Offset, names: Sequence[str]) -> Offset:
+    """Return up to where the chain is what was cleaned; ``names`` are the short ones of the segments below ``cleaner_offset``
+    as they were then, ascending.  From the first on of which another is given, everything counts as dirty: a deposed
+    leader's swap was finished late, or offsets were copied again."""
+    below = [one for one in chain if one.start_offset < cleaner_offset]
+    lacking = len(below) - len(names)  # from the end: those in front may have been deleted since
+    for place, segment in enumerate(below):
+        if place < lacking or names[place - lacking] != short_name(_uuid(segment)):
+            return segment.start_offset
+    return cleaner_offset
+
+
 def _spans(found: Iterable[Standing]) -> list[list[Standing]]:
     """Of equal offsets together, each the latest first."""
     spans: dict[tuple[int, int], list[Standing]] = {}
@@ -75,9 +90,10 @@ def _spans(found: Iterable[Standing]) -> list[list[Standing]]:
     return list(spans.values())
 
 
-def _given(span: Sequence[Standing], named: Set[Uuid]) -> Standing:
-    """The one that readers are given: the one that was finished last."""
-    return next((one for one in span if _uuid(one.segment) not in named), span[0])
+def _given(span: Sequence[Standing], named: Set[Uuid], hidden: Set[Uuid]) -> Standing:
+    """The one that readers are given, though an entry of the trash should name it; else the latest that none names."""
+    given = (one for one in span if len(span) > 1 and _uuid(one.segment) not in hidden)
+    return next(given, next((one for one in span if _uuid(one.segment) not in named), span[0]))
 
 
 def _reason_to_stop(

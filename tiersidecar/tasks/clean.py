@@ -24,11 +24,11 @@ import structlog
 
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
 from tiersidecar.decide.cleaner_settings import CleanerSettings, read_cleaner_settings
-from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, decide_chain
+from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import MOST_NAMED, TrashDelays, replaced
-from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim
+from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StateDirError
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
@@ -51,6 +51,7 @@ from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.state_records import RequestingStateLog
+from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.edges import Actor, Edges, Sources
@@ -93,10 +94,12 @@ class _Look:
 
     @property
     def cleaner_offset(self) -> Offset | None:
-        """As far as it holds in this history."""
+        """As far as it holds in this history, and the segments are those that were cleaned."""
         if self.known.cleaner_offset is None:
             return None
-        return self.lineage.as_of(self.known.cleaner_offset, max(self.known.offsets))
+        last = self.known.accepted[-1]
+        offset = self.lineage.as_of(self.known.cleaner_offset, last.leader_epoch)
+        return clean_up_to(self.chain.segments, offset, last.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +216,7 @@ class CleanTask:
                     lineage=lineage,
                     start_offset=self._state.partition_state(topic_id_partition).start_in(lineage),
                     asked=asked,
+                    hidden=hidden_segments(self._metadata, segments),
                 )
             ),
             known=decide_cleaner_offsets(claims),
@@ -269,6 +273,7 @@ class CleanTask:
         )
         cleaner = Cleaner(offset_map, terms, aborted)
         swapped: list[RemoteLogSegmentMetadata] = []
+        claims = _Claims(self._state, partition, look)
         for segment in chain:
             if segment.start_offset >= end:
                 break
@@ -283,11 +288,14 @@ class CleanTask:
             self._tell_swapped(segment, new, cleaned.tally)
             swapped.append(new)
             await self._failpoints.reach("clean.trashed")
+            claims.given[segment.start_offset] = new
+            if look.cleaner_offset is not None and segment.start_offset < look.cleaner_offset:
+                self._ownership.require_role()
+                await claims.publish(look.cleaner_offset)
         if left := await self._reason_to_end(partition):
             return CleanedChunk(swapped=tuple(swapped), left=left)
         self._ownership.require_role()
-        claim = _claim(partition, look, end)
-        await self._state.publish_cleaner_claim(partition.view.topic_id_partition, claim)
+        await claims.publish(end)
         await self._failpoints.reach("clean.published")
         return CleanedChunk(swapped=tuple(swapped), cleaner_offset=end)
 
@@ -463,6 +471,30 @@ class _ChunkSwapper:
         await self._trash(old)
 
 
+class _Claims:
+    """What a chunk says of how far the partition is clean.  ``given`` are the segments of the chain as they are now, by start
+    offset."""
+
+    def __init__(self, state: RequestingStateLog, partition: TieredPartition, look: _Look) -> None:
+        self._state, self._view, self._known = state, partition.view, look.known
+        self.given = {one.start_offset: one for one in look.chain.segments}
+        epoch = self._view.leader_epoch
+        self._revision = max((one.revision for one in look.known.accepted if one.leader_epoch == epoch), default=0)
+
+    async def publish(self, cleaner_offset: Offset) -> None:
+        """Say it, with the names of the segments below; durable when this returns."""
+        self._revision += 1
+        found = {**self._known.offsets, self._view.leader_epoch: cleaner_offset}
+        below = [self.given[start] for start in sorted(self.given) if start < cleaner_offset]
+        claim = CleanerClaim(
+            leader_epoch=self._view.leader_epoch,
+            offsets={epoch: found[epoch] for epoch in sorted(found)[-MOST_CLAIMS:]},
+            revision=self._revision,
+            segments=tuple(short_name(one.remote_log_segment_id.uuid) for one in below),
+        )
+        await self._state.publish_cleaner_claim(self._view.topic_id_partition, claim)
+
+
 class _Trash:
     """Where a chunk puts what it replaced: few entries, none of which names too many."""
 
@@ -527,12 +559,6 @@ def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:
         max_timestamp_ms=segment.max_timestamp_ms,
         first_timestamp_ms=segment.max_timestamp_ms,
     )
-
-
-def _claim(partition: TieredPartition, look: _Look, end: Offset) -> CleanerClaim:
-    epoch = partition.view.leader_epoch
-    found = {**look.known.offsets, epoch: end}
-    return CleanerClaim(leader_epoch=epoch, offsets={one: found[one] for one in sorted(found)[-MOST_CLAIMS:]})
 
 
 def _free_bytes(directory: Path) -> int:

@@ -174,6 +174,7 @@ class SegmentSwap:
         await self._reach("proven")
         if reason := await swapper.reason_to_leave(old):
             return reason
+        await self._reach("finishing")
         within_ms = await swapper.within_ms()
         swapper.require()
         try:

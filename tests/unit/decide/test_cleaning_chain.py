@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment
-from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, decide_chain
+from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
 from tiersidecar.decide.trash import TrashDelays, replaced
+from tiersidecar.domain.cleaner import short_name
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
@@ -40,9 +41,17 @@ def chain(
     start: int = -1,
     lineage: tuple[tuple[int, int], ...] = ((0, 0),),
     asked: Sequence[ByteRange] = (),
+    hidden: Sequence[RemoteLogSegmentMetadata] = (),
 ) -> CleaningChain:
     return decide_chain(
-        ChainView(segments=segments, trash=trash, lineage=Lineage.of(lineage), start_offset=Offset(start), asked=asked)
+        ChainView(
+            segments=segments,
+            trash=trash,
+            lineage=Lineage.of(lineage),
+            start_offset=Offset(start),
+            asked=asked,
+            hidden=frozenset(one.remote_log_segment_id.uuid for one in hidden),
+        )
     )
 
 
@@ -66,6 +75,13 @@ def in_trash(*segments: RemoteLogSegmentMetadata, kind: TrashKind = TrashKind.CO
         pytest.param(chain([*ALL, STARTED]), ALL, [], "", id="a copy that is not finished"),
         pytest.param(
             chain([*ALL, CLEANED]), [FIRST, CLEANED, THIRD], [SECOND], "", id="killed before the entry in the trash"
+        ),
+        pytest.param(
+            chain([*ALL, CLEANED], hidden=[CLEANED]),
+            ALL,
+            [CLEANED],
+            "",
+            id="a clock was wrong: events tell what is given",
         ),
         pytest.param(chain([*ALL, CLEANED], in_trash(SECOND)), [FIRST, CLEANED, THIRD], [], "", id="what was replaced"),
         pytest.param(
@@ -142,3 +158,26 @@ def test_of_three_of_one_span_the_latest_is_given_and_the_others_are_twins() -> 
     found = chain([FIRST, middle, latest])
     assert found.segments == (latest,)
     assert list(found.twins) == [middle, FIRST]
+
+
+def names(*segments: RemoteLogSegmentMetadata) -> list[str]:
+    return [short_name(one.remote_log_segment_id.uuid) for one in segments]
+
+
+@pytest.mark.parametrize(
+    ("segments", "offset", "said", "clean"),
+    [
+        pytest.param(ALL, 300, names(*ALL), 300, id="as it was"),
+        pytest.param(ALL, 200, names(FIRST, SECOND), 200, id="what is dirty has no name"),
+        pytest.param(ALL, 250, names(*ALL), 250, id="within a segment"),
+        pytest.param([SECOND, THIRD], 300, names(*ALL), 300, id="the first one is deleted"),
+        pytest.param([FIRST, CLEANED, THIRD], 300, names(*ALL), 100, id="another one is given"),
+        pytest.param(ALL, 300, names(SECOND, THIRD), 0, id="one came in front"),
+        pytest.param(ALL, 300, [], 0, id="nothing was said of segments"),
+        pytest.param([], 300, names(*ALL), 300, id="nothing is there"),
+    ],
+)
+def test_how_far_the_chain_is_what_was_cleaned(
+    segments: Sequence[RemoteLogSegmentMetadata], offset: int, said: Sequence[str], clean: int
+) -> None:
+    assert clean_up_to(segments, Offset(offset), said) == clean

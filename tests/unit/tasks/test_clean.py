@@ -6,6 +6,7 @@ Shown here: S-243, S-244, S-245, S-250, S-251, S-256, S-257, S-263, S-264, S-265
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,12 +15,14 @@ import pytest
 from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import CleanWorld, KilledError, live
 from tests.support.compacted_logs import ABORT, COMMIT, LogSegment, all_records, clean, committed_records, table
+from tests.support.local_batches import LocalBatch
+from tests.support.remote_builder import SegmentSource
 from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.domain.cleaner import CleanerClaim
+from tiersidecar.domain.cleaner import CleanerClaim, short_name
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 
 PLACES = ("mapped", "rewritten", "started", "uploaded", "proven", "finished", "trashed", "published")
 RETENTION_S = 1.0
@@ -67,9 +70,8 @@ async def test_the_last_value_of_each_key_is_left_and_the_cleaner_offset_is_publ
     assert (done.left, done.cleaner_offset) == ("", 4)
     assert [one.start_offset for one in done.swapped] == [0], "of the second one all stays: the same bytes, and no swap"
     assert keys(await world.read()) == [b"b", b"a", b"c"]
-    assert world.state.cleaner_claims(world.owner) == (
-        CleanerClaim(leader_epoch=LeaderEpoch(0), offsets={LeaderEpoch(0): Offset(4)}),
-    )
+    (claim,) = world.state.cleaner_claims(world.owner)
+    assert (claim.leader_epoch, claim.offset, len(claim.segments)) == (0, 4, 2)
     (entry,) = world.state.trash(world.owner)
     assert world.in_trash() == {old[0].remote_log_segment_id.uuid}
     assert (entry.kind.value, entry.due_ms - entry.decided_ms) == ("compaction", 3_600_000)
@@ -373,3 +375,97 @@ async def test_where_segments_overlap_the_round_ends_and_says_so(world: CleanWor
     reason = "no dirty segment may be cleaned yet; the segment from offset 0 on overlaps another one"
     assert (await world.clean()).reason == reason
     assert len(world.segments()) == 2
+
+
+async def _late(world: CleanWorld, during: Callable[[], Awaitable[None]]) -> None:
+    """A cleaner of epoch 0 has proven its new segment; then ``during`` happens, and then its COPY_SEGMENT_FINISHED arrives."""
+    is_late = False
+
+    async def others() -> None:
+        nonlocal is_late
+        if not is_late:
+            is_late = True
+            await during()
+
+    with pytest.raises(KilledError):
+        await world.clean({"clean.finishing": others, "clean.finished": _killed})
+
+
+async def _killed() -> None:
+    raise KilledError
+
+
+async def test_a_deposed_leaders_swap_that_is_finished_late_brings_no_key_back(world: CleanWorld) -> None:
+    """It was cleaned by an older map, and takes the place of what the new leader has cleaned, below the cleaner offset."""
+    await world.add(puts(0, (b"b", b"1"), (b"b", b"2"), (b"a", b"1")))
+
+    async def new_leader() -> None:
+        world.clock.jump(0.001)
+        world.lead(1)
+        await world.add(puts(3, (b"a", None), (b"c", b"1")))
+        assert (await world.clean()).cleaner_offset == 5
+        assert keys(await world.read()) == [b"b", b"a", b"c"]
+        world.clock.jump(0.001)
+
+    await _late(world, new_leader)
+    assert keys(await world.read()) == [b"b", b"a", b"a", b"c"], "the late one is read: the value is there again"
+    for number in range(3):
+        world.clock.jump(2 * RETENTION_S)
+        await world.add(puts(5 + number, (b"x", b"%d" % number)))
+        await world.clean_all()
+        assert b"a" not in live(await world.table_read())
+    assert keys(await world.read()) == [b"b", b"c", b"x"], "and in the end the tombstone is gone, too"
+
+
+async def test_what_is_copied_again_below_the_cleaner_offset_is_dirty_again(world: CleanWorld) -> None:
+    log = [puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2"), (b"b", b"2")), puts(4, (b"c", b"1"))]
+    await world.add(*log)
+    await world.clean()
+    await world.builder.add(
+        SegmentSource(
+            batches=[LocalBatch(header, log[0].log[at : at + header.size_bytes]) for at, header in _batches(log[0])],
+            start_offset=0,
+            end_offset=1,
+        )
+    )
+    assert keys(await world.read()) == [b"a", b"b", b"a", b"b", b"c"]
+    await world.add(puts(5, (b"c", b"2")))
+    assert (await world.clean()).cleaner_offset == 6
+    assert keys(await world.read()) == [b"a", b"b", b"c"]
+
+
+def _batches(segment: LogSegment) -> list[tuple[int, RecordBatchHeader]]:
+    return list(iter_batch_headers(segment.log))
+
+
+async def test_a_round_that_is_killed_leaves_what_it_swapped_clean(world: CleanWorld) -> None:
+    """Each swap below the cleaner offset is said at once: the next round's map is of the dirty part alone."""
+    await world.add(*(puts(2 * n, (b"a-%d" % n, b"1"), (b"b-%d" % n, b"1")) for n in range(4)))
+    await world.clean()
+    await world.add(puts(8, (b"a-0", b"2"), (b"a-1", b"2"), (b"a-2", b"2")))
+    seen = 0
+
+    async def kill() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 3:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        await world.clean({"clean.rewritten": kill})
+    (claim,) = world.state.cleaner_claims(world.owner)
+    assert claim.offset == 8
+    given = [one.remote_log_segment_id.uuid for offset in range(0, 8, 2) if (one := world.given(offset)) is not None]
+    assert list(claim.segments) == [short_name(one) for one in given]
+    world.clock.jump(0.001)
+    done = await world.clean()
+    assert (done.cleaner_offset, [one.start_offset for one in done.swapped]) == (11, [4])
+
+
+async def test_what_is_clean_is_not_written_again(world: CleanWorld) -> None:
+    """Not even where a batch is kept empty."""
+    await world.add(puts(0, (b"a", b"1"), (b"a", b"2")), puts(2, (b"a", b"3")))
+    assert len((await world.clean()).swapped) == 1
+    await world.add(puts(3, (b"b", b"1")))
+    done = await world.clean()
+    assert (done.cleaner_offset, done.swapped) == (4, ())

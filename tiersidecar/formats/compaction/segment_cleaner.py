@@ -38,6 +38,8 @@ class SegmentCleaner:
         )
         if not len(cleaned.data) and position + len(batch) == self._size_bytes:
             cleaned = replace(cleaned, data=_emptied(header))
+        if cleaned.data is not batch and cleaned.data == batch:
+            cleaned = replace(cleaned, data=batch)  # kept empty, as it was: nothing is to be written for its sake
         if self.is_first_compressed is None and len(cleaned.data):
             self.is_first_compressed = bool(header.attributes & COMPRESSION_MASK) and cleaned.kept > 0
         return cleaned
