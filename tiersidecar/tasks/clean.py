@@ -61,6 +61,8 @@ from tiersidecar.tasks.segment_swap import NewSegment, Prover, SegmentSwap, requ
 
 log = structlog.get_logger(__name__)
 
+_FINISH_WITHIN_MS = 20_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanSettings:
@@ -461,7 +463,8 @@ class _ChunkSwapper:
         self._ownership.require_role()
 
     async def within_ms(self) -> int | None:
-        return None
+        """Far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key back."""
+        return _FINISH_WITHIN_MS
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         return _DigestAlone()

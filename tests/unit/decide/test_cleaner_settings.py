@@ -1,4 +1,4 @@
-"""The settings of a compacted topic, as a broker tells them (S-240, S-247)."""
+"""The settings of a compacted topic, as a broker tells them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The cleaner lane over real objects and the real folds: what is left, at every moment of a swap, and after a kill anywhere.
 
-Shown here: S-243, S-244, S-245, S-250, S-251, S-256, S-257, S-263, S-264, S-265, S-274, S-276, S-277.
+Shown here: S-243, S-244, S-245, S-250, S-251, S-256, S-257, S-263, S-265, S-274, S-276, S-277.
 """
 
 from __future__ import annotations
