@@ -37,7 +37,8 @@ def puts(base_offset: int, *records: tuple[bytes, bytes | None]) -> LogSegment:
     """A segment with a batch per record."""
     log = Writing(offset=base_offset)
     for record in records:
-        log.data([(record[0], record[1])], 0, -1)
+        one: list[tuple[bytes | None, bytes | None]] = [record]
+        log.data(one, 0, -1)
     return segment_of(log.batches)
 
 
@@ -49,7 +50,7 @@ def random_log(seed: int, *, steps: int = 40, producers: int = 4) -> list[LogSeg
         if producer_id in log.open_now and draw.random() < 0.5:
             log.end(producer_id, draw.choice([ABORT, COMMIT]))
             continue
-        records = [
+        records: list[tuple[bytes | None, bytes | None]] = [
             (b"key-%d" % draw.randrange(12), None if draw.random() < 0.25 else draw.randbytes(20))
             for _ in range(draw.randint(1, 5))
         ]
