@@ -167,6 +167,8 @@ class CleanTask:
             in_flight=self._in_flight,
         )
         if look.chain.twins:  # a process ended between a swap and its entry
+            if left := await self._reason_to_end(partition):
+                return CleanedChunk(left=left)
             await swapper.retire(look.chain.twins, look.chain.segments[-1])
         plan = await self._plan(partition, look, settings)
         if not plan.chunks:
@@ -227,7 +229,7 @@ class CleanTask:
     async def _plan(self, partition: TieredPartition, look: _Look, settings: CleanerSettings) -> CompactionPlan:
         chain = look.chain.segments
         start = chain[0].start_offset if chain else Offset(0)
-        free_bytes = await self._blocking.run(_free_bytes, self._settings.scratch)
+        free_bytes = await self._free_bytes()
         # The segments end before the log does: of a transaction that is open there nobody here knows how it ended.
         stable = await self._last_stable_offset(partition)
         if chain:
@@ -242,6 +244,13 @@ class CleanTask:
             free_disk_bytes=free_bytes,
         )
         return decide_compaction(view, settings.compaction, now_ms=self._clock.now_ms())
+
+    async def _free_bytes(self) -> int:
+        scratch = self._settings.scratch
+        try:
+            return await self._blocking.run(_free_bytes, scratch)
+        except OSError as error:
+            raise StateDirError(path=str(scratch), reason=error.strerror or str(error)) from error
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
         """Fenced by our leader epoch: a deposed leader is refused here."""

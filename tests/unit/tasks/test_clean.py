@@ -19,7 +19,7 @@ from tests.support.local_batches import LocalBatch
 from tests.support.remote_builder import SegmentSource
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.cleaner import CleanerClaim, short_name
-from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, StateDirError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
@@ -356,6 +356,14 @@ async def test_what_the_topics_settings_forbid_is_left(
     done = await world.clean()
     assert done.reason.startswith(reason)
     assert len(world.segments()) == 2
+
+
+async def test_a_scratch_directory_that_cannot_be_made_is_told(world: CleanWorld) -> None:
+    await world.add(puts(0, (b"a", b"1")), puts(1, (b"a", b"2")))
+    world.scratch.parent.mkdir(parents=True, exist_ok=True)
+    world.scratch.write_text("in its place")
+    with pytest.raises(StateDirError):
+        await world.clean()
 
 
 async def test_it_begins_nothing_while_deletes_are_forbidden(world: CleanWorld) -> None:
