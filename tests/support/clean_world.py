@@ -42,7 +42,7 @@ from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
-from tiersidecar.tasks.segment_swap import SegmentSwap
+from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
 
 BROKER = BrokerId(1)
 COMPACTED = {
@@ -186,20 +186,18 @@ class CleanWorld:
             finally:
                 await file.close()
 
-        swap = SegmentSwap(
-            metadata=metadata,
+        segments = SwapStore(
             objects=SegmentObjects(
                 settings=LayoutSettings(), store=store, blocking=blocking, ids=ids, failpoints=failpoints
             ),
             stream=stream,
             blobs=blobs,
-            open_file=opened,
             pace=pace,
-            clock=self.clock,
-            ids=ids,
-            failpoints=failpoints,
-            place="clean",
+            open_file=opened,
             most_custom_metadata_bytes=128,
+        )
+        swap = SegmentSwap(
+            metadata=metadata, store=segments, clock=self.clock, ids=ids, failpoints=failpoints, place="clean"
         )
         return CleanTask(
             sources=sources_of(
@@ -208,9 +206,7 @@ class CleanWorld:
             edges=edges_of(self.clock, ids=ids, blocking=blocking, telemetry=telemetry, failpoints=failpoints),
             actor=actor_of(self.switch, broker_id=BROKER),
             swap=swap,
-            stream=stream,
-            blobs=blobs,
-            pace=pace,
+            store=segments,
             in_flight=InFlight(clock=self.clock, telemetry=telemetry, journal=self.journal),
             settings=CleanSettings(
                 dedupe_buffer_bytes=self.dedupe_bytes,

@@ -61,7 +61,7 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.segment_objects import SegmentObjects
-from tiersidecar.tasks.segment_swap import Prover, SegmentSwap
+from tiersidecar.tasks.segment_swap import Prover, SegmentSwap, SwapStore
 
 _log = structlog.get_logger(__name__)
 
@@ -249,16 +249,18 @@ class Eraser:
             assert self._session.metadata is not None, "an erasure opens its session with metadata"
             swap = SegmentSwap(
                 metadata=self._session.metadata,
-                objects=objects,
-                stream=stream,
-                blobs=blobs,
-                open_file=partial(_opened, blocking=blocking),
-                pace=pace,
+                store=SwapStore(
+                    objects=objects,
+                    stream=stream,
+                    blobs=blobs,
+                    pace=pace,
+                    open_file=partial(_opened, blocking=blocking),
+                    most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
+                ),
                 clock=clock,
                 ids=self._ids,
                 failpoints=self._failpoints,
                 place="erase",
-                most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
             )
             presence = SegmentPresence(store, config.store.key_prefix)
             yield _Tools(store=store, eraser=eraser, swap=swap, presence=presence)

@@ -52,12 +52,10 @@ from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.reading.hidden_segments import hidden_segments
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.ownership import Ownership
-from tiersidecar.tasks.segment_swap import NewSegment, Prover, SegmentSwap, require
+from tiersidecar.tasks.segment_swap import NewSegment, Prover, SegmentSwap, SwapStore, require
 
 log = structlog.get_logger(__name__)
 
@@ -127,9 +125,7 @@ class CleanTask:
         edges: Edges,
         actor: Actor,
         swap: SegmentSwap,
-        stream: SegmentStream,
-        blobs: IndexBlobReader,
-        pace: Pace,
+        store: SwapStore,
         in_flight: InFlight,
         settings: CleanSettings,
     ) -> None:
@@ -138,7 +134,7 @@ class CleanTask:
         self._blocking, self._clock, self._failpoints = edges.blocking, edges.clock, edges.failpoints
         self._broker_id, self._guard, self._ownership = actor.broker_id, actor.guard, actor.ownership
         self._observe_only = actor.observe_only
-        self._swap, self._stream, self._blobs, self._pace = swap, stream, blobs, pace
+        self._swap, self._stream, self._blobs, self._pace = swap, store.stream, store.blobs, store.pace
         self._in_flight, self._settings = in_flight, settings
 
     async def run(self, partition: TieredPartition) -> CleanedChunk:

@@ -58,6 +58,18 @@ class NewSegment:
     max_timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SwapStore:
+    """Where segments are stored, and read past every cache: what is proven by it stands in the store."""
+
+    objects: SegmentObjects
+    stream: SegmentStream
+    blobs: IndexBlobReader
+    pace: Pace
+    open_file: OpenFile
+    most_custom_metadata_bytes: int
+
+
 class Prover(Protocol):
     """Is shown the stored .log from its first byte to its last when it is read back."""
 
@@ -114,20 +126,14 @@ class SegmentSwap:
         self,
         *,
         metadata: PublishMetadata,
-        objects: SegmentObjects,
-        stream: SegmentStream,
-        blobs: IndexBlobReader,
-        open_file: OpenFile,
-        pace: Pace,
+        store: SwapStore,
         clock: Clock,
         ids: Ids,
         failpoints: Failpoints,
         place: str,
-        most_custom_metadata_bytes: int,
     ) -> None:
-        self._metadata, self._objects, self._stream, self._blobs = metadata, objects, stream, blobs
-        self._open_file, self._pace, self._clock, self._ids = open_file, pace, clock, ids
-        self._failpoints, self._place, self._most_custom_bytes = failpoints, place, most_custom_metadata_bytes
+        self._metadata, self._store, self._clock, self._ids = metadata, store, clock, ids
+        self._failpoints, self._place = failpoints, place
 
     async def replace(
         self, old: Sequence[RemoteLogSegmentMetadata], new: NewSegment, swapper: Swapper, *, broker_id: BrokerId
@@ -203,14 +209,14 @@ class SegmentSwap:
 
     async def _upload(self, started: RemoteLogSegmentMetadata, new: NewSegment) -> bytes | None:
         """Store the three objects of ``started``, durably; return the custom metadata that names them."""
-        async with self._open_file(new.local) as file:
+        async with self._store.open_file(new.local) as file:
             reading = _FileReading(started, new)
-            custom = await self._objects.put(started, file, reading, is_compressed=new.is_compressed)
-        if len(custom or b"") > self._most_custom_bytes:
+            custom = await self._store.objects.put(started, file, reading, is_compressed=new.is_compressed)
+        if len(custom or b"") > self._store.most_custom_metadata_bytes:
             raise CustomMetadataTooLargeError(
                 segment=str(started.remote_log_segment_id),
                 size_bytes=len(custom or b""),
-                limit_bytes=self._most_custom_bytes,
+                limit_bytes=self._store.most_custom_metadata_bytes,
             )
         return custom
 
@@ -222,13 +228,13 @@ class SegmentSwap:
             digest.update(part)
             prover.look(part)
 
-        async for _ in self._stream.feed_log(stored, look, self._pace):
+        async for _ in self._store.stream.feed_log(stored, look, self._store.pace):
             pass
         require(stored, digest.hexdigest() == new.digest, "its .log differs from what was uploaded")
         prover.finish()
-        indexes = await self._blobs.read_index_files(stored)
-        epochs = tuple(await self._blobs.read_leader_epochs(stored))
-        producers = write_producer_snapshot(await self._blobs.read_producer_snapshot(stored))
+        indexes = await self._store.blobs.read_index_files(stored)
+        epochs = tuple(await self._store.blobs.read_leader_epochs(stored))
+        producers = write_producer_snapshot(await self._store.blobs.read_producer_snapshot(stored))
         said = new.artefacts
         is_same = (
             indexes.offset_index == said.offset_index
