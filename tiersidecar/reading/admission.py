@@ -1,6 +1,6 @@
-"""How many remote reads run, wait, or are turned away (S-138, S-140, S-161; T-58), and how many requests they make (U4).
+"""Admission of remote reads: how many run, wait or are shed (S-138, S-140, S-161; T-58), and their requests to the store (U4).
 
-When those who are turned away should come back: a fixed second would have a crowd ask faster than it can be refused.
+A reader that is shed is given a time to come back.  With a fixed second, a crowd would ask faster than it can be refused.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _LOOK_EVERY_S = 1.0
 
 
 class RetryAfter:
-    """Spreads those who wait outside over the time that serving them takes.
+    """Spread readers that were shed over the time that serving them takes.
 
-    By Little's law as many wait outside as are refused per second, times the seconds they are sent away for; what is served
-    per second tells how long it takes to serve them.  Between 1 and 10 seconds.
+    By Little's law, the number of readers outside is the number refused per second, times the seconds for which they are sent
+    away.  The number served per second gives the time to serve them.  Between 1 and 10 seconds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -43,12 +43,12 @@ class RetryAfter:
         self._refused = self._served = 0
 
     def served(self) -> None:
-        """One step of a read has been done."""
+        """Count one step of a read that is done."""
         self._look()
         self._served += 1
 
     def refused_ms(self) -> int:
-        """One is turned away, for so long."""
+        """Count one refused read, and return the milliseconds after which it may try again."""
         self._look()
         self._refused += 1
         return int(self._after_s * 1000)
@@ -138,7 +138,7 @@ class ReaderPool:
 
     @asynccontextmanager
     async def admit(self) -> AsyncIterator[Place]:
-        """A place for a new read.
+        """Yield a place for a new read.
 
         Raises:
             QuotaExceededError: a quota is used up, or as many wait as may; at once, without waiting.
@@ -156,7 +156,7 @@ class ReaderPool:
 
     @asynccontextmanager
     async def resume(self) -> AsyncIterator[Place]:
-        """A place for the next step of a read that was admitted: it waits its turn and is not shed any more."""
+        """Yield a place for the next step of a read that was admitted: it waits its turn and is no longer shed."""
         async with self._in_place(may_be_shed=False) as place:
             yield place
 
@@ -174,7 +174,7 @@ class ReaderPool:
                 self._telemetry.observe(READER_FETCH_SECONDS, self._clock.monotonic_s() - began_s)
 
     async def wait_for_place(self, asker: str, *, may_be_shed: bool) -> None:
-        """For :class:`Place`."""
+        """Wait for a place, for :class:`Place`."""
         try:
             await self._places.take(asker, may_be_shed=may_be_shed)
         except PlacesFullError:
@@ -183,26 +183,26 @@ class ReaderPool:
         self._count(1)
 
     def place_is_free(self, asker: str) -> None:
-        """For :class:`Place`."""
+        """Free a place, for :class:`Place`."""
         self._count(-1)
         self._places.give_back(asker)
 
     def go_away(self) -> bool:
-        """For :class:`Place`: whether one more may be without its place, and keep what it has read, until
-        :meth:`retry_after`."""
+        """Return whether one more read may give up its place and keep what it has read, until :meth:`retry_after`; for
+        :class:`Place`."""
         if self._away >= self._running:
             return False
         self._away += 1
         return True
 
     def retry_after(self) -> None:
-        """For :class:`Place`."""
+        """End what :meth:`go_away` began; for :class:`Place`."""
         self._away -= 1
 
     async def in_steps(self, parts: AsyncGenerator[T, None], clock: Clock) -> AsyncGenerator[T, None]:
-        """``parts``, each fetched in a place of its own, which is given back while the caller has the part.
+        """Yield ``parts``, each fetched in a place of its own, which is given back while the caller has the part.
 
-        A quota that is used up on the way delays: the read has begun and is not shed any more.
+        A quota that is used up meanwhile delays the read: it has begun and is no longer shed.
 
         Raises:
             QuotaExceededError: shed before the first part.
@@ -234,13 +234,13 @@ class ReaderPool:
 
 
 class Place:
-    """One of the places of ``pool``, for one read of ``asker``."""
+    """One place of ``pool``, for one read of ``asker``."""
 
     def __init__(self, pool: ReaderPool, asker: str) -> None:
         self._pool, self._asker, self._is_ours = pool, asker, False
 
     async def take(self, *, may_be_shed: bool = False) -> None:
-        """Wait for it.
+        """Wait for the place.
 
         Raises:
             QuotaExceededError: too many wait; only with ``may_be_shed``.
@@ -249,17 +249,17 @@ class Place:
         self._is_ours = True
 
     def give_back(self) -> None:
-        """If it is there."""
+        """Give the place back, if it is held."""
         if self._is_ours:
             self._is_ours = False
             self._pool.place_is_free(self._asker)
 
     @asynccontextmanager
     async def given_back(self) -> AsyncIterator[None]:
-        """While what follows takes long and needs nothing of the store; it waits for its place again afterwards.
+        """Give the place back while a long step needs nothing from the store, and wait for it again afterwards.
 
-        As many as there are places may be away at a time: each keeps what it has read in memory.  The next one keeps its
-        place as well.
+        At most as many reads as there are places may be away at a time, since each keeps what it has read in memory.  The next
+        one keeps its place.
         """
         if not self._pool.go_away():
             yield
@@ -277,7 +277,7 @@ def _retry_after_ms(throttle_s: float) -> int:
 
 
 class CountedFetches:
-    """Passes everything on to ``store``, and charges ``requests`` one for each."""
+    """Pass everything on to ``store``, and charge ``requests`` one for each call."""
 
     def __init__(self, store: ReadStore, requests: FetchQuota) -> None:
         self._store, self._requests = store, requests

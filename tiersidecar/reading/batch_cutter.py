@@ -51,7 +51,7 @@ class BatchSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPlan:
-    """What is wanted of a segment, and what is known of it.
+    """The wanted part of a segment, and what is known of it.
 
     Wanted: batches from the first whose last offset is ``start_offset`` or above, below ``stop_offset`` (exclusive).
     Known: reading begins at byte ``position`` with a batch whose base offset is at most ``first_offset_at_most``; base offsets
@@ -108,16 +108,16 @@ class BatchCutter:
 
     @property
     def position(self) -> int:
-        """Of the first batch that has not been taken, in the .log."""
+        """Return the position in the .log of the first batch that has not been taken."""
         return self._position
 
     @property
     def next_offset(self) -> int:
-        """Every batch below it has been taken or passed over, none at or above it."""
+        """Return the end (exclusive) of the offsets whose batches have been taken or passed over."""
         return self._least_offset
 
     def cut(self, chunk: Buffer) -> list[BatchSlice]:
-        """The wanted batches that end in ``chunk``, which follows what was fed before.
+        """Return the wanted batches that end in ``chunk``, which follows what was fed before.
 
         Raises:
             CorruptDataError: a batch fails its checks.  Nothing of it has left before.
@@ -151,7 +151,7 @@ class BatchCutter:
             raise self._out_of_order(self._position, base, base)
 
     def finish(self) -> None:
-        """After the last chunk.
+        """Check the end, after the last chunk.
 
         Raises:
             TruncatedDataError: the .log ends within a batch.
@@ -173,7 +173,7 @@ class BatchCutter:
         return taken
 
     def _missing_bytes(self) -> int:
-        """Return how many bytes are missing of the batch in the tail, as far as its part of the header tells."""
+        """Return how many bytes of the batch in the tail are missing, as far as its part of the header says."""
         try:
             size = read_batch_header(self._tail, where=self._plan.where, position=self._position).size_bytes
         except TruncatedDataError:
@@ -208,7 +208,7 @@ class BatchCutter:
         return offset
 
     def _walk(self, walks: Walks, view: memoryview, offset: int) -> tuple[int, int]:
-        """As :meth:`_loop`, in native code, up to the first batch that is in another epoch, the last one or faulty."""
+        """Run :meth:`_loop` in native code, up to the first batch that is in another epoch, the last one or faulty."""
         plan, left_bytes = self._plan, self._left_bytes
         stop, first, _, due, last, due_at_last, skipped = walks.cut(
             view,
@@ -233,8 +233,8 @@ class BatchCutter:
         return stop, first
 
     def _loop(self, view: memoryview, offset: int, *, is_once: bool) -> tuple[int, int]:
-        """The loop in Python, over one batch alone if ``is_once``; returns where it stopped, and where the first batch begins
-        that is wanted (-1: none is)."""
+        """Walk the batches in Python, only one if ``is_once``; return where the walk stopped, and where the first wanted batch
+        begins (-1: none is wanted)."""
         # Locals throughout: this loop runs a million times per GiB of small batches.
         unpack, checksum, size = _CUT.unpack_from, crc32c, len(view)
         start_offset, stop_offset = self._plan.start_offset, self._plan.stop_offset
@@ -309,7 +309,7 @@ class BatchCutter:
     def _enter_epoch(self, position: int, base: int, epoch: int) -> None:
         """Accept the epoch of a batch that is another than the one before, and find out how far it reaches."""
         if self._epoch == _NOT_YET and base > self._plan.first_offset_at_most:
-            # The index led past what it was asked for: batches would be left out without a word.
+            # The index led past the offset asked for: batches would be left out silently.
             reason = f"offset {base} where the index has {self._plan.first_offset_at_most}"
             raise CorruptDataError(where=self._plan.where, position=position, reason=reason)
         expected = self._plan.leader_epochs.epoch_for_offset(base)
@@ -362,7 +362,7 @@ def _without_last(batches: BatchSlice, taken: _LastTaken) -> tuple[list[BatchSli
 
 
 def _header_size(head: bytearray) -> int:
-    """Return how many bytes the header has, as far as ``head`` tells: up to the magic byte at first."""
+    """Return how many bytes the header has, as far as ``head`` shows: up to the magic byte at first."""
     if len(head) <= MAGIC_POSITION:
         return MAGIC_POSITION + 1
     return _LEGACY_HEADER_SIZES.get(head[MAGIC_POSITION], BATCH_HEADER_SIZE)

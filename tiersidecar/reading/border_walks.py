@@ -1,4 +1,4 @@
-"""Walks behind the border of the tiers that have been begun: a reader that comes again goes on with them."""
+"""Walks behind the border of the tiers: a reader that comes again continues the walk it has begun."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WALKS_KEPT = 10_000
 _STEP_BYTES = 256 * 1024
 
 FetchLocal = Callable[[int, int, LeaderEpoch], Awaitable[LocalBatches]]
-"""What the broker gives a read_committed reader from an offset on, in about as many bytes, a whole batch at least.  The leader
+"""What the broker gives a read_committed reader from an offset on: about as many bytes, at least one whole batch.  The leader
 epoch is that of the record right before, -1 where it is not known: a broker may know of an election before the lineage does."""
 
 
@@ -29,8 +29,8 @@ class _Key:
 
 
 class BorderWalks:
-    """Finds the aborted transactions that reach over the border.  Each reader asks the broker itself, by which it is
-    authorised; what the batches behind the border tell, all share."""
+    """Find the aborted transactions that reach over the border.  Each reader asks the broker itself, which authorises it; what
+    the batches behind the border show is shared by all readers."""
 
     def __init__(self) -> None:
         self._kept: ByteLru[_Key, BorderWalk] = ByteLru(_WALKS_KEPT)
@@ -42,12 +42,11 @@ class BorderWalks:
         open_at_end: frozenset[Transaction],
         fetch: FetchLocal,
     ) -> tuple[AbortedTransaction, ...] | None:
-        """The aborted transactions that reach over the end of ``history``; None while one is undecided there.
+        """Return the aborted transactions that reach over the end of ``history``; None while one is undecided there.
 
-        ``open_at_end`` are those that the remote tier has as open.  One Fetch at the border tells the aborted ones that the
-        broker knows: it lists each that reaches into what it returns, and goes on searching as long as one is missing, because
-        no earlier marker has a last stable offset past the border.  For the others the batches are looked through up to their
-        markers.
+        ``open_at_end`` are those that are open at the end of the remote tier.  One Fetch at the border returns the aborted ones
+        that the broker knows: it lists each that reaches into what it returns, and searches until none is missing, because no
+        earlier marker has a last stable offset past the border.  The batches are searched for the markers of the others.
 
         Raises:
             As ``fetch``.

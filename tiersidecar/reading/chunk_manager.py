@@ -30,7 +30,7 @@ _MOST_FLIGHTS = 1024
 
 class ChunkManager(Protocol):
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
-        """The original bytes of chunk ``index``, whole: their number is checked, and with encryption their seal.
+        """Return the original bytes of chunk ``index``, whole: their number is checked, and with encryption their seal.
 
         Raises:
             IndexError: the segment has no such chunk.
@@ -41,7 +41,7 @@ class ChunkManager(Protocol):
         """
 
     async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
-        """The original bytes from ``part.start`` on: at least ``part``, which lies in one chunk, at most to the end of it.
+        """Return the original bytes from ``part.start`` on: at least ``part``, which lies in one chunk, at most to its end.
 
         Where the chunk is at hand it comes from there, else the part alone is fetched, if the transform lets it.
 
@@ -50,7 +50,7 @@ class ChunkManager(Protocol):
         """
 
     def is_local(self, segment: RemoteSegment) -> bool:
-        """Whether the .log is to be read by :meth:`feed`: it lies here, as the broker had it, and nothing else keeps it."""
+        """Return whether :meth:`feed` reads the .log: it lies here, as the broker had it, and nothing else keeps it."""
 
     async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         """Hand a range of the original bytes of a segment that :meth:`is_local` to ``take``, in the thread that reads them;
@@ -129,7 +129,7 @@ class StoreChunkManager:
         self._telemetry.count(READ_STORE_BYTES, len(byte_range))
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
-        """Nothing is kept here."""
+        """Do nothing: this layer keeps no chunks."""
 
     async def aclose(self) -> None:
         """See :class:`ChunkManager`."""
@@ -144,9 +144,9 @@ class StoreChunkManager:
 
 
 class MemoryChunkCache:
-    """Keeps the chunks used last, at most ``max_bytes`` of them, and asks ``inner`` once for those that many want at once.
+    """Keep the chunks used last, at most ``max_bytes`` of them; fetch from ``inner`` once what several callers want at once.
 
-    What it asks for it goes on asking for when the caller leaves (U2).
+    A fetch goes on when its caller leaves (U2).
     """
 
     def __init__(self, inner: ChunkManager, *, max_bytes: int, telemetry: Telemetry | None = None) -> None:
@@ -196,7 +196,7 @@ class MemoryChunkCache:
 
 
 async def rest_of_chunk(chunks: ChunkManager, segment: RemoteSegment, position: int) -> memoryview:
-    """The original bytes from ``position`` to the end of the chunk that has it, by that chunk."""
+    """Return the original bytes from ``position`` to the end of the chunk that has it, by that chunk."""
     chunk = segment.chunk_index.chunk_at(position)
     return memoryview(await chunks.get_chunk(segment, chunk.index))[position - chunk.original.start :]
 
@@ -215,7 +215,7 @@ def _where(segment: RemoteSegment, chunk: Chunk) -> str:
 
 
 def _is_all_of_its_memory(data: Buffer) -> bool:
-    """Whether keeping ``data`` keeps nothing else: a view of what was fetched with its neighbours would keep them all."""
+    """Return whether keeping ``data`` keeps nothing else: a view of what was fetched with its neighbours keeps them all."""
     return not isinstance(data, memoryview) or memoryview(data.obj).nbytes == data.nbytes
 
 
@@ -227,11 +227,11 @@ class _Wanted:
 
 
 class MergedFetches:
-    """At most ``max_parallel`` requests run; what is asked for meanwhile waits, and of that neighbours in the same object go
-    together, as long as they have ``max_bytes`` or less.
+    """Run at most ``max_parallel`` requests.  What is asked for meanwhile waits, and neighbours in the same object are fetched
+    together, up to ``max_bytes``.
 
-    Nothing waits for neighbours: those that are asked for in one turn of the loop, or while all places are taken, are found
-    together.  Where chunks are as large as ``max_bytes``, each is a request of its own.
+    No request waits for neighbours: they are found among those asked for in one turn of the loop, or while all places are
+    taken.  Where chunks are as large as ``max_bytes``, each is a request of its own.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class MergedFetches:
         self._running: dict[asyncio.Task[None], list[_Wanted]] = {}
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
-        """As :class:`FetchRange` has it; a view where others have come with it.
+        """Return what :meth:`FetchRange.fetch_range` does; a view where other bytes came with it.
 
         Raises:
             As :meth:`FetchRange.fetch_range`; StoreError also when it does not come in time.
@@ -256,7 +256,7 @@ class MergedFetches:
         return await self._with_others(key, byte_range)
 
     async def fetch_part(self, key: str, byte_range: ByteRange) -> Buffer:
-        """As :meth:`fetch_range`, of what hardly has a neighbour: it goes alone where a place is free."""
+        """Fetch a range that hardly has a neighbour, like :meth:`fetch_range`: alone where a place is free."""
         if self._is_idle:
             return await self._alone(key, byte_range)
         return await self._with_others(key, byte_range)
@@ -278,7 +278,7 @@ class MergedFetches:
             raise
 
     async def aclose(self) -> None:
-        """Give up what is in flight; who still waits is cancelled."""
+        """Give up what is in flight; callers that still wait are cancelled."""
         for wanted in self._waiting:
             wanted.answer.cancel()
         self._waiting.clear()
@@ -288,7 +288,7 @@ class MergedFetches:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _alone(self, key: str, byte_range: ByteRange) -> Buffer:
-        """No neighbour of the same size can come with it: it needs no task of its own."""
+        """Fetch without a task: no neighbour of the same size can come with it."""
         self._free -= 1
         try:
             return await self._request(key, byte_range)
@@ -296,7 +296,7 @@ class MergedFetches:
             self._give_back()
 
     async def _leave(self, wanted: _Wanted) -> None:
-        """End the request that nobody waits for any more."""
+        """End the request that no caller waits for any more."""
         for task, taken in self._running.items():
             if wanted in taken and all(one.answer.done() for one in taken):
                 task.cancel()
@@ -313,7 +313,7 @@ class MergedFetches:
             task.add_done_callback(self._ended)
 
     def _take_neighbours(self) -> list[_Wanted]:
-        """The one that has waited longest, and what adjoins it."""
+        """Return the range that has waited longest, and those that adjoin it."""
         taken = [self._waiting.pop(0)]
         size_bytes = len(taken[0].byte_range)
         following = {(wanted.key, wanted.byte_range.start): wanted for wanted in self._waiting}

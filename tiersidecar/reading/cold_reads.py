@@ -1,7 +1,7 @@
-"""Who reads what has left the brokers' disks, how much of it, and whether that is more than the reader's budget.
+"""Readers of what has left the brokers' disks: how much each reads, and whether that is more than its budget.
 
-Clients choose their ids, and a store's bill is the operator's: what is told by name is bounded, and so is each principal's
-part.
+Clients choose their ids, and the operator pays the store's bill: the readers listed by name are bounded, and so is each
+principal's share of them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NAMED = 100
 _NAMED_OF_A_PRINCIPAL = 20
 _NAME_CHARACTERS = 100
 _SILENT_S = 3600.0
-"""After which another may take the place of one that is told by name."""
+"""Silence after which a reader listed by name may give way to another."""
 _BUDGETS = 10_000
-"""In use at a time; what has not read for longest begins anew."""
+"""In use at a time; the one idle for longest begins anew."""
 _KEY_CHARACTERS = 255
-"""Client ids may have 32 KiB, each of them another: those that begin alike share a budget."""
+"""A client id may have 32 KiB, and each may differ: ids that begin alike share a budget."""
 
 _Key = tuple[str, str, str]
 """Principal, client id, topic."""
@@ -74,12 +74,12 @@ class ColdReads:
         self._budgets: OrderedDict[tuple[str | None, str | None], RateQuota] = OrderedDict()
 
     def throttle_s(self, reader: ColdReader | None) -> float:
-        """Seconds until ``reader`` is within its budget; 0 where it is, or has none."""
+        """Return the seconds until ``reader`` is within its budget; 0 where it is, or has none."""
         quota = self._quota_of(reader)
         return 0.0 if quota is None else quota.throttle_s(self._clock.monotonic_s())
 
     def begun(self, reader: ColdReader, topic: str) -> None:
-        """Count a request for what is remote of ``topic``."""
+        """Count a request for a remote part of ``topic``."""
         self._count(reader, topic, requests=1)
 
     def took(self, reader: ColdReader, topic: str, size_bytes: int) -> None:
@@ -91,7 +91,7 @@ class ColdReads:
 
     @property
     def readings(self) -> Sequence[ColdReading]:
-        """All that are told by name, and the others together; the one with the most bytes first."""
+        """Return all readers listed by name, and the others together; the one with the most bytes first."""
         told = [
             ColdReading(
                 principal=principal,
@@ -126,7 +126,7 @@ class ColdReads:
         return of_principal if of_principal in self._read or self._has_room() else _ALL_OTHERS
 
     def _has_room(self) -> bool:
-        """Make some, where the one that was silent for longest has been for long."""
+        """Return whether one more reader may be listed, dropping the one silent for longest if that was long enough."""
         if len(self._read) < _NAMED:
             return True
         oldest = next(iter(self._read))

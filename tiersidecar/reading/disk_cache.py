@@ -1,9 +1,9 @@
 """A cache of groups of small files on the local disk, for index files and for chunks (S-121, S-123 to S-132; U4, U22, U23).
 
-Files are written whole or not at all, and go only when nobody can be reading them any more.  ``<name>.tmp`` becomes ``<name>``
-by a rename; what is dropped becomes ``<name>.deleted`` and is removed a while later (Kafka's RemoteIndexCache; S-127, S-129,
-S-130).  A reader that has a file open keeps it whatever becomes of its name.  All methods of the directory block: call them off
-the loop.
+Files are written whole or not at all, and go only when no reader can still have them.  ``<name>.tmp`` becomes ``<name>`` by a
+rename; what is dropped becomes ``<name>.deleted`` and is removed a while later (Kafka's RemoteIndexCache; S-127, S-129, S-130).
+A reader that has a file open keeps it whatever becomes of its name.  All methods of the directory block: call them off the
+loop.
 
 Index files are named as Kafka's: ``<start offset>_<segment uuid>.index``, ``.timeindex``, ``.txnindex``; and beside them
 ``.crc32c``, because indexes have no checksum of their own: the CRC32C of the three one after the other, big endian.  Chunks are
@@ -68,7 +68,7 @@ class IndexFilesCache:
 async def open_index_files_cache(
     inner: IndexFilesSource, settings: DiskCacheSettings, *, blocking: Blocking, clock: Clock
 ) -> AsyncIterator[IndexFilesCache]:
-    """The cache, with what an earlier process left in its directory: complete sets only, the rest is removed.
+    """Yield the cache, with what an earlier process left in its directory: complete sets only, the rest is removed.
 
     Raises:
         OSError: the directory cannot be made or listed.
@@ -101,7 +101,7 @@ DELETED_SUFFIX = ".deleted"
 
 
 class CacheDirectory:
-    """One directory of our own.  Nothing in it is worth an fsync: what a crash tears is told by its checks and dropped."""
+    """One directory of our own.  Nothing in it is worth an fsync: checks find what a crash has torn, and it is dropped."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -121,7 +121,7 @@ class CacheDirectory:
         return {name: size for _, name, size in sorted(found)}
 
     def read(self, names: Iterable[str]) -> dict[str, bytes] | None:
-        """All of these files, or None if one is missing."""
+        """Return all of these files, or None if one is missing."""
         try:
             return {name: (self._path / name).read_bytes() for name in names}
         except FileNotFoundError:
@@ -202,7 +202,7 @@ class DiskCache:
         return key in self._entries
 
     async def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of ``key`` by name, or None.  A disk that does not give them is no error of the reader's either."""
+        """Return the files of ``key`` by name, or None.  A disk that fails is no error for the reader."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -214,14 +214,14 @@ class DiskCache:
             self._complain("read.cache.read.failed", error)
             files = None
         if files is None or sum(map(len, files.values())) != entry.size_bytes:
-            # Somebody removed or cut a file: as if it had never been here.
+            # The file was removed or cut from outside: as if it had never been here.
             self.discard(key)
             return None
         return files
 
     async def put(self, key: str, files: Mapping[str, bytes]) -> None:
-        """Keep ``files``, and drop what was not used longest if they are too many.  A disk that does not take them is no
-        error of the reader's: nothing is kept then."""
+        """Keep ``files``, and drop the least recently used if they are too many.  A disk that fails is no error for the reader:
+        nothing is kept then."""
         size_bytes = sum(map(len, files.values()))
         if size_bytes > self._bound.max_bytes:
             return
@@ -264,7 +264,7 @@ class DiskCache:
             await self._blocking.run(self._files.remove_marked, self._marked.popleft()[1])
 
     async def list_files(self) -> dict[str, int]:
-        """Prepare the directory; what there is in it by name, with sizes, least recently used first."""
+        """Prepare the directory; return the sizes of its files by name, least recently used first."""
         return await self._blocking.run(self._files.open)
 
     async def run(self) -> None:
@@ -347,7 +347,7 @@ class ChunkFilesCache:
         return await self._inner.get_part(segment, part)
 
     def is_local(self, segment: RemoteSegment) -> bool:
-        """See :class:`ChunkManager`; who has these files made has a store that is slower than they are."""
+        """See :class:`ChunkManager`.  This cache is only configured for a store that is slower than local files."""
         return False
 
     async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
@@ -368,7 +368,7 @@ class ChunkFilesCache:
 async def open_chunk_files_cache(
     settings: DiskCacheSettings, *, blocking: Blocking, clock: Clock, telemetry: Telemetry | None = None
 ) -> AsyncIterator[ChunkLayer]:
-    """The layer, with the chunks that an earlier process left in its directory.
+    """Yield the layer, with the chunks that an earlier process left in its directory.
 
     Raises:
         OSError: the directory cannot be made or listed.
@@ -390,6 +390,6 @@ def _sealed(chunk: Buffer) -> bytes:
 
 
 def _unsealed(data: bytes) -> bytes | None:
-    """The chunk, or None if it is not what was written."""
+    """Return the chunk, or None if it is not what was written."""
     chunk, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
     return chunk if crc32c(chunk).to_bytes(_SEAL_BYTES, "big") == seal else None

@@ -1,4 +1,4 @@
-"""Places that are given to callers in turn: a caller with many requests delays its own, not everybody's (issue 17)."""
+"""Places given to callers in turn: a caller with many requests delays only its own (issue 17)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tiersidecar.domain.errors import TiersidecarError
 
 ASKER: ContextVar[str] = ContextVar("asker", default="")
-"""Set by whatever serves a caller; empty for the daemon's own reads."""
+"""Set by the service that serves a caller; empty for the daemon's own reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +21,15 @@ class _Waiting:
 
 
 class PlacesFullError(TiersidecarError):
-    """As many wait as may, and nobody else has more of them waiting than the caller: internal to this package."""
+    """As many wait as may, and no other caller has more of them waiting: internal to this package."""
 
 
 class FairPlaces:
-    """``count`` places.  Those who wait get one in turn by caller, and each caller's in the order of asking.
+    """Give out ``count`` places: to waiting callers in turn, and to the requests of each caller in their order.
 
-    One caller has at most ``most_each`` places, so that a place for others is never further away than the end of what they
-    do themselves.  At most ``waiting`` wait, if given: in a full line the caller with the most loses the last of its own.
-    ``waits`` is called with the number of those who wait when it changes.
+    A caller has at most ``most_each`` places, so that other callers wait no longer for a place than their own requests take.
+    At most ``waiting`` requests wait, if given: when the line is full, the caller with the most loses its last one.
+    ``waits`` is called with the number of waiting requests when it changes.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class FairPlaces:
         await self._until_given(asker, place)
 
     async def give_way(self, asker: str) -> None:
-        """Give a place of ``asker`` to the next of the other callers, and wait for it again, before all else of its own: work
-        that has begun ends before more is begun.  Once cancelled, it holds none."""
+        """Give a place of ``asker`` to the next of the other callers, and wait for it again ahead of this caller's own
+        requests: work that has begun ends before more is begun.  Once cancelled, it holds no place."""
         place = _Waiting(asyncio.get_running_loop().create_future(), may_be_shed=False)
         self._lines.setdefault(asker, deque()).appendleft(place)
         self._lines.move_to_end(asker)
@@ -85,7 +85,7 @@ class FairPlaces:
             raise
 
     def give_back(self, asker: str) -> None:
-        """Free a place of ``asker``; whoever is next has it at once."""
+        """Free a place of ``asker``; the next caller has it at once."""
         self._free += 1
         self._held[asker] -= 1
         if not self._held[asker]:
@@ -124,7 +124,7 @@ class FairPlaces:
             del self._lines[asker]
 
     def _make_room(self, asker: str) -> None:
-        """Make one more wait at all, at the cost of whoever has the most.
+        """Let one more request wait, at the cost of the caller with the most.
 
         Raises:
             PlacesFullError: at the cost of ``asker``.

@@ -15,12 +15,12 @@ from tiersidecar.ports.store import Buffer, ReadStore
 from tiersidecar.ports.telemetry import Telemetry
 
 _REMEMBERED = 256
-"""Times of so many fetches of one size say how long such a fetch takes."""
+"""Fetches of one size whose times show how long such a fetch takes."""
 _LEAST_KNOWN = 20
 _LATE = 0.95
 """A fetch is late when so large a share of those like it took less time."""
 _NOT_WORTH_IT = 1.5
-"""One that has taken less than so many times the median is not late: nothing is won by a second one."""
+"""A fetch that has taken less than so many times the median is not late: a second one would win nothing."""
 _MOST_SAVED = 10.0
 """Second fetches that may come together, after a time without any."""
 _OUTCOMES = ("first", "second", "too_many")
@@ -38,11 +38,11 @@ class FetchTimes:
 
     @property
     def late_s(self) -> float | None:
-        """The time after which a fetch is late; None while too few are known."""
+        """Return the time after which a fetch is late; None while too few are known."""
         return self._late_s
 
     def add(self, elapsed_s: float) -> None:
-        """Take one more into account.  One that was overtaken counts with the time after which it was given up."""
+        """Take one more into account.  One that was overtaken counts with the time after which it was cancelled."""
         self._times_s.append(elapsed_s)
         self._left -= 1
         if self._left <= 0:
@@ -53,7 +53,7 @@ class FetchTimes:
 
 
 class HedgedFetches:
-    """Passes everything on to ``store``; a fetch that is late gets a second one beside it, and the slower one is cancelled.
+    """Pass everything on to ``store``; a late fetch gets a second one beside it, and the slower one is cancelled.
 
     A second fetch is sent for at most ``percent`` of a hundred, and none of a store that is local.  A fetch fails only if
     both do, or if the first one finds no object.
@@ -87,11 +87,11 @@ class HedgedFetches:
         await self._store.feed_range(key, byte_range, take)
 
     async def aclose(self) -> None:
-        """Wait for the end of those that were overtaken: they are cancelled already."""
+        """Wait until the fetches that were overtaken, and already cancelled, have ended."""
         await asyncio.gather(*self._overtaken, return_exceptions=True)
 
     def _times_of(self, size_bytes: int) -> FetchTimes:
-        """Sizes within a factor of four take about the same time."""
+        """Return the times of fetches of about that size: within a factor of four they take about the same time."""
         return self._times.setdefault(size_bytes.bit_length() // 2, FetchTimes())
 
     async def _hedged(self, times: FetchTimes, fetch: Callable[[], Awaitable[T]]) -> T:
@@ -132,7 +132,7 @@ class HedgedFetches:
             sleeping.cancel()
 
     async def _first_of(self, running: list[asyncio.Future[T]]) -> T:
-        """The first good answer; the error of the first one when there is none, or when it says that there is no object."""
+        """Return the first good answer; raise the first one's error when there is none, or when it found no object."""
         pending: set[asyncio.Future[T]] = set(running)
         while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -149,11 +149,11 @@ class HedgedFetches:
         return running[0].result()
 
     def _give_up(self, slower: asyncio.Future[T]) -> None:
-        """Cancel it, and let nobody wait for its end."""
+        """Cancel ``slower`` without waiting for its end."""
         slower.cancel()
         self._overtaken.add(slower)  # type: ignore[arg-type]
         slower.add_done_callback(self._ended)
 
     def _ended(self, slower: asyncio.Future[T]) -> None:
         self._overtaken.discard(slower)
-        slower.cancelled() or slower.exception()  # looked at: nobody wants it
+        slower.cancelled() or slower.exception()  # reading it keeps asyncio from reporting it as never retrieved

@@ -60,7 +60,7 @@ class IndexFiles:
 
 
 class IndexBlobReader:
-    """Fetches parts of index blobs; keeps nothing.  It is the :class:`~tiersidecar.ports.metadata_log.ReadEpochs`."""
+    """Fetch parts of index blobs; keep nothing.  It is the :class:`~tiersidecar.ports.metadata_log.ReadEpochs`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class IndexBlobReader:
         self._telemetry = telemetry or NoTelemetry()
 
     async def read_index_files(self, metadata: RemoteLogSegmentMetadata) -> IndexFiles:
-        """Offset, time and transaction index.
+        """Return the offset, time and transaction index.
 
         Raises:
             ObjectNotFoundError: the manifest or the blob is gone.
@@ -93,8 +93,8 @@ class IndexBlobReader:
         return IndexFiles(offset_index=offsets, time_index=times, transaction_index=transactions)
 
     async def _fetch_again(self, metadata: RemoteLogSegmentMetadata, transactions: bytes) -> None:
-        """Of all that is read, the entries of a transaction index alone have nothing to be checked by, unless they are
-        encrypted; and one wrong bit shows what was aborted (simulation, cluster seed 684)."""
+        """Fetch the transaction index again and compare.  Unless encrypted, its entries alone have nothing to be checked by,
+        and one wrong bit shows what was aborted (simulation, cluster seed 684)."""
         segment = await self._manifests.open(metadata)
         if segment.transform.cipher is not None:
             return
@@ -104,14 +104,14 @@ class IndexBlobReader:
             raise CorruptDataError(where=segment.keys.indexes, position=0, reason=reason)
 
     def discard(self, segment_id: RemoteLogSegmentId) -> None:
-        """The manifest may be what is wrong: it is fetched anew too."""
+        """Forget the manifest, so that it is fetched anew too: it may be what is wrong."""
         self._manifests.forget(segment_id)
 
     async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
-        """All epochs that start below the segment's next base offset.
+        """Return all epochs that start below the segment's next base offset.
 
-        The file has no checksum and decides what is history: those of the segment's own range are compared with the metadata,
-        and with others, unless they are encrypted, it is fetched until it has been the same twice (simulation, questions).
+        The file has no checksum and decides what is history.  The epochs of the segment's own range are compared with the
+        metadata; with others, unless encrypted, the file is fetched until it is the same twice (simulation, questions).
 
         Raises:
             CorruptDataError: it does not open, or differs, also when fetched anew.
@@ -134,7 +134,7 @@ class IndexBlobReader:
         return await self._read(metadata, parse, IndexKind.LEADER_EPOCH)
 
     async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> Sequence[ProducerState]:
-        """The producers' state at the segment's next base offset; none where the topic never had a producer id.
+        """Return the producers' state at the segment's next base offset; none where the topic never had a producer id.
 
         Raises:
             CorruptDataError: it does not open, or its checksum differs, also when fetched anew.
@@ -176,7 +176,7 @@ class IndexBlobReader:
 
 
 def merged_ranges(ranges: Sequence[ByteRange], gap_bytes: int, most_bytes: int) -> list[ByteRange]:
-    """``ranges`` in order, those put together that lie no further apart than ``gap_bytes``, up to ``most_bytes``."""
+    """Return ``ranges`` in order, those merged that lie no further apart than ``gap_bytes``, up to ``most_bytes``."""
     merged: list[ByteRange] = []
     for range_ in sorted(ranges, key=lambda range_: range_.start):
         is_near = merged and range_.start - merged[-1].stop <= gap_bytes
@@ -232,13 +232,13 @@ def _opened(segment: RemoteSegment, kind: IndexKind, part: memoryview, stored: B
     entry_bytes = _ENTRY_BYTES.get(kind)
     if entry_bytes is None or len(opened) % entry_bytes:
         return opened
-    # What was preallocated is not kept.
+    # Preallocated space is not kept.
     used = len(opened.rstrip(b"\0"))
     return opened[: -(-used // entry_bytes) * entry_bytes]
 
 
 _OBJECTS_OF_AN_ENTRY_BYTES = 2048
-"""What one entry takes besides its columns, which are as large as the files: of small segments it is most of it."""
+"""The size of one entry besides its columns, which are as large as the files: of small segments it is most of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,18 +251,18 @@ class RemoteIndexes:
 
 
 class IndexFilesSource(Protocol):
-    """Where index files come from: the store, or a cache on disk in front of it."""
+    """Source of index files: the store, or a cache on disk in front of it."""
 
     async def read_index_files(self, metadata: RemoteLogSegmentMetadata) -> IndexFiles:
-        """Offset, time and transaction index of a remote segment."""
+        """Return the offset, time and transaction index of a remote segment."""
 
     def discard(self, segment_id: RemoteLogSegmentId) -> None:
         """Forget files whose content failed its checks, so that the next read fetches them anew (U23)."""
 
 
 class RemoteIndexCache:
-    """Keeps parsed indexes, at most ``max_bytes`` of them by the size of their files; fetches each segment's once for all
-    who want it."""
+    """Keep parsed indexes, at most ``max_bytes`` of them by the size of their files; each segment's are fetched once for all
+    callers."""
 
     def __init__(self, source: IndexFilesSource, *, blocking: Blocking, max_bytes: int = 64 * 1024 * 1024) -> None:
         self._source = source
@@ -271,7 +271,7 @@ class RemoteIndexCache:
         self._flights: SingleFlight[RemoteLogSegmentId, RemoteIndexes] = SingleFlight("indexes")
 
     async def indexes(self, metadata: RemoteLogSegmentMetadata) -> RemoteIndexes:
-        """The segment's indexes.
+        """Return the segment's indexes.
 
         Raises:
             ObjectNotFoundError: the segment is gone from the store.

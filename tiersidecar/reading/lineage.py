@@ -32,20 +32,20 @@ class LogStarts(Protocol):
     """The remote log start: ours to keep (DESIGN.md section 5, where state lives)."""
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """The first offset of the history ``lineage`` that a reader may have at all; -1 while nothing moved it."""
+        """Return the first offset of the history ``lineage`` that a reader may have at all; -1 while nothing moved it."""
 
     def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """Up to where trims of the history ``lineage`` gave up what was remote; -1 while none did."""
+        """Return the offset up to which trims of the history ``lineage`` gave up remote data; -1 while none did."""
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
-        """The first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
+        """Return the first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
 
     def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
         """Segments that an erasure has replaced, or is about to: they are not given out where others hold their offsets."""
 
 
 class StateAndTrash(StateLog, TrashLog, Protocol):
-    """What remote log starts, and what an erasure has replaced, are read from."""
+    """The source of remote log starts, and of what an erasure has replaced."""
 
 
 class StateLogStarts:
@@ -75,10 +75,10 @@ log = structlog.get_logger(__name__)
 
 
 class LiveLog(Protocol):
-    """What the local broker's files say of a partition now."""
+    """A partition's epochs by the local broker's files."""
 
     def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """The live leader-epoch-checkpoint; empty when this process sees no log dir of the partition."""
+        """Return the live leader-epoch-checkpoint; empty when this process sees no log dir of the partition."""
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """Return what pins have kept of the epochs that the live file has dropped; empty where there are none."""
@@ -98,7 +98,7 @@ class LineageSource(Protocol):
     """The lineage of each partition."""
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
-        """Right for the live file as it is now.  Where there is none, remote segments count after ``max_age_s`` at most.
+        """Return the lineage for the live file as it is now.  Without one, remote segments count after ``max_age_s`` at most.
 
         Raises:
             MetadataNotReadyError: the partition has not been replayed.
@@ -106,7 +106,7 @@ class LineageSource(Protocol):
         """
 
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
-        """As :meth:`lineage`, chosen anew from every segment that is finished now: before something is decided by it."""
+        """Return :meth:`lineage`, chosen anew from every segment that is finished now: before a decision rests on it."""
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
         """Return what was told last, which need not be right any more; None where nothing was."""
@@ -128,14 +128,14 @@ class _Known:
 
 
 _Told = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
-"""What remote segments, pins and the live file say."""
+"""The entries by remote segments, pins and the live file."""
 
 
 class LineageKeeper:
-    """Builds lineages from the live files and the epoch blobs.
+    """Build lineages from the live files and the epoch blobs.
 
-    A built one is carried on with each change of the live file, for as long as the two meet: choosing the blob means to
-    list the partition's segments, of which there may be a hundred thousand.
+    A lineage is extended with each change of the live file, for as long as the two meet: choosing the blob again means
+    listing the partition's segments, of which there may be a hundred thousand.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class LineageKeeper:
         known = self._known.get(topic_id_partition)
         if known is None:
             return _end_offset(_finished(self._metadata.list_remote_log_segments(topic_id_partition)))
-        # Of what is finished by now: a lineage outlives many copies.
+        # By what is finished by now: a lineage outlives many copies.
         by_epoch = (
             self._metadata.highest_offset_for_epoch(topic_id_partition, entry.epoch)
             for entry in reversed(known.lineage.entries)
@@ -184,7 +184,7 @@ class LineageKeeper:
         return Offset(next((highest + 1 for highest in by_epoch if highest is not None), 0))
 
     def forget(self, topic_id_partition: TopicIdPartition) -> None:
-        """Drop what is kept of a partition that is no longer ours."""
+        """Forget a partition that is no longer ours."""
         self._known.pop(topic_id_partition, None)
         self._extensions.pop(topic_id_partition, None)
 
@@ -226,12 +226,12 @@ class LineageKeeper:
         )
 
     def _finished_count(self, topic_id_partition: TopicIdPartition) -> int:
-        """Those that have begun count for nothing: with them, the end of a copy would change no number."""
+        """Count the finished segments.  Those that have only begun do not count: the end of a copy would change no number."""
         unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(topic_id_partition))
         return self._metadata.segment_count(topic_id_partition) - unfinished
 
     def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
-        """``remote`` with what pins and the live file say.  Each read asks: what was made last stands while none changes."""
+        """Return ``remote`` with the epochs of pins and the live file.  The last result stands while none changes."""
         pins = tuple(self._live.pinned_leader_epochs(topic_id_partition))
         told, made = self._extensions.get(topic_id_partition, (None, remote))
         if told != (remote, pins, live):
@@ -256,7 +256,7 @@ def agrees(blob: Lineage, live: Lineage) -> bool:
 
 
 def newest_first(finished: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Segments by their last leader epoch, then by their end: a deposed leader's last segment may end higher than its
+    """Return segments by their last leader epoch, then by their end: a deposed leader's last segment may end higher than its
     successor's, but its epoch is lower."""
     return sorted(
         finished, key=lambda segment: (segment.segment_leader_epochs[-1].epoch, segment.end_offset), reverse=True
@@ -264,8 +264,8 @@ def newest_first(finished: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLog
 
 
 def _entries_fit(entries: Sequence[EpochEntry], live: Lineage) -> bool:
-    """The live file's first entry may start later than it did, because a moved log start raises it; those before it have
-    been dropped."""
+    """Return whether ``entries`` fit the live file.  Its first entry may start later than it did, because a moved log start
+    raises it; those before it have been dropped."""
     head = live.entries[0]
     starts = {entry.epoch: entry.start_offset for entry in live.entries}
     for entry in entries:
@@ -313,9 +313,9 @@ def _has_all_of(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> 
 
 
 def _told_by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> Lineage | None:
-    """What a blob that cannot be read must have said: where one segment reaches from the first remote offset to an epoch of the
-    live file, its metadata have every epoch from there on.  Else nothing would be copied after a first segment that is lost,
-    once a user has deleted into it (simulation, cluster seed 221)."""
+    """Return the entries that an unreadable blob must have had: where one segment reaches from the first remote offset to an
+    epoch of the live file, its metadata have every epoch from there on.  Else nothing would be copied after a lost first
+    segment, once a user has deleted into it (simulation, cluster seed 221)."""
     first_offset = min(one.start_offset for one in finished)
     for segment in finished:
         own = Lineage.of(segment.segment_leader_epochs)
@@ -325,8 +325,8 @@ def _told_by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata
 
 
 def _around(remote: Lineage, pinned: Lineage) -> Lineage:
-    """``remote``, and beyond its ends what pins know: of holes before the first remote segment, and of what the broker has
-    deleted since the last.  Where both know an epoch, ``remote`` counts: a pin's first may begin later than it did."""
+    """Return ``remote`` with the epochs of pins beyond its ends: of holes before the first remote segment, and of what the
+    broker has deleted since the last.  Where both know an epoch, ``remote`` counts: a pin's first may begin too late."""
     later = [entry for entry in pinned.entries if entry.epoch >= remote.latest_epoch]
     return pinned.extended_by(remote.entries).extended_by(later)
 

@@ -1,4 +1,4 @@
-"""A .log that lies here, read and cut in one go: the page cache is its cache, and the kernel reads ahead."""
+"""A local .log, read and cut in one go: the page cache is its cache, and the kernel reads ahead."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FIRST_STEP_BYTES = 1024 * 1024
 _STEP_BYTES = 4 * 1024 * 1024
 """A change of thread and back costs as much as reading half a MiB."""
 _MOST_WANTED_BYTES = 8 * 1024 * 1024 + 64 * 1024
-"""At once of what a bounded read wants: what the gateway reads ahead, and a little besides."""
+"""Of the wanted part of a bounded read, at once: as much as the gateway reads ahead, and a little besides."""
 _FURTHER_BYTES = 128 * 1024
-"""The first step past what was wanted: to the end of a batch, or to the one asked for where the index is sparse."""
+"""The first step past the wanted part: to the end of a batch, or to the batch asked for where the index is sparse."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutStep:
-    """What a step of reading gave, and how the cutter stood after it."""
+    """Result of one step of reading, and the state of the cutter after it."""
 
     slices: list[BatchSlice]
     is_done: bool
@@ -34,16 +34,16 @@ class CutStep:
 
 
 def step_of(cutter: BatchCutter, slices: list[BatchSlice]) -> CutStep:
-    """As ``cutter`` stands now."""
+    """Return ``slices`` with the present state of the cutter."""
     return CutStep(slices, cutter.is_done, cutter.is_full, cutter.position, cutter.next_offset)
 
 
 class LocalCut:
-    """Feeds ``cutter``, which nobody else may touch meanwhile, with ``segment`` from its position on.
+    """Feed ``cutter``, which no other code may touch meanwhile, with ``segment`` from its position on.
 
     A reader without a bound has a first step of 1 MiB, so that it comes soon; each is four times the one before, up to 4 MiB.
-    Who has taken one has the next one cut while he is busy with it, if his window can be as large as that: he holds two steps
-    at most.  What is wanted by a bounded read comes in steps of up to 8 MiB, what it turns out to need besides in small ones.
+    While the reader handles a step, the next one is cut, if its window can be that large: it holds two steps at most.
+    The wanted part of a bounded read comes in steps of up to 8 MiB, anything needed besides in small ones.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class LocalCut:
         self._step_bytes = _FIRST_STEP_BYTES
 
     async def steps(self, wanted_bytes: int | None) -> AsyncGenerator[CutStep, None]:
-        """To the end of the segment, or until the cutter is done.  ``wanted_bytes`` is how far the reader is likely to read
-        from here; None if he goes on.
+        """Yield steps to the end of the segment, or until the cutter is done.  ``wanted_bytes`` is how far the reader is likely
+        to read from here; None if it goes on.
 
         Raises:
             As :meth:`ChunkManager.feed`.
@@ -103,7 +103,7 @@ class LocalCut:
 
 
 class _Taken:
-    """The slices of what was fed.  A damaged batch is no fault of the store's, so its error does not pass through it."""
+    """The slices of what was fed.  A damaged batch is no fault of the store, so its error does not pass through the store."""
 
     def __init__(self, cutter: BatchCutter) -> None:
         self._cutter = cutter
@@ -120,7 +120,7 @@ class _Taken:
         return self._error is None and not self._cutter.is_done
 
     def check(self, key: str, byte_range: ByteRange) -> None:
-        """After ``byte_range`` was fed.
+        """Check that all of ``byte_range`` was fed.
 
         Raises:
             CorruptDataError: a batch is damaged, or not as many bytes came.

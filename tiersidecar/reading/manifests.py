@@ -1,4 +1,4 @@
-"""Remote segments, opened: their keys, their chunk index, and the way back from stored to original bytes; and whether a
+"""Opened remote segments: their keys, their chunk index, and the transform from stored to original bytes; and whether a
 finished segment's objects are in the store."""
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tiersidecar.ports.store import FetchRange, Store, StoredObject
 from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, ByteLru, SingleFlight, fetch_within
 
 _OBJECTS_OF_AN_ENTRY_BYTES = 4096
-"""What the Python objects of one entry weigh besides the manifest's own bytes: an estimate, for the bound."""
+"""The size of the Python objects of one entry besides the manifest's own bytes: an estimate, for the bound."""
 _OBJECTS_OF_A_CHUNK_BYTES = 48
-"""A chunk's size and start, as Python has them: the manifest may have a byte for it."""
+"""A chunk's size and start as Python objects: the manifest may have one byte for it."""
 _OBJECTS_OF_AN_EPOCH_BYTES = 128
 
 
@@ -52,7 +52,7 @@ class RemoteSegment:
 
     @property
     def held_bytes(self) -> int:
-        """About what keeping it takes, besides the manifest's own bytes."""
+        """Return about how many bytes keeping it takes, besides the manifest's own."""
         sizes, said = self.chunk_index.transformed_sizes, self.manifest.segment
         chunks = _OBJECTS_OF_A_CHUNK_BYTES * len(sizes or ())
         epochs = _OBJECTS_OF_AN_EPOCH_BYTES * len(said.segment_leader_epochs if said else ())
@@ -60,7 +60,7 @@ class RemoteSegment:
 
 
 def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
-    """Keys of the three objects: by the custom metadata as far as they say, else under the configured ``key_prefix``.
+    """Return the keys of the three objects: by the custom metadata as far as they say, else under ``key_prefix``.
 
     The manifest went up beside the others, so the recorded prefix counts for it too; the plugin looks for it under the
     configured one and loses it when that changes (DESIGN.md section 5).
@@ -72,7 +72,7 @@ def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> O
 
 
 class ManifestCache:
-    """Opens remote segments; keeps what it has opened, bounded by bytes."""
+    """Open remote segments; keep what was opened, bounded by bytes."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ManifestCache:
         self._flights: SingleFlight[RemoteLogSegmentId, RemoteSegment] = SingleFlight("manifest")
 
     async def open(self, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
-        """The segment with its manifest.
+        """Return the segment with its manifest.
 
         Raises:
             ObjectNotFoundError: there is no manifest under its key.
@@ -127,10 +127,10 @@ class ManifestCache:
 
 
 async def fetch_manifest(store: FetchRange, key: str, bounds: SegmentBounds) -> bytes:
-    """The object under ``key``, where it is not larger than a manifest of the segment can be.
+    """Return the object under ``key``, if it is not larger than a manifest of the segment can be.
 
     Raises:
-        CorruptDataError: it is.
+        CorruptDataError: it is larger.
         ObjectNotFoundError: there is none.
     """
     try:
@@ -149,7 +149,7 @@ def _opened_segment(
 
 
 def _in_readable_chunks(manifest: Manifest, transform: TransformPlan, bounds: SegmentBounds, where: str) -> Manifest:
-    """A chunk is in memory whole.  What was not transformed may be cut anywhere, whatever the manifest says.
+    """Return the manifest with chunks that fit in memory: a .log that was not transformed may be cut anywhere.
 
     Raises:
         CorruptDataError: chunks larger than may be opened.
@@ -168,14 +168,14 @@ def _in_readable_chunks(manifest: Manifest, transform: TransformPlan, bounds: Se
 
 
 class SegmentPresence:
-    """Raises StoreError where the store is away: not to know is not the same as not to be there."""
+    """Report whether objects are in the store; raise StoreError while the store is away, since unknown is not absent."""
 
     def __init__(self, store: Store, key_prefix: str) -> None:
         self._store, self._key_prefix = store, key_prefix
 
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Whether its manifest can be read, is of this segment, and the other two objects have the sizes that it says.  One
-        whose custom metadata are another plugin's is not: nothing tells where its objects are."""
+        """Return whether its manifest can be read, is of this segment, and the other two objects have the sizes it says.  A
+        segment with another plugin's custom metadata is not whole: nothing says where its objects are."""
         try:
             keys = recorded_keys(metadata, self._key_prefix)
         except CorruptDataError:
@@ -192,7 +192,7 @@ class SegmentPresence:
         )
 
     async def read_manifest(self, key: str, bounds: SegmentBounds = ANY_SEGMENT) -> tuple[Manifest | None, str]:
-        """The manifest, and what is wrong with the object: neither where there is no object."""
+        """Return the manifest, and what is wrong with the object: neither where there is no object."""
         try:
             return read_manifest(await fetch_manifest(self._store, key, bounds), where=key, bounds=bounds), ""
         except ObjectNotFoundError:
@@ -201,7 +201,7 @@ class SegmentPresence:
             return None, f"the manifest cannot be read: {error}"
 
     async def head(self, key: str) -> StoredObject | None:
-        """None where it is not there."""
+        """Return the stored object; None where there is none."""
         try:
             return await self._store.head_object(key)
         except ObjectNotFoundError:
@@ -209,7 +209,7 @@ class SegmentPresence:
 
 
 def _is_of(manifest: Manifest, metadata: RemoteLogSegmentMetadata) -> bool:
-    """Return what a manifest says of itself must agree; the plugin's oldest ones say nothing."""
+    """Return whether the manifest's own statements agree with the metadata; the plugin's oldest ones make none."""
     said = manifest.segment
     if manifest.chunk_index.original_file_size != metadata.segment_size_in_bytes:
         return False

@@ -1,8 +1,8 @@
 """Transactions that are open where an unclean election has cut a remote segment, by its batches (docs/design/0011).
 
-Its snapshot and its index are of its own end.  A transaction that was open at the cut may have been committed behind it, of
-which no file tells, and has its end in the history that counts.  So the front is walked, from the last offset before the cut
-at which a whole segment ends, and its snapshot tells.
+A segment's snapshot and index are of its own end.  A transaction that was open at the cut may have been committed behind it,
+which no file shows, and have its end in the history that counts.  So the front is walked, from the last offset before the cut
+at which a whole segment ends, and whose snapshot shows what is open.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _Stretch:
 
 
 class OpenAtCuts:
-    """Walks fronts of segments, a chunk in memory at a time, and keeps what it found: of the same segment and cut it is always
-    the same.  ``pace`` is asked before each slice, where reading is to be no burst."""
+    """Walk fronts of segments, a chunk in memory at a time, and keep the results: the same segment and cut always give the
+    same.  ``pace`` is asked before each slice, where reading must not come in bursts."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class OpenAtCuts:
         self._kept: ByteLru[tuple[RemoteLogSegmentId, Offset], _States] = ByteLru(_STATES_KEPT)
 
     async def at(self, segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> _States:
-        """The producers whose transaction is open at ``offset``, which is in ``segment`` or its end, and up to which it is of
-        ``lineage``.  One that began before all that is remote is told where the walk, or the segment's own files, show it.
+        """Return the producers whose transaction is open at ``offset``, which is in ``segment`` or its end, and up to which it
+        is of ``lineage``.  One that began before the remote tier is included if the walk, or the segment's own files, show it.
 
         Raises:
             HistoryChangedError: it is of another lineage below ``offset``.
@@ -88,7 +88,7 @@ class OpenAtCuts:
     def _way_to(
         self, segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage
     ) -> tuple[RemoteLogSegmentMetadata | None, Sequence[_Stretch]]:
-        """The whole segment whose end the walk begins at, None where there is none, and what is to be walked, ascending."""
+        """Return the whole segment at whose end the walk begins, None if there is none, and what to walk, ascending."""
         way = list[_Stretch]()
         topic_id_partition = segment.remote_log_segment_id.topic_id_partition
         while True:
@@ -102,7 +102,7 @@ class OpenAtCuts:
             way.append(_Stretch(segment=segment, start=start, stop=offset))
             if whole is not None or not held:
                 return whole, way[::-1]
-            # Cut itself, or it goes on past the offset: what is before it tells.
+            # Cut itself, or it goes on past the offset: the segments before it say what is open.
             segment, offset = max(held, key=lambda one: one.start_offset), segment.start_offset
 
     async def _walk(self, whole: RemoteLogSegmentMetadata | None, way: Sequence[_Stretch]) -> _States:
@@ -117,8 +117,8 @@ class OpenAtCuts:
         return walk.finish().open_at_end
 
     async def _open_where_all_begins(self, first: RemoteLogSegmentMetadata) -> _States:
-        """What was open before ``first`` and is still at its end, or was aborted in it; of what it has committed it tells
-        nothing, and there is no segment before it."""
+        """Return what was open before ``first`` and is still at its end, or was aborted in it.  What ``first`` has committed is
+        not known, since there is no segment before it."""
         states = await self._blobs.read_producer_snapshot(first)
         index = b""
         if not first.txn_index_empty:
@@ -160,7 +160,7 @@ class OpenAtCuts:
 def held_before(
     metadata: MetadataView, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage
 ) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments that have what comes right before ``offset``, and are of ``lineage`` up to there."""
+    """Return finished segments that have what comes right before ``offset``, and are of ``lineage`` up to there."""
     epoch = lineage.epoch_for_offset(offset - 1) if offset else None
     if epoch is None:
         return []
@@ -169,6 +169,6 @@ def held_before(
 
 
 def is_ours_below(segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> bool:
-    """Return whether what the segment has below ``offset``, which it reaches, is of that history."""
+    """Return whether the part of the segment below ``offset``, which it reaches, is of that history."""
     epochs = tuple(epoch for epoch in segment.segment_leader_epochs if epoch.start_offset < offset)
     return lineage.contains_segment(epochs, offset - 1, NO_LOG_END)

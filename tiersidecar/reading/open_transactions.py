@@ -38,10 +38,10 @@ _States = tuple[ProducerState, ...]
 
 
 class CarriedTransactions:
-    """Reads producer snapshots of remote segments, and keeps those that this process has written itself.
+    """Read producer snapshots of remote segments, and keep those that this process has written itself.
 
-    Each snapshot that goes up is completed by what its batches and the one before it tell, so that this one need not trust any
-    broker's memory, and nothing but the store has to survive a restart or a change of leaders.
+    Each snapshot that is uploaded is completed from its batches and the snapshot before it.  So this process need not trust a
+    broker's memory, and only the store has to survive a restart or a change of leaders.
     """
 
     def __init__(self, *, metadata: MetadataView, blobs: IndexBlobReader, cuts: OpenAtCuts) -> None:
@@ -49,15 +49,15 @@ class CarriedTransactions:
         self._kept: ByteLru[RemoteLogSegmentId, _States] = ByteLru(_SEGMENTS_KEPT)
 
     def keep(self, segment: RemoteLogSegmentMetadata, open_at_end: Sequence[ProducerState]) -> None:
-        """What was written of ``segment``: the next one need not fetch it."""
+        """Keep the snapshot written for ``segment``, so that the next one need not fetch it."""
         self._kept.put(segment.remote_log_segment_id, tuple(open_at_end), 1)
 
     async def at(self, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage) -> _States:
-        """The producers whose transaction is open at ``offset``; of one that a segment of ``lineage`` which reaches past it has
-        committed nothing is told.  None where no remote segment reaches it, or its files are lost.
+        """Return the producers whose transaction is open at ``offset``, without those for which a segment of ``lineage`` that
+        reaches past it shows a commit.  None where no remote segment reaches it, or its files are lost.
 
         An election may have cut such a segment: what it has past the cut, a commit among it, may have another end in the
-        history that counts, and its front is walked (simulation, cluster seed 800213).
+        history that counts, so its front is walked (simulation, cluster seed 800213).
 
         Raises:
             StoreError: they could not be read.
@@ -79,7 +79,7 @@ class CarriedTransactions:
             return ()
 
     async def _told_by(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
-        """All that its own files tell."""
+        """Return the producers with an open transaction by the segment's own files."""
         states = self._kept.get(before.remote_log_segment_id)
         if states is None:
             states = open_states(await self._blobs.read_producer_snapshot(before))
@@ -104,15 +104,15 @@ _Open = frozenset[tuple[int, int]]
 
 class ReadProducerSnapshot(Protocol):
     async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> Sequence[ProducerState]:
-        """The producers' state at the segment's next base offset."""
+        """Return the producers' state at the segment's next base offset."""
 
 
 class OpenTransactions:
-    """Reads producer snapshots, and keeps what follows from them.
+    """Read producer snapshots, and keep what follows from them.
 
-    A deposed leader's segment may go on past the end of its history, and its snapshot is of its own end: what it tells to be
-    ended may have ended in what is no history, and be open, or have another end, in the one that counts (simulation, cluster
-    seed 925).  The batches up to there tell: they are walked once, for all who ask.
+    A deposed leader's segment may go on past the end of its history, and its snapshot is of its own end.  What the snapshot
+    shows as ended may be open, or end differently, in the history that counts (simulation, cluster seed 925).  The batches up
+    to there decide: they are walked once, for all callers.
     """
 
     def __init__(self, *, lookup: SegmentLookup, snapshots: ReadProducerSnapshot, cuts: OpenAtCuts) -> None:
@@ -121,7 +121,7 @@ class OpenTransactions:
         self._walks: SingleFlight[tuple[RemoteLogSegmentId, Offset], _Open] = SingleFlight("walks up to a cut")
 
     async def first(self, located: Located) -> Offset:
-        """Below it (exclusive) no transaction is open at ``located.stop_offset``: that offset itself if none is there.
+        """Return the offset below which (exclusive) no transaction is open at ``located.stop_offset``; else that offset.
 
         Raises:
             StoreError: a snapshot or a segment could not be read.
@@ -130,8 +130,8 @@ class OpenTransactions:
         return Offset(min([located.stop_offset, *(first for _, first in await self.bounded(located))]))
 
     async def bounded(self, located: Located) -> _Open:
-        """As :meth:`at`; of a cut segment whose batches or files are lost, that any producer (id -1) may have one open from the
-        start of the segment on, or from where one is open there."""
+        """Return what :meth:`at` does; of a cut segment whose batches or files are lost, that any producer (id -1) may have one
+        open from the start of the segment on, or from where one is open there."""
         try:
             return await self.at(located)
         except (CorruptDataError, ObjectNotFoundError):
@@ -141,7 +141,7 @@ class OpenTransactions:
         return frozenset({(NO_PRODUCER_ID, first)} if first < located.stop_offset else ())
 
     async def at(self, located: Located) -> _Open:
-        """Producer ids and first offsets of those that are open at ``located.stop_offset``.
+        """Return producer ids and first offsets of those that are open at ``located.stop_offset``.
 
         Raises:
             As :meth:`first`, and CorruptDataError for batches, too.
@@ -153,7 +153,7 @@ class OpenTransactions:
         return await self._walks.run(key, partial(self._at_cut, located))
 
     async def at_end(self, located: Located) -> _Open:
-        """Those that are open at the segment's own end."""
+        """Return those that are open at the segment's own end."""
         segment_id = located.metadata.remote_log_segment_id
         found = self._at_ends.get(segment_id)
         if found is None:
@@ -190,7 +190,7 @@ def _named(states: Iterable[ProducerState]) -> _Open:
 
 
 class AbortedTransactions:
-    """Searches the transaction indexes of remote segments.
+    """Search the transaction indexes of remote segments.
 
     An abort marker stands in the index of the segment that holds the marker, which may come long after the segment that
     is read, and may still be local.  So the remote tier alone answers for offsets below :meth:`last_stable_offset`.
@@ -202,7 +202,7 @@ class AbortedTransactions:
         self._lookup, self._indexes, self._open = lookup, indexes, open_transactions
 
     async def collect(self, located: Located, start_offset: int, stop_offset: int) -> tuple[AbortedTransaction, ...]:
-        """Those that overlap the offsets from ``start_offset``, which is in ``located``, up to ``stop_offset``
+        """Return those that overlap the offsets from ``start_offset``, which is in ``located``, up to ``stop_offset``
         (exclusive), in the order of their markers (``RemoteLogManager.collectAbortedTransactions``)."""
         topic_id_partition = located.metadata.topic_id_partition
         found: dict[AbortedTransaction, None] = {}
@@ -219,7 +219,7 @@ class AbortedTransactions:
         return tuple(found)
 
     async def last_stable_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """Below it (exclusive) every transaction has been decided within the remote tier.
+        """Return the offset below which (exclusive) every transaction has been decided within the remote tier.
 
         It is the first offset of the earliest transaction that is still open at the end of the last remote segment, by
         that segment's producer snapshot; the end of the remote tier when none is.
@@ -231,8 +231,8 @@ class AbortedTransactions:
         return min(await self._open.first(last), end_offset)
 
     async def open_at(self, topic_id_partition: TopicIdPartition, end_offset: Offset) -> frozenset[tuple[int, int]]:
-        """Producer ids and first offsets of the transactions that are open at ``end_offset``, the end (exclusive) of the remote
-        tier."""
+        """Return producer ids and first offsets of the transactions that are open at ``end_offset``, the end (exclusive) of the
+        remote tier."""
         last = await self._lookup.locate(topic_id_partition, end_offset - 1) if end_offset else None
         return frozenset() if last is None else await self._open.at(last)
 
@@ -242,8 +242,8 @@ _HOLES_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction from its first offset on, and the hole that its end may lie in.  ``producer_id`` -1: nobody can tell
-    whether there is one."""
+    """A transaction from its first offset on, and the hole that its end may lie in.  ``producer_id`` -1: there may be one, of
+    any producer."""
 
     producer_id: int
     first_offset: Offset
@@ -254,7 +254,7 @@ _Key = tuple[Hole, RemoteLogSegmentId, RemoteLogSegmentId]
 
 
 class UndecidedTransactions:
-    """Finds them, and keeps what it found for as long as the same segments lie around the hole."""
+    """Find undecided transactions, and keep them for as long as the same segments lie around the hole."""
 
     def __init__(
         self, *, lookup: SegmentLookup, indexes: RemoteIndexCache, open_transactions: OpenTransactions
@@ -263,7 +263,7 @@ class UndecidedTransactions:
         self._found: ByteLru[_Key, tuple[Undecided, ...]] = ByteLru(_HOLES_KEPT)
 
     async def above(self, topic_id_partition: TopicIdPartition, offset: int) -> tuple[Undecided, ...]:
-        """Those of all holes above ``offset``.
+        """Return the undecided transactions of all holes above ``offset``.
 
         Raises:
             StoreError: a snapshot or an index could not be read.
@@ -280,7 +280,7 @@ class UndecidedTransactions:
     def error(
         self, topic_id_partition: TopicIdPartition, offset: int, undecided: Undecided
     ) -> UndecidedTransactionError:
-        """Return what a read_committed reader is told at ``offset``; the operator is told of the hole, too."""
+        """Return the error for a read_committed reader at ``offset``, and report the hole to the operator."""
         self._lookup.met(topic_id_partition, offset, undecided.hole)
         return UndecidedTransactionError(
             subject=str(topic_id_partition),
@@ -305,6 +305,6 @@ class UndecidedTransactions:
         return found
 
     async def _known_after(self, after: Located) -> frozenset[tuple[int, int]]:
-        """Transactions whose fate is told behind the hole: aborted in the first segment there, or still open at its end."""
+        """Return transactions whose fate is known behind the hole: aborted in the first segment there, or open at its end."""
         aborted = (await self._indexes.indexes(after.metadata)).aborted_transactions
         return await self._open.at_end(after) | {(one.producer_id, one.first_offset) for one in aborted}

@@ -1,4 +1,4 @@
-"""Work that opens record batches: off the loop, within the memory that there is for it (rule 8)."""
+"""Work that opens record batches: off the loop, within the memory that is left for it (rule 8)."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _MOST_WAITS = 100
 
 
 LONG_AT_ONCE = 1
-"""Threads for batches that are not small: each holds its codec's window, and the interpreter with whoever else needs it."""
+"""Threads for batches that are not small: each holds its codec's window, and shares the interpreter lock with the others."""
 
 TURN_S = 0.1
-"""Of a caller in that thread, by the clock: a batch may open to billions of records, and a thread cannot be stopped."""
+"""Turn of a caller in that thread: a batch may open to billions of records, and a thread cannot be stopped."""
 
 _IDLE_S = 1.0
 
 
 class More(Enum):
-    """What work returns that has had its turn and is not at its end; never where it was given little memory."""
+    """Returned by work that has used its turn and is not done; never where it was given little memory."""
 
     MORE = "more"
 
 
 class InTurns(Generic[T]):
-    """Work of small steps: what ``steps(memory)`` returns, after turns of :data:`TURN_S` by ``monotonic_s``.
+    """Work in small steps: returns what ``steps(memory)`` returns, after turns of :data:`TURN_S` by ``monotonic_s``.
 
     What it has open between two turns holds memory until :meth:`close`.
     """
@@ -52,7 +52,7 @@ class InTurns(Generic[T]):
         self._memory: OpenedMemory | None = None
 
     def __call__(self, memory: OpenedMemory) -> T | More:
-        """Go on; from the first step, after an exception.
+        """Go on; after an exception, from the first step.
 
         Raises:
             NotSmallError: it goes on with the memory that it began with.
@@ -75,15 +75,15 @@ class InTurns(Generic[T]):
         return More.MORE
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Give back what the work holds."""
         if self._running is not None:
             self._running.close()
             self._running = None
 
 
 class Opening:
-    """Runs what opens batches in threads: small ones, which most are, in ``blocking`` with everything else that takes a
-    moment, others in ``long_blocking``, where only their like waits for them.
+    """Run work that opens batches in threads: small ones, which most are, in ``blocking`` with all other short work, others in
+    ``long_blocking``, where only large ones wait for each other.
 
     There callers have their turns one after the other (:mod:`fair_places`), of :data:`TURN_S`, or one piece of lines.  Work
     that finds no memory takes that of clients which have not taken their lines yet; else it is tried again for five seconds,
@@ -95,20 +95,20 @@ class Opening:
         self._blocking, self._long_blocking, self._clock = blocking, long_blocking, clock
         self._turns = FairPlaces(LONG_AT_ONCE)
         self._with_clients: dict[object, Callable[[], None]] = {}
-        """What gives back the memory of that which clients have not taken yet."""
+        """Calls that give back the memory of lines that clients have not taken yet."""
         self._waiting = 0
-        """How many wait for memory."""
+        """Number of calls that wait for memory."""
 
     @property
     def monotonic_s(self) -> Callable[[], float]:
-        """The clock by which turns end."""
+        """Return the clock by which turns end."""
         return self._clock.monotonic_s
 
     async def run(
         self, work: Callable[[OpenedMemory, *Ts], T | More], *args: *Ts, away: Callable[[], Away] = nullcontext
     ) -> T:
-        """``work(memory, *args)``, again after each :data:`More.MORE`, and from where it began each time that there was no
-        memory.  ``away`` is entered while what is not small is opened, or waits for it.
+        """Return ``work(memory, *args)``, run again after each :data:`More.MORE`, and from its beginning each time that there
+        was no memory.  ``away`` is entered while large work is opened, or waits for it.
 
         Raises:
             NoMemoryLeftError: there was none in time.
@@ -131,8 +131,8 @@ class Opening:
 
     @asynccontextmanager
     async def taken_by_another(self, give_back: Callable[[], None]) -> AsyncIterator[None]:
-        """While what was opened is with a client, which may be slow: ``give_back`` is called, once, after a second, or as soon
-        as somebody finds no memory."""
+        """Yield while a client, which may be slow, takes what was opened: ``give_back`` is called, once, after a second, or as
+        soon as other work finds no memory."""
         if self._waiting:
             give_back()
             yield

@@ -1,4 +1,4 @@
-"""Segments of a partition of which there may be a hundred thousand, made without holding up the event loop."""
+"""Segments of a partition, which may have a hundred thousand, made without holding up the event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MADE_ON_THE_LOOP = 256
 async def pictured_segments(
     picture: SegmentPicture, blocking: Blocking, *, from_offset: int = 0
 ) -> tuple[RemoteLogSegmentMetadata, ...]:
-    """As :meth:`SegmentPicture.segments`; in a thread where there are many."""
+    """Return :meth:`SegmentPicture.segments`; made in a thread where there are many."""
     if len(picture) <= _MADE_ON_THE_LOOP:
         return picture.segments(from_offset)
     return await blocking.run(picture.segments, from_offset)
@@ -31,7 +31,7 @@ async def of_pictured(
     *,
     from_offset: int = 0,
 ) -> T:
-    """What ``found_in`` makes of the segments; in a thread, too, where there are many: it looks at nothing that changes."""
+    """Return ``found_in(segments)``; called in a thread, too, where there are many: it must look at nothing that changes."""
     if len(picture) <= _MADE_ON_THE_LOOP:
         return found_in(picture.segments(from_offset))
     return await blocking.run(lambda: found_in(picture.segments(from_offset)))

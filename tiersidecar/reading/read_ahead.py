@@ -57,7 +57,7 @@ class ReadAhead:
 
     @property
     def window_bytes(self) -> int:
-        """How far it reads ahead now; 0 while the reader has not proved to read on."""
+        """Return how far it reads ahead now; 0 while the reader has not proved to read on."""
         return self._window_bytes
 
     def __enter__(self) -> ReadAhead:
@@ -77,7 +77,7 @@ class ReadAhead:
         return self._window_bytes >= size_bytes
 
     async def read(self, segment: RemoteSegment, first: int) -> AsyncGenerator[Buffer, None]:
-        """The chunks of ``segment`` from number ``first`` to its last one."""
+        """Yield the chunks of ``segment`` from number ``first`` to its last one."""
         chunk_count = segment.chunk_index.chunk_count
         charge_bytes = self._budget.charge_of(segment.chunk_index.original_chunk_size)
         ahead: deque[asyncio.Task[Buffer]] = deque()
@@ -96,7 +96,7 @@ class ReadAhead:
             await _abandon(ahead)
 
     def _is_worth_it(self, missing: int, charge_bytes: int) -> bool:
-        """Small chunks are asked for by the quarter of a window, so that neighbours can be fetched together."""
+        """Return whether enough is missing: small chunks are fetched by a quarter of a window, so that neighbours merge."""
         return missing * charge_bytes >= min(_TOGETHER_BYTES, self._window_bytes // 4)
 
     def _grow(self, charge_bytes: int) -> None:
@@ -109,7 +109,7 @@ class ReadAhead:
 
 
 async def _abandon(ahead: deque[asyncio.Task[Buffer]]) -> None:
-    """End the waiting; what a cache below has begun to fetch it fetches to the end."""
+    """Stop waiting; a fetch that a cache below has begun goes on to its end."""
     for task in ahead:
         task.cancel()
     await asyncio.gather(*ahead, return_exceptions=True)

@@ -43,7 +43,7 @@ _ALL_OFFSETS = 1 << 63
 
 
 class SegmentFiles:
-    """Streams a segment's .log, and gives its indexes; what leaves has passed the checks of the other reads."""
+    """Stream a segment's .log, and return its indexes; all bytes pass the checks of the other reads first."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class SegmentFiles:
     async def stream_log(
         self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange
     ) -> AsyncGenerator[memoryview, None]:
-        """The bytes of the .log in ``byte_range``, which lies within it.  Close it when you leave before its end.
+        """Yield the bytes of the .log in ``byte_range``, which lies within it.  Close it when you leave before its end.
 
-        Read is from the index entry before the range to the end of the batch that its last byte is in: a range that cuts
-        batches has been checked like whole ones.
+        The read goes from the index entry before the range to the end of the batch that has its last byte: a range that cuts
+        batches is checked like whole ones.
 
         Raises:
             As :meth:`RemoteLogReader.stream_batches`.
@@ -86,7 +86,7 @@ class SegmentFiles:
                 yield part
 
     async def read_index(self, metadata: RemoteLogSegmentMetadata, kind: IndexKind) -> bytes:
-        """The index file, parsed and checked, as the broker had it; a transaction index of no transactions is empty.
+        """Return the index file, parsed and checked, as the broker had it; a transaction index of no transactions is empty.
 
         Raises:
             CorruptDataError: it fails its checks, also when fetched anew.
@@ -108,7 +108,7 @@ class SegmentFiles:
     async def _checked(
         self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange
     ) -> AsyncGenerator[memoryview, None]:
-        """As :meth:`_cut_out`; what was found broken is fetched anew, once."""
+        """Yield what :meth:`_cut_out` does; broken bytes are fetched anew, once."""
         left, has_failed = byte_range, False
         with self._segments.read_ahead() as read_ahead:
             while len(left):
@@ -171,7 +171,7 @@ class ReadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPath:
-    """What the services above read by."""
+    """The parts of the read path that services use."""
 
     metadata: MetadataView
     reader: RemoteLogReader

@@ -28,8 +28,8 @@ from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 
 
 class NextSegment:
-    """Opens the next segment, and fetches its first chunk into the cache, while a reader is still in the last chunks of the
-    one before.  What goes wrong here is left to the read itself to find."""
+    """Open the next segment, and fetch its first chunk into the cache, while a reader is still in the last chunks of the one
+    before.  Errors are left for the read itself to find."""
 
     def __init__(self, *, lookup: SegmentLookup, segments: SegmentReader) -> None:
         self._lookup = lookup
@@ -48,8 +48,8 @@ class NextSegment:
             await asyncio.gather(self._warming, return_exceptions=True)
 
     def consider(self, located: Located, next_offset: int, stop_offset: int, window_bytes: int) -> None:
-        """A reader has come to ``next_offset`` of ``located``, on its way to ``stop_offset``, reading ``window_bytes``
-        ahead: begin, once, if the border lies within its window."""
+        """Begin, once, if the border lies within the window of a reader that has come to ``next_offset`` of ``located``, on its
+        way to ``stop_offset``, reading ``window_bytes`` ahead."""
         is_due = located.stop_offset < stop_offset and _bytes_left(located, next_offset) < window_bytes
         if is_due and self._border != located.stop_offset:
             self._border = located.stop_offset
@@ -69,14 +69,14 @@ class NextSegment:
 
 
 def _bytes_left(located: Located, next_offset: int) -> int:
-    """About how many bytes of the segment are still to come, as if its offsets were of equal size."""
+    """Return about how many bytes of the segment are still to come, as if its offsets were of equal size."""
     metadata = located.metadata
     offsets = metadata.next_offset - metadata.start_offset
     return metadata.segment_size_in_bytes * max(located.stop_offset - next_offset, 0) // offsets
 
 
 class SegmentWalk:
-    """Batches of a partition, whatever segments hold them."""
+    """Batches of a partition, across its segments."""
 
     def __init__(self, *, metadata: MetadataView, lookup: SegmentLookup, segments: SegmentReader) -> None:
         self._metadata = metadata
@@ -86,7 +86,7 @@ class SegmentWalk:
     async def batches(
         self, topic_id_partition: TopicIdPartition, offset: int, stop_offset: int, allowance: Allowance
     ) -> AsyncGenerator[tuple[Located, BatchSlice], None]:
-        """Batches from ``offset`` on, below ``stop_offset`` (exclusive), as far as ``allowance`` reaches, each slice with
+        """Yield batches from ``offset`` on, below ``stop_offset`` (exclusive), as far as ``allowance`` reaches, each slice with
         the segment that holds it.  ``stop_offset`` lies at the end of the remote tier at most.
 
         Raises:
@@ -109,7 +109,7 @@ class SegmentWalk:
                     except ObjectNotFoundError:
                         if self._is_finished(located):
                             raise
-                        # Deleted under the reader's hands: what holds the offset now, if anything does, is looked up anew.
+                        # Deleted while it was read: what holds the offset now, if anything does, is looked up anew.
                         located = await self._first(topic_id_partition, next_offset)
                         continue
                     next_offset = max(next_offset, located.stop_offset)
@@ -131,7 +131,7 @@ class SegmentWalk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteBatches:
-    """Batches of one segment, with the aborted transactions that touch them; None where nobody asked (read_uncommitted)."""
+    """Batches of one segment, with the aborted transactions that touch them; None for read_uncommitted."""
 
     batches: BatchSlice
     aborted_transactions: tuple[AbortedTransaction, ...] | None
@@ -155,7 +155,7 @@ class FetchedBatches:
 
 
 class RemoteLogReader:
-    """Reads record batches of finished remote segments, along the lineage, without opening them."""
+    """Read record batches of finished remote segments, along the lineage, without opening them."""
 
     def __init__(
         self,
@@ -179,14 +179,14 @@ class RemoteLogReader:
         self._telemetry = telemetry or NoTelemetry()
 
     async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
-        """The offsets that can be read."""
+        """Return the offsets that can be read."""
         return await self._lookup.bounds(topic_id_partition)
 
     async def current_bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
-        """The same, once all is applied that was durable when this was called: for an answer that sends a reader away.
+        """Return the same, once all is applied that was durable at the call: for an answer that sends a reader away.
 
-        A broker that has just come back answers before our own consumers have read what they missed meanwhile, and what it
-        does not have any more looks as if it were nowhere (simulation, cluster seed 801519).
+        A broker that has just come back answers before our own consumers have caught up, and an offset that it no longer has
+        looks as if no tier had it (simulation, cluster seed 801519).
 
         Raises:
             RetriableError: the topics of metadata and state are out of reach, or were not read that far in time.
@@ -202,7 +202,7 @@ class RemoteLogReader:
         self._lookup.check_batch_start(topic_id_partition, offset, leader_epoch, end)
 
     async def last_stable_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """Up to where (exclusive) a read_committed reader gets."""
+        """Return the end (exclusive) of what a read_committed reader may read."""
         return await self._aborted.last_stable_offset(topic_id_partition)
 
     async def open_at(self, topic_id_partition: TopicIdPartition, end_offset: Offset) -> frozenset[tuple[int, int]]:
@@ -221,7 +221,7 @@ class RemoteLogReader:
         aborted_beyond: Sequence[AbortedTransaction] | None = None,
         history: History | None = None,
     ) -> FetchedBatches:
-        """Whole batches from the first whose last offset is ``offset`` or above, up to ``max_bytes``, and of those that
+        """Return whole batches from the first whose last offset is ``offset`` or above, up to ``max_bytes``, and of those that
         begin below ``stop_offset``.
 
         The first batch is returned even if it is larger, if ``min_one_message``; else nothing is (T-53).  At the end of
@@ -260,7 +260,7 @@ class RemoteLogReader:
             except TiersidecarError:
                 if not found:
                     raise
-                # What came before is whole: a hole, or a store that went away, is the next read's to tell.
+                # The slices before it are whole: the next read reports a hole, or a store that went away.
         return FetchedBatches(
             slices=tuple(one.batches for one in found),
             next_offset=found[-1].batches.next_offset if found else Offset(offset),
@@ -277,15 +277,15 @@ class RemoteLogReader:
         aborted_beyond: Sequence[AbortedTransaction] | None = None,
         history: History | None = None,
     ) -> AsyncGenerator[RemoteBatches, None]:
-        """As :meth:`read_batches` without a bound, to ``stop_offset`` (exclusive) or the end of the remote tier.
+        """Yield what :meth:`read_batches` returns, without a bound, to ``stop_offset`` (exclusive) or the remote tier's end.
 
         A read_committed reader gets past the remote tier's last stable offset with ``aborted_beyond``: the aborted
         transactions whose markers lie above ``stop_offset``, all that are undecided below it having been decided.
-        Whoever has chosen one of the two by what he saw of the remote tier gives that as ``history``: nothing past its end
-        is returned, and nothing that it is not true of any more.
+        A caller that has chosen one of the two by the remote tier's state gives that as ``history``: nothing past its end is
+        returned, and nothing for which it is no longer true.
 
         Each part is fetched when it is asked for, but for the read-ahead.  The place in the pool is given back between
-        parts, and a quota that is used up on the way delays: the read has begun and is not shed any more.
+        parts, and a quota that is used up meanwhile delays the read: it has begun and is no longer shed.
         Close it (``contextlib.aclosing``) when you leave before its end.
         """
         parts = self._read(
@@ -299,7 +299,7 @@ class RemoteLogReader:
         )
         async with aclosing(parts), aclosing(self._pool.in_steps(parts, self._clock)) as steps:
             async for part in steps:
-                # A stream asks for no number of bytes: each part is asked for when its turn comes.
+                # A stream asks for no number of bytes: each part is requested when its turn comes.
                 self._telemetry.count(READ_REQUESTED_BYTES, len(part.batches))
                 yield part
 
@@ -349,7 +349,7 @@ class RemoteLogReader:
             raise
 
     async def _first_undecided(self, topic_id_partition: TopicIdPartition, offset: int, stop: int) -> Undecided | None:
-        """The first transaction, of those that begin below ``stop``, that a read_committed reader of ``offset`` cannot pass."""
+        """Return the first transaction, beginning below ``stop``, that a read_committed reader of ``offset`` cannot pass."""
         above = await self._undecided.above(topic_id_partition, offset)
         within = (one for one in above if one.first_offset < stop)
         return min(within, key=lambda one: one.first_offset, default=None)

@@ -1,4 +1,4 @@
-"""Which remote segment holds an offset of a partition's history, and which offsets there are at all (S-142, S-145)."""
+"""Lookup of the remote segment that holds an offset of a partition's history, and of the offsets there are (S-142, S-145)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.lineage import LineageSource, LogStarts
 
 _SEGMENTS_PER_TURN = 256
-"""How many segments of a long list are looked at before others get their turn on the loop."""
+"""Segments of a long list that are looked at before other tasks get their turn on the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Located:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetBounds:
     """Offsets that the remote tier holds: ``start`` inclusive, ``end`` exclusive; equal when there are none.  Below
-    ``log_start`` nothing may be read, in neither tier; -1 while nothing moved it.  What trims of ours gave up below ``held``
-    was remote; -1 while there was none."""
+    ``log_start`` nothing may be read, in neither tier; -1 while nothing moved it.  Our own trims gave up remote data below
+    ``held``; -1 while they gave up none."""
 
     start: Offset
     end: Offset
@@ -49,19 +49,19 @@ class OffsetBounds:
 
     @property
     def history(self) -> History:
-        """Return what was seen of the remote tier."""
+        """Return the history that these bounds show."""
         return History(self.lineage, self.end)
 
 
 class History(NamedTuple):
-    """Who wrote the offsets below ``end``, the end (exclusive) of the remote tier, as it was when somebody looked."""
+    """The leaders that wrote the offsets below ``end``, the end (exclusive) of the remote tier, as it was at one time."""
 
     lineage: Lineage
     end: Offset
 
     def agrees(self, lineage: Lineage, start: int, stop: int) -> bool:
-        """Whether the same leaders wrote the offsets from ``start`` up to, not including, ``stop`` in ``lineage``, as far as
-        both know: a lineage may have forgotten how the log began, or have learnt it anew from another segment."""
+        """Return whether the same leaders wrote the offsets from ``start`` up to, not including, ``stop`` in ``lineage``, as
+        far as both know: a lineage may have forgotten how the log began, or have learnt it anew from another segment."""
         if lineage is self.lineage or not lineage or not self.lineage:
             return True
         known = max(start, lineage.entries[0].start_offset, self.lineage.entries[0].start_offset)
@@ -81,7 +81,7 @@ class Hole(NamedTuple):
 
 
 class SegmentLookup:
-    """Resolves offsets by the lineage and the replayed metadata, all in memory."""
+    """Resolve offsets by the lineage and the replayed metadata, all in memory."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class SegmentLookup:
         self._holes = Holes(clock, "read.hole")
 
     async def locate(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
-        """The finished segment of the lineage that holds ``offset``, else None.
+        """Return the finished segment of the lineage that holds ``offset``, else None.
 
         A lineage that is a moment old may lack a new epoch: it is asked for again before the answer is None (U25).
         """
@@ -111,17 +111,17 @@ class SegmentLookup:
         return located
 
     async def end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """The end (exclusive) of what has ever been finished in this lineage."""
+        """Return the end (exclusive) of what has ever been finished in this lineage."""
         return self._end_offset(topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=1.0))
 
     async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
-        """Return what there is to read."""
+        """Return the offsets that can be read."""
         return await self._bounds_in(
             topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         )
 
     async def bounds_after(self, topic_id_partition: TopicIdPartition, catch_up: CatchUp) -> OffsetBounds:
-        """The same, by what is known once ``catch_up`` returns.  Raises what it raises."""
+        """Return the same, by what is known once ``catch_up`` returns.  Raise what it raises."""
         await catch_up(topic_id_partition)
         return await self._bounds_in(
             topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=0.0)
@@ -137,8 +137,8 @@ class SegmentLookup:
         return OffsetBounds(start=min(start, end), end=end, log_start=log_start, held=held, lineage=lineage)
 
     def _lacks_beginning(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> bool:
-        """Whether something is remote, and the log starts before the first epoch that the lineage knows: it may be older than
-        the segment that has the start."""
+        """Return whether a segment is remote, and the log starts before the first epoch that the lineage knows: it may be older
+        than the segment that has the start."""
         log_start = self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
         return (
             log_start >= 0
@@ -148,23 +148,23 @@ class SegmentLookup:
         )
 
     async def history(self, topic_id_partition: TopicIdPartition) -> History:
-        """As it is now."""
+        """Return the present history."""
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         return History(lineage, self._end_offset(topic_id_partition, lineage))
 
     async def check_history(self, topic_id_partition: TopicIdPartition, history: History, offset: int) -> None:
-        """What was decided by ``history`` for offsets from ``offset`` on (which of them there are, which transactions were
-        aborted) is still so.
+        """Check that what was decided by ``history`` for offsets from ``offset`` on (which of them there are, which
+        transactions were aborted) still holds.
 
         Raises:
-            HistoryChangedError: since then somebody else is known to have written some of them.
+            HistoryChangedError: since then another leader is known to have written some of them.
         """
         lineage = await self._lineages.lineage(topic_id_partition)
         if not history.agrees(lineage, offset, history.end):
             raise HistoryChangedError(subject=str(topic_id_partition), end_offset=history.end)
 
     async def check_start(self, topic_id_partition: TopicIdPartition, offset: int) -> None:
-        """Nothing below the remote log start may be read, even while its segment is still there.
+        """Check that ``offset`` is not below the remote log start: nothing there may be read, even while its segment exists.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` lies below it.
@@ -176,19 +176,19 @@ class SegmentLookup:
     def check_batch_start(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epoch: int, end: Offset
     ) -> None:
-        """As :meth:`check_start`, of an offset of the broker's own log, which goes up to ``end`` (exclusive): its batch says
-        who has written it, so no lineage is asked.
+        """Check the start like :meth:`check_start`, for an offset of the broker's own log, which goes up to ``end``
+        (exclusive): its batch has the epoch that wrote it, so no lineage is asked.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` lies below the remote log start.
-            MetadataNotReadyError: nobody can tell yet.
+            MetadataNotReadyError: the start is not known yet.
         """
         start = self._log_starts.log_start_for(topic_id_partition, leader_epoch)
         if offset < start:
             raise OffsetOutOfRangeError(subject=str(topic_id_partition), offset=offset, start=min(start, end), stop=end)
 
     async def out_of_range(self, topic_id_partition: TopicIdPartition, offset: int) -> OffsetOutOfRangeError:
-        """The error that says so, with what there is; one in a hole is told to the operator too."""
+        """Return the error with the offsets there are; an offset in a hole is reported to the operator too."""
         bounds = await self.bounds(topic_id_partition)
         if bounds.start <= offset < bounds.end:
             hole = await self._hole_around(topic_id_partition, offset, bounds)
@@ -207,7 +207,7 @@ class SegmentLookup:
         )
 
     async def holes(self, topic_id_partition: TopicIdPartition, offset: int) -> list[Hole]:
-        """The holes above ``offset``, ascending; where there are none, it costs one look-up per later leader epoch."""
+        """Return the holes above ``offset``, ascending; where there are none, it costs one look-up per later leader epoch."""
         lineage = await self._lineages.lineage(topic_id_partition)
         found, end = list[Hole](), offset
         for (epoch, first), stop in zip(lineage.entries, _stops(lineage), strict=True):
@@ -223,12 +223,12 @@ class SegmentLookup:
         return found
 
     def met(self, topic_id_partition: TopicIdPartition, offset: int, hole: Hole) -> None:
-        """A reader at ``offset`` cannot go on because of ``hole``: the operator is told."""
+        """Report to the operator that a reader at ``offset`` cannot go on because of ``hole``."""
         self._telemetry.count(READ_HOLES, topic=topic_id_partition.topic)
         self._holes.met(topic_id_partition, offset, hole.start, hole.stop)
 
     async def _hole_around(self, topic_id_partition: TopicIdPartition, offset: int, bounds: OffsetBounds) -> Hole:
-        """From the end of what is held before ``offset`` to the start of what is held after it."""
+        """Return the hole from the end of what is held before ``offset`` to the start of what is held after it."""
         start, stop = int(bounds.start), int(bounds.end)
         async for segment in self.segments(topic_id_partition, lambda _: True):
             if segment.start_offset > offset:
@@ -238,9 +238,9 @@ class SegmentLookup:
         return Hole(start, stop)
 
     async def segment(self, topic_id_partition: TopicIdPartition, uuid: Uuid) -> RemoteLogSegmentMetadata | None:
-        """A finished segment of the lineage by its id, else None.
+        """Return a finished segment of the lineage by its id, else None.
 
-        One that begins below the remote log start is not given out whole, and one that an erasure has replaced not at all.
+        A segment that begins below the remote log start is not served whole; one that an erasure has replaced is not served.
         """
         segment_id = RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=uuid)
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
@@ -258,8 +258,8 @@ class SegmentLookup:
     async def segments(
         self, topic_id_partition: TopicIdPartition, wanted: Callable[[RemoteLogSegmentMetadata], bool]
     ) -> AsyncIterator[RemoteLogSegmentMetadata]:
-        """The ``wanted`` ones of the lineage's finished segments, ascending by start offset; overlaps included, but
-        none that an erasure has replaced."""
+        """Yield the ``wanted`` ones of the lineage's finished segments, ascending by start offset; overlaps included, but none
+        that an erasure has replaced."""
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         log_end_offset = self._lineages.log_end_offset(topic_id_partition)
         replaced = self._replaced(topic_id_partition, lineage)
@@ -277,9 +277,9 @@ class SegmentLookup:
     async def readable(
         self, topic_id_partition: TopicIdPartition, wanted: Callable[[RemoteLogSegmentMetadata], bool]
     ) -> AsyncIterator[Located]:
-        """The ``wanted`` ones of the finished segments that hold an offset of the lineage, ascending by start offset.
+        """Yield the ``wanted`` ones of the finished segments that hold an offset of the lineage, ascending by start offset.
 
-        Other than :meth:`segments` also one that an unclean election has cut, with its front alone.
+        Unlike :meth:`segments`, also a segment that an unclean election has cut, with its front alone.
         """
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         if not lineage:
@@ -301,8 +301,8 @@ class SegmentLookup:
                 yield Located(segment, agreed_stop(segment, lineage, first))
 
     async def next_with_aborted_transactions(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
-        """The first segment at or after ``offset`` whose transaction index may have entries (S-157).  Those that end at or
-        above its ``stop_offset`` are of another history."""
+        """Return the first segment at or after ``offset`` whose transaction index may have entries (S-157).  Entries that end
+        at or above its ``stop_offset`` are of another history."""
         lineage = await self._lineages.lineage(topic_id_partition)
         least_epoch = lineage.epoch_for_offset(offset)
         for epoch, _ in lineage.entries:
@@ -312,7 +312,7 @@ class SegmentLookup:
             if found is None:
                 continue
             first = max(offset, found.start_offset)
-            # Past the end of the epoch all is of a deposed leader: no more of this one.
+            # Past the end of the epoch all is of a deposed leader: this segment has nothing more.
             if Lineage.of(found.segment_leader_epochs).epoch_for_offset(first) == lineage.epoch_for_offset(first):
                 return Located(found, agreed_stop(found, lineage, first))
         return None
@@ -363,7 +363,7 @@ class SegmentLookup:
 
 
 def agreed_stop(metadata: RemoteLogSegmentMetadata, lineage: Lineage, offset: int) -> Offset:
-    """Up to which offset (exclusive) the segment's epochs are the lineage's, from ``offset`` on, where they agree.
+    """Return the offset (exclusive) up to which the segment's epochs are the lineage's, from ``offset`` on, where they agree.
 
     A segment that a deposed leader copied can go on in its own epoch past the offset at which the next one began.
     """
@@ -376,12 +376,12 @@ def agreed_stop(metadata: RemoteLogSegmentMetadata, lineage: Lineage, offset: in
 
 
 def _stops(lineage: Lineage) -> list[Offset | None]:
-    """Where each epoch ends (exclusive), None for the last one; of a partition with nothing remote there is none."""
+    """Return the end of each epoch (exclusive), None for the last one; a partition with nothing remote has none."""
     return [*(entry.start_offset for entry in lineage.entries[1:]), None][: len(lineage.entries)]
 
 
 def _is_within(segment: RemoteLogSegmentMetadata, runs: Sequence[Sequence[int]]) -> bool:
-    """Whether one of ``runs``, which ascend, has all offsets of the segment."""
+    """Return whether one of ``runs``, which ascend, has all offsets of the segment."""
     start: int = segment.start_offset
     before = bisect_right(runs, start, key=lambda run: run[0]) - 1
     return before >= 0 and runs[before][1] >= segment.end_offset
@@ -394,20 +394,20 @@ def _finished(segments: Iterator[RemoteLogSegmentMetadata]) -> Iterator[RemoteLo
 log = structlog.get_logger(__name__)
 
 SETTLED_S = 10.0
-"""What is younger may be our own metadata that lag behind a copy."""
+"""A younger hole may be our own metadata that lag behind a copy."""
 _MOST_KNOWN = 1000
 
 
 class Holes:
-    """Says of each hole once that it is there, when readers have met it for ``SETTLED_S`` or longer: they come back without
-    end, and that is not to fill the log.  ``event`` is the name under which it says so."""
+    """Report each hole once, as ``event``, when readers have met it for ``SETTLED_S`` or longer: they come back without end,
+    and must not fill the log."""
 
     def __init__(self, clock: Clock, event: str) -> None:
         self._clock, self._event = clock, event
-        self._since_s: OrderedDict[tuple[TopicIdPartition, int, int], float | None] = OrderedDict()  # None: told
+        self._since_s: OrderedDict[tuple[TopicIdPartition, int, int], float | None] = OrderedDict()  # None: reported
 
     def met(self, partition: TopicIdPartition, offset: int, start: int, stop: int) -> None:
-        """A reader wants ``offset``, and from ``start`` to ``stop`` (exclusive) there is nothing.
+        """Note that a reader wants ``offset``, and that there is nothing from ``start`` to ``stop`` (exclusive).
 
         A hole that closes, in part or wholly, is not met with these borders again.
         """

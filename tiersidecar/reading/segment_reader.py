@@ -1,9 +1,8 @@
 """Record batches of one remote segment: index look-up, chunks, cut (S-143, S-144).
 
-Where small reads have begun and ended, so that one that goes on there is told from one at a random offset (U4, U19).
-
-Where bounded reads have ended, so that one that goes on there begins at that very byte: without the index, and without the
-batches between an index entry and what is wanted (S-143, U4).
+Where small reads have begun and ended is remembered, so that one that goes on there is not taken for one at a random offset
+(U4, U19).  A bounded read that goes on where another has ended begins at that very byte: without the index, and without the
+batches between an index entry and the wanted one (S-143, U4).
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _MOST_ENDS = 1024
 
 
 class EndedReads:
-    """Remembers the last of them, by the offset that follows what they returned."""
+    """Remember where the last bounded reads ended, by the offset that follows what they returned."""
 
     def __init__(self, most_places: int = _MOST_ENDS) -> None:
         self._most_places = most_places
         self._positions: OrderedDict[tuple[RemoteLogSegmentId, int], int] = OrderedDict()
 
     def add(self, segment_id: RemoteLogSegmentId, next_offset: int, position: int) -> None:
-        """A read has returned all batches below ``next_offset``, and the batch that it did not take begins at byte ``position``
-        of the .log."""
+        """Note that a read has returned all batches below ``next_offset``, and that the batch it did not take begins at byte
+        ``position`` of the .log."""
         place = (segment_id, next_offset)
         self._positions[place] = position
         self._positions.move_to_end(place)
@@ -48,28 +47,28 @@ class EndedReads:
             self._positions.popitem(last=False)
 
     def position_of(self, segment_id: RemoteLogSegmentId, offset: int) -> int | None:
-        """Where the first batch whose last offset is ``offset`` or above begins, if a read has ended there."""
+        """Return where the first batch whose last offset is ``offset`` or above begins, if a read has ended there."""
         return self._positions.get((segment_id, offset))
 
     def forget(self, segment_id: RemoteLogSegmentId) -> None:
-        """Something of this segment was found broken."""
+        """Forget a segment of which some part was found broken."""
         for place in [place for place in self._positions if place[0] == segment_id]:
             del self._positions[place]
 
 
 _BLOCK_BYTES = 16 * 1024
 _MOST_PLACES = 512
-"""Of 256 readers.  The more are remembered, the more reads at random offsets are taken for others that go on."""
+"""Of 256 readers.  The more are remembered, the more reads at random offsets are mistaken for others that go on."""
 
 
 class BegunReads:
-    """Remembers the places, to 16 KiB, at which the last reads began and ended."""
+    """Remember the places, to 16 KiB, at which the last reads began and ended."""
 
     def __init__(self) -> None:
         self._places: OrderedDict[tuple[RemoteLogSegmentId, int], None] = OrderedDict()
 
     def add(self, segment_id: RemoteLogSegmentId, position: int) -> None:
-        """A read has begun or ended at byte ``position`` of the .log."""
+        """Note that a read has begun or ended at byte ``position`` of the .log."""
         place = (segment_id, position // _BLOCK_BYTES)
         self._places[place] = None
         self._places.move_to_end(place)
@@ -77,8 +76,8 @@ class BegunReads:
             self._places.popitem(last=False)
 
     def reads_on(self, segment_id: RemoteLogSegmentId, position: int) -> bool:
-        """Whether a read from byte ``position`` on is one that comes back, or goes on where another has ended: it begins at
-        the index entry before that."""
+        """Return whether a read from byte ``position`` on comes back, or goes on where another has ended: it begins at the
+        index entry before that."""
         block = position // _BLOCK_BYTES
         return (segment_id, block) in self._places or (segment_id, block + 1) in self._places
 
@@ -92,8 +91,8 @@ _CUT_ON_THE_LOOP_BYTES = 128 * 1024
 
 @dataclass(slots=True)
 class Allowance:
-    """Bytes that a read may still return; None is without limit.  The first batch of all may be larger than that if
-    ``takes_any_size`` (minOneMessage, S-147).  It is used up as soon as one batch does not fit."""
+    """Bytes that a read may still return; None is without limit.  The first batch of all may be larger if ``takes_any_size``
+    (minOneMessage, S-147).  It is used up as soon as one batch does not fit."""
 
     left_bytes: int | None = None
     takes_any_size: bool = True
@@ -108,7 +107,7 @@ class Allowance:
 
 
 class SegmentReader:
-    """Reads batches of opened segments."""
+    """Read batches of opened segments."""
 
     def __init__(
         self,
@@ -128,18 +127,18 @@ class SegmentReader:
         self._ended = EndedReads()
 
     def read_ahead(self) -> ReadAhead:
-        """A window for one reader: a context manager."""
+        """Return a window for one reader: a context manager."""
         return ReadAhead(self._chunks, self._budget)
 
     async def slices(
         self, located: Located, offset: int, stop_offset: int, allowance: Allowance, read_ahead: ReadAhead
     ) -> AsyncGenerator[BatchSlice, None]:
-        """Batches from the first whose last offset is ``offset`` or above, below ``stop_offset`` (exclusive).
+        """Yield batches from the first whose last offset is ``offset`` or above, below ``stop_offset`` (exclusive).
 
-        What was found broken is fetched anew, once.
+        Broken bytes are fetched anew, once.
 
         Raises:
-            CorruptDataError: it was broken again.
+            CorruptDataError: they were broken again.
         """
         next_offset, has_failed = offset, False
         while True:
@@ -156,7 +155,7 @@ class SegmentReader:
                 await self.discard(located.metadata)
 
     async def warm(self, located: Located, offset: int) -> None:
-        """Bring into the caches what a read from ``offset`` begins with."""
+        """Bring what a read from ``offset`` begins with into the caches."""
         segment = await self._manifests.open(located.metadata)
         if self._chunks.is_local(segment):
             return
@@ -190,7 +189,7 @@ class SegmentReader:
     async def cut(
         self, segment: RemoteSegment, cutter: BatchCutter, left_bytes: int | None, read_ahead: ReadAhead
     ) -> AsyncGenerator[CutStep, None]:
-        """The .log from the cutter's position on, cut step by step, of which ``left_bytes`` are wanted, None: all."""
+        """Yield the .log from the cutter's position on, cut step by step; ``left_bytes`` of it are wanted, None: all."""
         if self._chunks.is_local(segment):
             wanted_bytes = None if left_bytes is None else left_bytes + _BESIDES_BYTES
             steps = LocalCut(self._chunks, segment, cutter, read_ahead).steps(wanted_bytes)
@@ -205,7 +204,7 @@ class SegmentReader:
     async def _parts(
         self, segment: RemoteSegment, position: int, left_bytes: int | None, read_ahead: ReadAhead
     ) -> AsyncGenerator[memoryview, None]:
-        """The .log from byte ``position`` on; where little is wanted and nobody reads on, that alone at first."""
+        """Yield the .log from byte ``position`` on; a small read that no other goes on from gets that part alone at first."""
         if left_bytes is not None and position < segment.chunk_index.original_file_size:
             chunk = segment.chunk_index.chunk_at(position)
             stop = position + left_bytes + _BESIDES_BYTES
@@ -226,7 +225,7 @@ class SegmentReader:
         return await self._blocking.run(cutter.cut, part)
 
     async def _beginning(self, metadata: RemoteLogSegmentMetadata, offset: int) -> Beginning:
-        # Who reads on from segment to segment needs no index: that is a request less for each.
+        # A reader that goes from segment to segment needs no index: that is a request less for each.
         if offset <= metadata.start_offset:
             return first_batch(metadata)
         position = self._ended.position_of(metadata.remote_log_segment_id, offset)
@@ -235,7 +234,7 @@ class SegmentReader:
         return beginning_of(await self._indexes.indexes(metadata), metadata, offset)
 
     async def discard(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Forget all that the reading of this segment rests on: which part was damaged is not known."""
+        """Forget all that reading this segment rests on: which part was damaged is not known."""
         segment = await self._manifests.open(metadata)
         for index in range(segment.chunk_index.chunk_count):
             self._chunks.discard(segment, index)
@@ -245,7 +244,7 @@ class SegmentReader:
 
 
 class Beginning(NamedTuple):
-    """Where reading begins, and the bounds within which the base offset of the batch there must lie."""
+    """The position where reading begins, and the bounds of the base offset of the batch there."""
 
     position: int
     least_offset: int
@@ -253,12 +252,12 @@ class Beginning(NamedTuple):
 
 
 def first_batch(metadata: RemoteLogSegmentMetadata) -> Beginning:
-    """At the first byte."""
+    """Return the first byte."""
     return Beginning(0, metadata.start_offset, metadata.end_offset)
 
 
 def beginning_of(indexes: RemoteIndexes, metadata: RemoteLogSegmentMetadata, offset: int) -> Beginning:
-    """At the last index entry at or below ``offset``: it names an offset of the batches appended at its position, and the
+    """Return the last index entry at or below ``offset``: it names an offset of the batches appended at its position, and the
     entry before it one of earlier batches."""
     entry = indexes.offset_index.lookup(offset)
     if entry.position == 0:
@@ -286,7 +285,7 @@ def cut_plan(segment: RemoteSegment, begin: Beginning, *, start_offset: int, sto
 async def from_position(
     read_ahead: ReadAhead, segment: RemoteSegment, position: int
 ) -> AsyncGenerator[memoryview, None]:
-    """The .log from byte ``position`` on, chunk by chunk, without copying."""
+    """Yield the .log from byte ``position`` on, chunk by chunk, without copying."""
     if position >= segment.chunk_index.original_file_size:
         return
     first = segment.chunk_index.chunk_at(position)

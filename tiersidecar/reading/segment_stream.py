@@ -1,4 +1,4 @@
-"""A remote segment read whole and anew, past every cache: what is proven by it stands in the store."""
+"""A remote segment read whole and anew, past every cache, which proves what stands in the store."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, fetch_within
 
 _SLICE_BYTES = 256 * 1024
-"""Of a chunk, looked at in one go."""
+"""Part of a chunk that is looked at in one go."""
 _PART_BYTES = 4 * 1024 * 1024
-"""Of a .log that lies here, at most read and looked at in one request."""
+"""Part of a local .log that is read and looked at in one request, at most."""
 _PARTS_PER_S = 16
 """At a rate below 64 MiB/s.  A request to a store costs the event loop about 0.3 ms, so there are few; but one of a second's
 worth would be a burst."""
 
 
 class SegmentStore(ReadStore, FeedWithRests, HeadObject, Protocol):
-    """What reading a segment whole asks of the store."""
+    """The operations of the store that reading a whole segment needs."""
 
 
 class Pace(Protocol):
     @property
     def bytes_per_s(self) -> int | None:
-        """The rate in force; None: no limit."""
+        """Return the rate in force; None: no limit."""
 
     async def grant(self, wanted_bytes: int) -> int:
-        """Wait until some of ``wanted_bytes`` may move, and give how many."""
+        """Wait until some of ``wanted_bytes`` may move, and return how many."""
 
 
 class SegmentStream:
-    """Streams remote segments part by part."""
+    """Stream remote segments part by part."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class SegmentStream:
     async def feed_log(
         self, metadata: RemoteLogSegmentMetadata, look: Callable[[memoryview], None], pace: Pace
     ) -> AsyncGenerator[int]:
-        """Show ``look`` the original .log from its first byte to its last, in a thread, and give after each part how many bytes
-        it had; ``look`` must not keep them.  ``pace`` is asked before each part.  Before the first one its companions that
-        nothing else could replace are read: the leader epochs, which decide what is history, and the producers' state.
+        """Show ``look`` the original .log from its first byte to its last, in a thread, and yield the size of each part;
+        ``look`` must not keep them.  ``pace`` is asked before each part.  Before the first one, the companions that nothing
+        else could replace are read: the leader epochs, which decide what is history, and the producers' state.
 
         Raises:
             StoreError: an object is missing or could not be read.
@@ -117,7 +117,7 @@ class SegmentStream:
     async def _feed_file(
         self, segment: RemoteSegment, look: Callable[[memoryview], None], pace: Pace
     ) -> AsyncGenerator[int]:
-        """What is read is looked at while the processor has it at hand, and no chunk is ever in memory."""
+        """Feed a local .log: it is looked at while it is in the processor's cache, and no chunk is ever in memory."""
         position, stop = 0, segment.chunk_index.original_file_size
         while position < stop:
             rate = pace.bytes_per_s
@@ -140,7 +140,7 @@ class SegmentStream:
 
 
 async def _granted(pace: Pace, wanted_bytes: int) -> int:
-    """Wait until all of ``wanted_bytes`` may move; gives them."""
+    """Wait until all of ``wanted_bytes`` may move; return them."""
     left_bytes = wanted_bytes
     while left_bytes > 0:
         left_bytes -= await pace.grant(left_bytes)
@@ -148,7 +148,7 @@ async def _granted(pace: Pace, wanted_bytes: int) -> int:
 
 
 class _Looking:
-    """Whoever takes from a store must not raise."""
+    """Keep an error of ``look``: a callback of the store must not raise."""
 
     def __init__(self, look: Callable[[memoryview], None]) -> None:
         self._look = look

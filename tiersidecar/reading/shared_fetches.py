@@ -1,4 +1,4 @@
-"""What several readers want of the store at once: fetched once, within a time limit, and kept up to a bound in bytes (U2)."""
+"""Objects that several readers want at once: fetched once, within a time limit, and kept up to a bound in bytes (U2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Runs at most one task per key.
+    """Run at most one task per key.
 
     A caller that is cancelled stops waiting; the work goes on to its end, so that what it puts into a cache is there
     for the retry.  At most ``max_flights`` run, because callers that give up early would otherwise pile them up.
@@ -35,7 +35,7 @@ class SingleFlight(Generic[K, V]):
         return key in self._flights
 
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, V]]) -> V:
-        """The result of the work in flight for ``key``, else of ``work``.
+        """Return the result of the work in flight for ``key``, else of ``work``.
 
         Raises:
             QuotaExceededError: too much is in flight already.
@@ -65,7 +65,7 @@ class SingleFlight(Generic[K, V]):
 
 
 class ByteLru(Generic[K, V]):
-    """A map that drops what was not asked for longest once the sizes add up to more than ``max_bytes``.
+    """A map that drops its least recently used values once the sizes add up to more than ``max_bytes``.
 
     A value larger than the whole bound is not kept: it would drive out everything and then itself.  A dropped value that
     a reader still holds stays alive for that reader alone, so nothing in use is torn away (S-131, U22).
@@ -88,7 +88,7 @@ class ByteLru(Generic[K, V]):
         return self._size_bytes
 
     def get(self, key: K) -> V | None:
-        """The value, which becomes the most recently used one; None when it is not kept."""
+        """Return the value, which becomes the most recently used one; None when it is not kept."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -96,7 +96,7 @@ class ByteLru(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, size_bytes: int) -> list[tuple[K, V]]:
-        """Keep ``value``, in place of an earlier one; returns what had to go for it, oldest first."""
+        """Keep ``value``, in place of an earlier one; return what had to go for it, oldest first."""
         self.discard(key)
         if size_bytes > self._max_bytes:
             return [(key, value)]
@@ -105,7 +105,7 @@ class ByteLru(Generic[K, V]):
         return self._shrink()
 
     def discard(self, key: K) -> V | None:
-        """Drop one value, if it is kept; returns it."""
+        """Drop one value, if it is kept; return it."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return None
@@ -113,13 +113,13 @@ class ByteLru(Generic[K, V]):
         return entry[0]
 
     def oldest(self) -> tuple[K, V] | None:
-        """The least recently used one; None when nothing is kept."""
+        """Return the least recently used one; None when nothing is kept."""
         for key, (value, _) in self._entries.items():
             return key, value
         return None
 
     def keys(self) -> list[K]:
-        """Keys from the least to the most recently used."""
+        """Return the keys from the least to the most recently used."""
         return list(self._entries)
 
     def _shrink(self) -> list[tuple[K, V]]:

@@ -32,7 +32,7 @@ class TimestampAndOffset:
 
 
 class TimestampLookup:
-    """Answers from the segments' metadata where these say enough, then from the indexes, and from record batches last."""
+    """Answer from the segments' metadata where these say enough, then from the indexes, and from record batches last."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TimestampLookup:
     async def find(
         self, topic_id_partition: TopicIdPartition, timestamp_ms: int, *, stop_offset: int | None = None
     ) -> TimestampAndOffset | None:
-        """The first record, by offset, whose timestamp is ``timestamp_ms`` or later; None when the remote tier has none.
+        """Return the first record, by offset, whose timestamp is ``timestamp_ms`` or later; None when the remote tier has none.
 
         Segments that begin at ``stop_offset`` or above are not looked into: the caller has them elsewhere (T-51).
 
@@ -78,7 +78,7 @@ class TimestampLookup:
     async def find_latest(
         self, topic_id_partition: TopicIdPartition, *, stop_offset: int | None = None, at_least_ms: int = NO_TIMESTAMP
     ) -> TimestampAndOffset | None:
-        """The first of the records with the largest timestamp (ListOffsets -3); None when there are no records, or only
+        """Return the first of the records with the largest timestamp (ListOffsets -3); None when there are no records, or only
         earlier ones than ``at_least_ms``.  Records without a timestamp have -1, the smallest.  ``stop_offset`` as for
         :meth:`find`.
 
@@ -103,7 +103,7 @@ class TimestampLookup:
         return await self.find(topic_id_partition, latest_ms, stop_offset=stop_offset)
 
     async def _latest_in(self, located: Located, start_offset: Offset) -> int:
-        """The largest timestamp of the records from ``start_offset`` on, -1 where none has one.
+        """Return the largest timestamp of the records from ``start_offset`` on, -1 where none has one.
 
         The metadata may say more: the time of a record below ``start_offset``, or past what the lineage has of the segment, or
         that of the file's last change where no record has a timestamp (``LogSegment.largestTimestamp``).  Then all of them
@@ -155,7 +155,7 @@ class TimestampLookup:
         *,
         index_says_ms: int | None = None,
     ) -> TimestampAndOffset | None:
-        """From ``first`` on, of which the time index says that its batch is of ``index_says_ms`` at the latest.
+        """Search from ``first`` on, whose batch is of ``index_says_ms`` at the latest by the time index.
 
         Raises:
             _WrongEntryError: it is of another time.  Entries have no checksum, and one wrong bit leads past records
@@ -187,7 +187,7 @@ _RECORDS_A_STEP = 16
 def first_at(
     buffer: memoryview, timestamp_ms: int, start_offset: int, memory: OpenedMemory
 ) -> Steps[TimestampAndOffset | None]:
-    """The first record of ``buffer`` at ``start_offset`` or above that is of ``timestamp_ms`` or later, or None.
+    """Return the first record of ``buffer`` at ``start_offset`` or above that is of ``timestamp_ms`` or later, or None.
 
     Raises:
         CorruptDataError: a batch does not open.
@@ -208,8 +208,8 @@ def first_at(
 
 
 def latest_in(buffer: memoryview, start_offset: int, memory: OpenedMemory) -> Steps[int]:
-    """The largest timestamp of the records of ``buffer`` from ``start_offset`` on, -1 where none has one.  Raises as
-    :func:`first_at`."""
+    """Return the largest timestamp of the records of ``buffer`` from ``start_offset`` on, -1 where none has one.  Raise what
+    :func:`first_at` does."""
     latest_ms = NO_TIMESTAMP
     for position, header in iter_batch_headers(buffer):
         if header.base_offset >= start_offset:

@@ -1,4 +1,4 @@
-"""A user's delete as the state topic says it, whoever brings it: the gateway, or ``tiersidecar delete-records``."""
+"""A user's delete as the state topic records it, from the gateway or from ``tiersidecar delete-records``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tiersidecar.ports.state_records import TrashLog
 
 
 class DeletesLog(StateLog, TrashLog, Protocol):
-    """Starts, and what was decided below them."""
+    """Starts, and the decisions below them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """For whom a delete is said, when, and how long it can be undone."""
+    """The client of a delete, its time, and how long the delete can be undone."""
 
     by: str
     now_ms: int
@@ -31,24 +31,24 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserDelete:
-    """All below ``offset`` goes, by a user's will, in ``leader_epoch``; ``trims`` when the broker's log start moves there too,
-    which somebody would wonder about otherwise."""
+    """A delete of all below ``offset`` by a user in ``leader_epoch``; ``trims`` when the broker's log start moves there too,
+    which would look unexplained otherwise."""
 
     offset: Offset
     leader_epoch: LeaderEpoch
     trims: bool
 
     def is_said(self, known: PartitionState) -> bool:
-        """Return whether nobody need say it any more.
+        """Return whether the delete need not be published again.
 
-        What an earlier leader said may be of a history that an unclean election has cut off, and is forgotten with it: it
-        spares nobody from saying it in this epoch.
+        An earlier leader's record may be of a history that an unclean election has cut off, and is forgotten with it: it does
+        not count in this epoch.
         """
         trims_there = known.trim_epoch >= self.leader_epoch and known.trim_offset >= self.offset
         return self._is_in_force(known) and (trims_there or not self.trims)
 
     def _is_in_force(self, known: PartitionState) -> bool:
-        """Not merely because retention has moved the start as far: that can be undone, and with it would be this."""
+        """Return whether a user has deleted this far; a start moved by retention alone could be undone."""
         starts_there = (
             known.remote_log_start_epoch >= self.leader_epoch and known.remote_log_start_offset >= self.offset
         )
@@ -57,13 +57,13 @@ class UserDelete:
         )
 
     async def say(self, state: DeletesLog, partition: TopicIdPartition, asker: Asker) -> Offset:
-        """Say it, unless it is said; gives the start that was said last, read back: ``offset`` or a higher one.
+        """Publish the delete, unless it is there; return the start that was said last, read back: ``offset`` or a higher one.
 
-        What goes is in the trash first.  Whether it is said is looked up at the topic's end: it may have been undone.
+        What goes is in the trash first.  The topic is read to its end before: an earlier delete may have been undone.
 
         Raises:
-            BrokerRefusedError: a later leader has said less, or an operator has set the start back meanwhile, so this delete
-                is not in force.
+            BrokerRefusedError: a later leader has set a lower start, or an operator has set it back meanwhile,
+                so this delete is not in force.
             PublishTimeoutError: not read back in time.
             RetriableError: the topic cannot be read to its end now.
         """
@@ -71,8 +71,8 @@ class UserDelete:
         return await self.say_as_read(state, partition, asker)
 
     async def say_as_read(self, state: DeletesLog, partition: TopicIdPartition, asker: Asker) -> Offset:
-        """As :meth:`say`, after the caller has caught up, and has judged by what it read: a start that was set back since then
-        makes this delete void."""
+        """Publish like :meth:`say`, after the caller has caught up and decided by what it read: a start that was set back since
+        then makes this delete void."""
         known = state.partition_state(partition)
         if not self.is_said(known):
             opened_ms = FINAL
