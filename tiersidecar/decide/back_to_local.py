@@ -1,8 +1,8 @@
-"""Whether and how the remote part of a partition goes back to the brokers' disks (docs/design/0018-handover.md).
+"""The way back of a partition's remote part to the brokers' disks, and what hinders it (docs/design/0018-handover.md).
 
 A broker that has all of its log again needs nothing but files: segments from the users' log start up to its own first one,
-the leader epochs of that history, and a log start that is no later.  Which remote segment gives which offsets is what readers
-of the sidecar are given; an unclean election's cuts are cuts here, too.
+the leader epochs of that history, and a log start that is no later.  Each remote segment gives the offsets that readers of the
+sidecar get from it; an unclean election's cuts are cuts here, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 
 class Hindrance(StrEnum):
-    """What has to be done before a topic goes back."""
+    """Conditions that keep a topic from going back."""
 
     NATIVE = "native"
     COMPACTED = "compacted"
@@ -50,7 +50,7 @@ REMEDIES: Mapping[Hindrance, str] = {
     Hindrance.GAP: "no finished copy has these offsets, and readers will pass over them: --accept gap gives them up",
     Hindrance.OBJECTS: "the store lacks objects of these segments: `tiersidecar reconcile`",
 }
-"""What to do about each; TOPIC stands for the topic's name."""
+"""How to remove each; TOPIC stands for the topic's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +75,18 @@ class Piece:
 
     @property
     def size_bytes(self) -> int:
-        """About, as if all offsets of the segment were of one size."""
+        """Return about how many bytes they are, as if all offsets of the segment were of one size."""
         offsets = self.segment.next_offset - self.segment.start_offset
         return self.segment.segment_size_in_bytes * (self.stop - self.start) // offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnView:
-    """What is known of a partition.
+    """The known state of a partition.
 
-    ``log_start_offset`` is the users' by the state topic, -1 while nobody has said it; ``broker_log_start_offset`` where the
+    ``log_start_offset`` is the users' by the state topic, -1 while it is not set; ``broker_log_start_offset`` where the
     leader's log begins now.  ``pieces`` are what remote segments give readers from the former on, ascending.  ``recopied`` and
-    ``incomplete`` are segments that the store has lost in part, as the state topic or a listing says.
+    ``incomplete`` are segments that the store has lost in part, by the state topic or a listing.
     """
 
     owner: TopicIdPartition
@@ -114,12 +114,12 @@ class PartitionReturn:
 
     @property
     def copied_stop(self) -> Offset:
-        """Up to where copies reach; 0 without any."""
+        """Return the end (exclusive) of the copies; 0 without any."""
         return self.pieces[-1].stop if self.pieces else Offset(0)
 
 
 def decide_return(view: ReturnView, *, accepts_gaps: bool = False) -> PartitionReturn:
-    """Return what goes back of the partition, and what is in the way."""
+    """Return what goes back of the partition, and what hinders it."""
     start = _users_log_start(view)
     pieces = tuple(_clipped(view.pieces, start, view.high_watermark))
     gaps = tuple(uncovered(pieces, start, max(view.broker_log_start_offset, start)))
@@ -137,7 +137,7 @@ def decide_return(view: ReturnView, *, accepts_gaps: bool = False) -> PartitionR
 
 
 class Covers(Protocol):
-    """Offsets, [``start``, ``stop``), that something has."""
+    """A range of offsets, [``start``, ``stop``)."""
 
     @property
     def start(self) -> int: ...
@@ -158,7 +158,7 @@ def uncovered(pieces: Iterable[Covers], start: int, stop: int) -> Iterator[tuple
 
 
 def _users_log_start(view: ReturnView) -> Offset:
-    """What was never tiered begins where the broker's log does."""
+    """Return the users' log start; without one, where the broker's log begins: nothing below it was ever tiered."""
     return view.log_start_offset if view.log_start_offset >= 0 else view.broker_log_start_offset
 
 

@@ -1,4 +1,4 @@
-"""Which partitions catch up with a backlog, and in which order: first enablement, or the end of a long outage.
+"""Partitions that catch up with a backlog, and their order: at first enablement, or after a long outage.
 
 A backlog of terabytes must not hold up the segment that was sealed a moment ago, nor take all the bandwidth.
 """
@@ -14,7 +14,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 
 
 class BackfillOrder(StrEnum):
-    """Topics by the last write to their oldest segment that is not remote."""
+    """Order of topics, by the last write to their oldest segment that is not remote."""
 
     OLDEST = "oldest"
     NEWEST = "newest"
@@ -32,7 +32,7 @@ class BackfillPlan:
 
 
 def decide_backfill(lags: Mapping[TopicIdPartition, CopyLag], threshold: int, order: BackfillOrder) -> BackfillPlan:
-    """Partitions with more than ``threshold`` segments that are not remote catch up (steady state: about two, S-047)."""
+    """Plan for the partitions with more than ``threshold`` segments that are not remote (steady state: about two, S-047)."""
     behind = {topic_id_partition: lag for topic_id_partition, lag in lags.items() if lag.segments > threshold}
     oldest_ms: dict[str, int] = {}
     for topic_id_partition, lag in behind.items():

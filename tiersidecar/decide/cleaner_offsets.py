@@ -1,4 +1,4 @@
-"""Which leader's cleaner offset counts (the fencing table of the KIP for compacted topics in tiered storage).
+"""Choice of the leader whose cleaner offset counts (the fencing table of the KIP for compacted topics in tiered storage).
 
 A leader publishes, with what it has cleaned, a vector: for each leader epoch that it knows, the offset up to which that
 epoch's leader had cleaned.  A later leader's vector bounds what an earlier one may have done: what a deposed leader publishes
@@ -34,13 +34,13 @@ class CleanerOffsets:
 
     @property
     def cleaner_offset(self) -> Offset | None:
-        """The first offset that is not clean; None where nothing was cleaned.  The latest epoch says it, though an earlier
-        one may have had a higher one: what that one cleaned may have been cut off since."""
+        """Return the first offset that is not clean; None where nothing was cleaned.  It is the latest epoch's: an earlier one
+        may have had a higher one, but what it cleaned may have been cut off since."""
         return self.offsets[max(self.offsets)] if self.offsets else None
 
 
 def decide_cleaner_offsets(claims: Iterable[CleanerClaim]) -> CleanerOffsets:
-    """Accept or reject each claim: from the latest epoch down, each is held against what later ones found."""
+    """Accept or reject each claim: from the latest epoch down, each is compared with what later ones found."""
     accepted: list[CleanerClaim] = []
     rejected: list[RejectedClaim] = []
     bounds: dict[LeaderEpoch, Offset] = {}
@@ -53,7 +53,7 @@ def decide_cleaner_offsets(claims: Iterable[CleanerClaim]) -> CleanerOffsets:
             continue
         accepted.append(claim)
         for epoch, offset in claim.offsets.items():
-            bounds.setdefault(epoch, offset)  # the latest leader's word, and of one leader its last
+            bounds.setdefault(epoch, offset)  # the latest leader counts, and of one leader its last claim
         if latest is None:
             latest = claim.leader_epoch
     return CleanerOffsets(

@@ -1,4 +1,4 @@
-"""Which leftovers of copies and deletes are finished now: the part of expiry that follows a crash (S-063, S-230 to S-232)."""
+"""Leftovers of copies and deletes that are finished now: the part of expiry that follows a crash (S-063, S-230 to S-232)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tiersidecar.domain.trash import TrashKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A remote segment to be deleted, why, and on what ground.  ``of_another``: whoever copies it may still be at it, another
-    sidecar or the broker itself (native tiering), so that the topic's settings must be asked right before."""
+    """A remote segment to be deleted, why, and on what ground.  ``of_another``: its copy may still be running, in another
+    sidecar or in the broker itself (native tiering), so that the topic's settings must be asked right before."""
 
     metadata: RemoteLogSegmentMetadata
     reason: str
@@ -29,9 +29,9 @@ def decide_cleanup(
     now_ms: int,
     grace_ms: int,
 ) -> tuple[Removal, ...]:
-    """Copies that will never finish, and deletes that did not.
+    """Return removals of copies that will never finish, and of deletes that did not.
 
-    A copy that our own journal says we have ``begun``, and that this process has not in flight, is dead: the journal is this
+    A copy that our own journal has as ``begun``, and that this process has not in flight, is dead: the journal is this
     process's alone.  Any other may still be running, also one with our broker's id: native tiering writes the same.  So it
     gets ``grace_ms`` from its start; a clock that runs ahead by less is harmless.
     """

@@ -1,4 +1,4 @@
-"""What retention may take of a compacted topic, by its cleanup policy.
+"""Limits of retention for a compacted topic, by its cleanup policy.
 
 | cleanup.policy | local segment goes | remote segment goes |
 | --- | --- | --- |
@@ -6,8 +6,8 @@
 | compact,delete | copied, past local retention | past total retention |
 | compact | copied, past local retention, and wholly below the cleaner offset | never for its age or size |
 
-The KIP says both that local deletion of a compacted topic ignores whether it was cleaned and that it waits for it.  Here it
-waits: until then a dirty segment can be cleaned without fetching it, and its tombstones are still on this disk.
+The KIP says both that local deletion of a compacted topic ignores whether it was cleaned and that it waits for cleaning.  Here
+it waits: until then a dirty segment can be cleaned without fetching it, and its tombstones are still on this disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CleanupPolicy(StrEnum):
 
 
 def read_cleanup_policy(value: str) -> CleanupPolicy | None:
-    """Read the topic config, in which the order is free; None where it names anything else, or nothing."""
+    """Read the topic config, in which the order is free; return None where it names anything else, or nothing."""
     match frozenset(part.strip() for part in value.split(",")):
         case parts if parts == {"delete"}:
             return CleanupPolicy.DELETE

@@ -1,4 +1,4 @@
-"""Whether and how far the remote log of a compacted topic is cleaned now (``LogCleanerManager``, ``Cleaner``).
+"""Plan for cleaning the remote log of a compacted topic: whether, and how far (``LogCleanerManager``, ``Cleaner``).
 
 The log has five regions: clean, dirty, uncleanable (``min.compaction.lag.ms``), unstable (at or above the last stable
 offset), and what is not remote yet.  A round builds its map of the dirty region and rewrites clean and dirty ones, chunk by
@@ -14,12 +14,12 @@ from tiersidecar.domain.offsets import Offset
 
 MOST_OFFSETS_OF_SEGMENT = (1 << 31) - 1
 _SHARE_OF_DISK = 3
-"""Fetched segments, the map's inputs again, and the output each take up to one."""
+"""Fetched segments, the inputs of the map again, and the output may each take that much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
-    """A topic's, under Kafka's names."""
+    """Settings of a topic, under Kafka's names."""
 
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
@@ -46,7 +46,7 @@ class CleanableSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionView:
-    """``segments`` ascend and do not overlap.  ``cleaner_offset`` is the first offset that was not cleaned, None where none
+    """``segments`` ascend and do not overlap.  ``cleaner_offset`` is the first offset that was not cleaned, None where nothing
     was; ``free_disk_bytes`` what temporary files may take."""
 
     segments: Sequence[CleanableSegment]
@@ -58,10 +58,10 @@ class CompactionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
-    """What to do; no ``chunks``: nothing, because of ``reason``.
+    """A round of cleaning; with no ``chunks`` nothing is done, because of ``reason``.
 
-    The dirty region is ``first_dirty_offset`` up to, not including, ``first_uncleanable_offset``.  Each chunk is a number of
-    dirty segments that one map is built of.  ``was_reset``: the cleaner offset was none of this log's.
+    The dirty region is ``first_dirty_offset`` up to, not including, ``first_uncleanable_offset``.  Each chunk is a run of
+    dirty segments of which one map is built.  ``was_reset``: the cleaner offset was none of this log's.
     """
 
     chunks: tuple[tuple[CleanableSegment, ...], ...]
@@ -111,8 +111,8 @@ def decide_compaction(view: CompactionView, settings: CompactionSettings, *, now
 def group_segments(
     segments: Sequence[CleanableSegment], settings: CompactionSettings
 ) -> tuple[tuple[CleanableSegment, ...], ...]:
-    """Put successive segments together whose outputs make one (``Cleaner.groupSegmentsBySize``): the sizes before the
-    cleaning, of .log and indexes, fit the limits, and the offsets one index."""
+    """Group successive segments whose outputs make one (``Cleaner.groupSegmentsBySize``): the sizes before the cleaning, of
+    .log and indexes, fit the limits, and the offsets one index."""
     groups: list[list[CleanableSegment]] = []
     for segment in segments:
         if groups and _fits(groups[-1], segment, settings):
@@ -123,7 +123,7 @@ def group_segments(
 
 
 def _first_dirty_offset(view: CompactionView) -> tuple[Offset, bool]:
-    """As Kafka: a cleaner offset outside the log means that all of it is dirty."""
+    """Return the first dirty offset, and whether it was reset: as in Kafka, all is dirty if the offset is outside the log."""
     start = view.remote_log_start_offset
     if view.cleaner_offset is None:
         return start, False
@@ -136,7 +136,7 @@ def _first_dirty_offset(view: CompactionView) -> tuple[Offset, bool]:
 def _cleanable(
     dirty: Sequence[CleanableSegment], view: CompactionView, settings: CompactionSettings, now_ms: int
 ) -> list[CleanableSegment]:
-    """The dirty segments before the first that is not wholly stable, or has a record within the least lag."""
+    """Return the dirty segments before the first that is not wholly stable, or has a record within the least lag."""
     found: list[CleanableSegment] = []
     for segment in dirty:
         is_stable = segment.end_offset < view.last_stable_offset
@@ -155,7 +155,7 @@ def _is_overdue(dirty: Sequence[CleanableSegment], settings: CompactionSettings,
 
 
 def _chunks(segments: Sequence[CleanableSegment], most_bytes: int) -> tuple[tuple[CleanableSegment, ...], ...]:
-    """At least one segment each, though that alone is larger than a segment should be."""
+    """Split ``segments`` into chunks of at least one segment, even one larger than ``most_bytes``."""
     chunks: list[list[CleanableSegment]] = []
     size_bytes = 0
     for segment in segments:

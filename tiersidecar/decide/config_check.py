@@ -1,4 +1,4 @@
-"""Find what of a configuration does not fit the store, the broker and the machine (``check-config --connect``).
+"""Check a configuration against the store, the broker and the machine (``check-config --connect``).
 
 Facts in, findings out: each says what is wrong and what to do.
 """
@@ -19,7 +19,7 @@ _BESIDES_CLIENTS = 1024
 
 
 class Level(StrEnum):
-    """``ERROR``: it does not work so.  ``WARNING``: it may not, or not for long.  ``OK``: it was looked at, and fits."""
+    """``ERROR``: it does not work.  ``WARNING``: it may not, or not for long.  ``OK``: it was checked, and fits."""
 
     OK = "ok"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.  ``do`` is what to do, empty where nothing is wrong."""
+    """One checked fact.  ``do`` is what to do, empty where nothing is wrong."""
 
     check: str
     level: Level
@@ -48,7 +48,7 @@ DESCRIBE, DESCRIBE_CONFIGS = Right("Describe", 1 << 8), Right("DescribeConfigs",
 
 
 class Listener(NamedTuple):
-    """A port that this machine listens on, and what for."""
+    """A port that this machine listens on, and its purpose."""
 
     name: str
     host: str
@@ -56,22 +56,22 @@ class Listener(NamedTuple):
 
 
 def ok(check: str, says: str) -> Finding:
-    """Return that it fits."""
+    """Return a finding that fits."""
     return Finding(check=check, level=Level.OK, says=says)
 
 
 def warning(check: str, says: str, do: str) -> Finding:
-    """Return that somebody should look."""
+    """Return a finding that an operator should look at."""
     return Finding(check=check, level=Level.WARNING, says=says, do=do)
 
 
 def error(check: str, says: str, do: str) -> Finding:
-    """Return that it does not work."""
+    """Return a finding that does not work."""
     return Finding(check=check, level=Level.ERROR, says=says, do=do)
 
 
 def check_ports(listeners: Sequence[Listener]) -> Iterator[Finding]:
-    """Yield each two that want the same port of the same address; port 0 is one that the system picks."""
+    """Yield each pair that wants the same port of the same address; port 0 is picked by the system."""
     doubled = False
     for listener, other in combinations(listeners, 2):
         if listener.port == other.port != 0 and _is_same_host(listener.host, other.host):
@@ -107,7 +107,7 @@ def check_log_dirs(ours: Sequence[str], brokers: str | None) -> Finding:
 
 
 def check_owner(topic: str, cluster_id: str, owner: str | None) -> Finding | None:
-    """Compare whose the store says that the topic's remote data are; None where nothing is said, or this cluster's."""
+    """Compare the owner of the topic's remote data, by the store, with this cluster; None if it is the same, or unknown."""
     if owner in (None, cluster_id):
         return None
     says = f"the store says that the remote data of {topic} belong to cluster {owner}, and this is {cluster_id}"
@@ -115,7 +115,7 @@ def check_owner(topic: str, cluster_id: str, owner: str | None) -> Finding | Non
 
 
 def check_rights(resource: str, granted: int | None, needed: Iterable[Right]) -> Finding:
-    """Compare what we may do with a resource with what is needed; ``granted`` of None: the broker does not say."""
+    """Compare our rights on a resource with those needed; ``granted`` of None: the broker does not say."""
     if granted is None:
         return warning(
             "rights", f"the broker does not say what we may do with {resource}", "see docs/operations/acls.md"
@@ -127,7 +127,7 @@ def check_rights(resource: str, granted: int | None, needed: Iterable[Right]) ->
 
 
 def check_gateway(listener: str, brokers: Collection[int], mapped: Mapping[int, str]) -> Iterator[Finding]:
-    """Yield whether each broker has an address that clients of the gateway are told."""
+    """Yield whether each broker has an address for clients of the gateway."""
     unmapped = sorted(set(brokers) - set(mapped))
     if unmapped:
         names = ", ".join(map(str, unmapped))
@@ -143,7 +143,7 @@ def check_gateway(listener: str, brokers: Collection[int], mapped: Mapping[int, 
 
 
 def check_disk(log_dirs: str, size_bytes: int, free_bytes: int, reserve_percent: int) -> Finding:
-    """Compare what is free with ``disk.reserve``."""
+    """Compare the free space with ``disk.reserve``."""
     free_percent = 100 * free_bytes // max(size_bytes, 1)
     if free_percent < reserve_percent:
         says = f"{log_dirs}: {free_percent} % is free, disk.reserve is {reserve_percent} %: pins go from the start"
@@ -152,7 +152,7 @@ def check_disk(log_dirs: str, size_bytes: int, free_bytes: int, reserve_percent:
 
 
 def check_user(our_uid: int, file_uid: int, path: str) -> Finding:
-    """Compare our user with that of the broker's files: others may not link them (``fs.protected_hardlinks``)."""
+    """Compare our user with that of the broker's files: other users may not link them (``fs.protected_hardlinks``)."""
     if our_uid == file_uid:
         return ok("user", f"uid {our_uid}, as the broker's files")
     says = f"this is uid {our_uid}, and {path} is of uid {file_uid}: the broker's files cannot be linked"
@@ -160,7 +160,7 @@ def check_user(our_uid: int, file_uid: int, path: str) -> Finding:
 
 
 def check_descriptors(limit: int, max_connections: int) -> Finding:
-    """Compare how many files may be open with what the gateway's clients take, two each, and everything else."""
+    """Compare the limit of open files with what the gateway's clients take, two each, and everything else."""
     needed = 2 * max_connections + _BESIDES_CLIENTS
     if limit < needed:
         says = f"{limit} files may be open, {max_connections} clients of the gateway and the rest may need {needed}"
@@ -177,7 +177,7 @@ def check_clock(name: str, ahead_s: float) -> Finding:
 
 
 def check_replicas(topic: str, wanted: int, brokers: int) -> Finding | None:
-    """Say that a topic that is not there cannot be made; None where it can."""
+    """Return an error if a missing topic cannot be created; None where it can."""
     if wanted <= brokers:
         return None
     says = f"{topic} is not there, and cannot be made with {wanted} replicas on {brokers} brokers"

@@ -1,4 +1,4 @@
-"""Which sealed segments of a partition are copied next, and how far its copying lags.
+"""Choice of the sealed segments of a partition that are copied next, and how far its copying lags.
 
 Source: RemoteLogManager.RLMCopyTask, with the start moved to the segment that *contains* the first offset not yet remote:
 replicas roll differently, and starting at the next boundary would leave a hole (DESIGN.md section 3).
@@ -22,11 +22,11 @@ class CopyView:
     """A led partition as the copy decision sees it.
 
     ``copied_offset`` is the highest remote offset of this lineage, inclusive (-1: none); ``last_stable_offset`` is
-    exclusive; ``segments`` ascend and end with the active one.  ``remote_log_start_offset`` is -1 while nobody has said it.
-    ``holes`` are offsets below ``copied_offset`` that no remote segment holds and the broker does.  ``readable_stop`` is where
-    what readers find in the remote segments from ``copied_offset`` on ends (exclusive): an unclean election may have left the
-    front of one.  ``may_expire``: expiry is at work and has not looked at the partition yet.  ``first_epoch_offset`` is where
-    the first leader epoch that is known begins; ``live_start_offset`` is where readers may begin, by the broker's log start and
+    exclusive; ``segments`` ascend and end with the active one.  ``remote_log_start_offset`` is -1 while it is not set.
+    ``holes`` are offsets below ``copied_offset`` that no remote segment holds and the broker does.  ``readable_stop`` is the
+    end (exclusive) of what readers find in the remote segments from ``copied_offset`` on: an unclean election may have left the
+    front of one.  ``may_expire``: expiry is active and has not looked at the partition yet.  ``first_epoch_offset`` is where
+    the first known leader epoch begins; ``live_start_offset`` is where readers may begin, by the broker's log start and
     the remote one.
     """
 
@@ -62,7 +62,7 @@ class CopyPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLag:
-    """Sealed segments that are not remote yet and are to be, whether they may be copied now or not (S-041).
+    """Sealed segments that are not remote yet and are to be, whether or not they may be copied now (S-041).
 
     ``oldest_ms`` is when the oldest of them was last written, None when there is none.
     """
@@ -73,10 +73,10 @@ class CopyLag:
 
 
 def decide_copy(view: CopyView) -> CopyPlan:
-    """The plan for one partition.
+    """Return the plan for one partition.
 
-    Nothing at or above the remote log start is passed over: what is past its total retention is given up by expiry, which says
-    so by that start, or it is copied.
+    Nothing at or above the remote log start is skipped: what is past its total retention is given up by expiry, which moves
+    that start, or it is copied.
     """
     pending = pending_segments(view.segments, view.copied_offset, view.remote_log_start_offset, view.holes)
     halted, held_back, chosen = "", "", []
@@ -100,7 +100,7 @@ _NO_LAG = CopyLag(segments=0, size_bytes=0, oldest_ms=None)
 
 
 def copy_lag(pending: tuple[LocalSegment, ...]) -> CopyLag:
-    """The lag of a led partition, from the truth each time it is asked for (U18)."""
+    """Return the lag of a led partition, computed anew each time (U18)."""
     if not pending:
         return _NO_LAG
     return CopyLag(
@@ -116,14 +116,14 @@ def pending_segments(
     remote_log_start_offset: int = NO_OFFSET,
     holes: tuple[ByteRange, ...] = (),
 ) -> tuple[LocalSegment, ...]:
-    """Sealed segments with an offset above ``copied_offset`` or in one of ``holes``, oldest first, and none that lies wholly
-    below the remote log start; the active segment never (T-17).
+    """Return sealed segments with an offset above ``copied_offset`` or in one of ``holes``, oldest first, and none that lies
+    wholly below the remote log start; the active segment never (T-17).
 
-    A pinned one always: it is there because it is not remote, and below ``copied_offset`` it is a hole that an earlier leader
-    left (docs/design/0004-pins.md).
+    A pinned one always counts: it is there because it is not remote, and below ``copied_offset`` it is a hole that an earlier
+    leader left (docs/design/0004-pins.md).
     """
     if not holes and _reaches_last_sealed(copied_offset, segments) and not any(one.pinned for one in segments):
-        return ()  # as of most partitions at most times, and this is asked of thousands every few seconds
+        return ()  # true of most partitions at most times, and this is asked of thousands every few seconds
     return tuple(
         segment
         for segment in segments
@@ -134,7 +134,7 @@ def pending_segments(
 
 
 def _reaches_last_sealed(copied_offset: int, segments: tuple[LocalSegment, ...]) -> bool:
-    """Segments ascend."""
+    """Return whether ``copied_offset`` reaches the end of the last sealed segment; segments ascend."""
     last = next((one.next_base_offset for one in reversed(segments) if one.next_base_offset is not None), NO_OFFSET)
     return last <= copied_offset + 1
 
@@ -145,8 +145,8 @@ def _is_in(holes: tuple[ByteRange, ...], segment: LocalSegment) -> bool:
 
 
 def _is_past_retention(view: CopyView, segment: LocalSegment) -> bool:
-    """By the time of its newest record, as expiry takes what was never copied, or because what follows it in the local log
-    alone is ``retention.bytes`` or more."""
+    """Return whether the segment's newest record is past retention, as expiry sees what was never copied, or the local log
+    behind it alone has ``retention.bytes`` or more."""
     policy = view.policy
     if policy.retention_ms != UNLIMITED and local_time_ms(segment, view.now_ms) <= view.now_ms - policy.retention_ms:
         return True
@@ -155,8 +155,8 @@ def _is_past_retention(view: CopyView, segment: LocalSegment) -> bool:
 
 
 def _reason_to_halt(view: CopyView, segment: LocalSegment) -> str:
-    """Offsets below the first leader epoch have none to be found by: remote, nobody could read them, and trimmed they were
-    lost.  Kafka has such data from before 0.11 only.  What lies below the start nobody reads, and needs none."""
+    """Return why the segment, with offsets below the first leader epoch, halts copying: no epoch finds them.  Remote, they
+    could not be read; trimmed, they were lost.  Kafka has such data only from before 0.11.  Below the start none is needed."""
     stop = min(segment.next_base_offset or 0, view.first_epoch_offset)
     start = max(segment.base_offset, view.live_start_offset)
     if start >= stop:
@@ -185,8 +185,9 @@ def _is_unstable(view: CopyView, segment: LocalSegment) -> bool:
 
 
 def _past_copy_lag(view: CopyView, segment: LocalSegment) -> bool:
-    """At once if either lag is 0; else when it is old enough, or enough bytes came after it (S-026, S-027).  A lag of -1
-    is the effective local retention (S-028).  What only a pin holds the broker has given up already: at once."""
+    """Return whether a segment is past its copy lag: at once if either lag is 0, else when it is old enough, or enough bytes
+    came after it (S-026, S-027).  A lag of -1 is the effective local retention (S-028).  A segment that only a pin holds, which
+    the broker has given up already, is past it at once."""
     if segment.pinned:
         return True
     lag_ms, lag_bytes = view.policy.effective_copy_lag_ms, view.policy.effective_copy_lag_bytes
@@ -211,12 +212,12 @@ def find_copied_offset(
     highest_offset_for_epoch: Callable[[int], int | None],
     segment_at: Callable[[int, int], RemoteLogSegmentMetadata | None],
 ) -> Offset | None:
-    """The highest offset, inclusive, that a finished segment *of this lineage* holds; -1 when there is none.  None: only the
-    segments themselves tell (:func:`copied_offset_among`).
+    """Return the highest offset, inclusive, that a finished segment *of this lineage* holds; -1 when there is none.  None: only
+    the segments themselves show it (:func:`copied_offset_among`).
 
-    Kafka walks the epochs downward and caps what it finds at the epoch's end (``findHighestRemoteOffset``, T-02 to
-    T-04).  A capped answer stems from a segment of another history, whose end can be trimmed to by nobody; so where the
-    cap bites, the segments themselves are asked, and the local segment with the first offset not covered is copied again.
+    Kafka walks the epochs downward and caps what it finds at the epoch's end (``findHighestRemoteOffset``, T-02 to T-04).
+    A capped answer stems from a segment of another history, to whose end nothing can be trimmed.  Where the cap applies, the
+    segments themselves are asked, and the local segment with the first offset not covered is copied again.
     """
     for entry in reversed(lineage.entries):
         highest = highest_offset_for_epoch(entry.epoch)
@@ -230,6 +231,6 @@ def find_copied_offset(
 
 
 def copied_offset_among(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) -> Offset:
-    """As :func:`find_copied_offset`, of all segments."""
+    """Return what :func:`find_copied_offset` does, by all segments."""
     held = (one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
     return max((segment.end_offset for segment in held if segment.is_within(lineage)), default=NO_OFFSET)

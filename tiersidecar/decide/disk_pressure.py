@@ -1,4 +1,4 @@
-"""How soon a disk will be full, and whether somebody has to act (DESIGN.md section 5, disk full)."""
+"""Forecast of how soon a disk will be full, and whether an operator has to act (DESIGN.md section 5, disk full)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from itertools import combinations
 from tiersidecar.decide.pin_room import Disk, PinLimits
 
 WINDOW_S = 1800.0
-"""How far back a rate looks: long enough for several rolls of quiet topics, short enough to see an outage within minutes."""
+"""Span of a rate: long enough for several rolls of quiet topics, short enough to see an outage within minutes."""
 _SAMPLES = 60
 _FEWEST = 6
-"""Three minutes of samples: fewer tell nothing of a rate."""
+"""Three minutes of samples: fewer give no rate."""
 _PESSIMISM = 0.45
-"""Which part of all pairs of samples may fall faster than the rate that is told: the median but for a hair, so that one large
+"""Share of all pairs of samples that may fall faster than the reported rate: slightly below the median, so that one large
 trim anywhere in the window, which lifts almost half of all pairs, never hides that the disk fills."""
 _CALM = 1.5
-"""An alarm ends only when things are better by so much than where it began: no flapping at the limit."""
+"""An alarm ends only when the value is better by this factor than where it began: no flapping at the limit."""
 
 
 class DiskState(StrEnum):
@@ -37,7 +37,7 @@ class DiskSample:
 
 
 def with_sample(samples: Sequence[DiskSample], sample: DiskSample) -> tuple[DiskSample, ...]:
-    """The window with ``sample`` in it, if it is due; never more than one each ``WINDOW_S / 60``."""
+    """Return the window with ``sample`` in it, if it is due; never more than one each ``WINDOW_S / 60``."""
     kept = tuple(one for one in samples if sample.at_s - one.at_s <= WINDOW_S)
     if kept and sample.at_s - kept[-1].at_s < WINDOW_S / _SAMPLES:
         return kept
@@ -45,7 +45,8 @@ def with_sample(samples: Sequence[DiskSample], sample: DiskSample) -> tuple[Disk
 
 
 def seconds_to_full(samples: Sequence[DiskSample], free_bytes: int) -> float:
-    """At the rate of the window, trims and produce together; infinite when the disk does not fill, NaN while that is not known.
+    """Return the seconds at the rate of the window, trims and produce together; infinite when the disk does not fill, NaN while
+    that is not known.
 
     The rate is a low median of the slopes between all pairs (Theil and Sen): a disk that is trimmed as fast as it is written
     does not fill, and neither one large trim nor one large file changes what the rest says.

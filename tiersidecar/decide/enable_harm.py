@@ -1,4 +1,4 @@
-"""Decide which readers of a topic would be hurt by tiering it, as far as brokers know them (``tiersidecar enable``).
+"""Find readers of a topic that tiering it would hurt, as far as brokers know them (``tiersidecar enable``).
 
 What leaves the brokers' disks can be read only through the gateway and the read service.  A reader that asks the broker for an
 offset below the planned local start falls back to ``auto.offset.reset`` and skips records silently.
@@ -24,8 +24,8 @@ class GroupKind(StrEnum):
 
 
 class Hurt(StrEnum):
-    """``NOW``: what it has not read leaves the disks with the first trims.  ``LATER``: it will, for it stands still.
-    ``NOT``: it has read what is to be trimmed, or trims wait for it.  ``UNKNOWN``: nobody can say."""
+    """``NOW``: what it has not read leaves the disks with the first trims.  ``LATER``: it will, since the group stands still.
+    ``NOT``: it has read what is to be trimmed, or trims wait for it.  ``UNKNOWN``: that cannot be determined."""
 
     NOW = "now"
     LATER = "later"
@@ -35,7 +35,7 @@ class Hurt(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPartition:
-    """``keeps_from`` is the offset from which on local retention keeps records on the disks; ``end`` is exclusive."""
+    """``keeps_from`` is the offset from which local retention keeps records on the disks; ``end`` is exclusive."""
 
     partition: int
     log_start_offset: int
@@ -53,7 +53,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingGroup:
-    """``offsets`` are the next to be read, by partition; ``error`` is why they cannot be told."""
+    """``offsets`` are the next to be read, by partition; ``error`` is why they are not known."""
 
     name: str
     kind: GroupKind
@@ -64,7 +64,7 @@ class ReadingGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harm:
-    """What is to say of one group.  ``records`` are the offsets that it has not read and that would leave the disks."""
+    """Harm to one group.  ``records`` are the offsets that it has not read and that would leave the disks."""
 
     group: str
     kind: GroupKind
@@ -84,7 +84,7 @@ def kind_of(group: str, topics: Iterable[str]) -> GroupKind:
 def decide_harm(
     groups: Sequence[ReadingGroup], partitions: Sequence[PlannedPartition], *, is_limited: bool, holds: TrimHolds
 ) -> list[Harm]:
-    """Say of each group that reads the topic how it fares, the worst first.  ``is_limited``: local retention has a limit, so
+    """Return the harm to each group that reads the topic, the worst first.  ``is_limited``: local retention has a limit, so
     that anything is trimmed at all; ``holds`` are the groups that trims wait for."""
     reading = (one for one in groups if one.offsets or one.error)
     harms = [_harm(one, partitions, is_limited=is_limited, is_waited_for=_is_waited_for(one, holds)) for one in reading]
@@ -144,7 +144,7 @@ def _said(group: ReadingGroup, hurt: Hurt, records: int, says: str) -> Harm:
 
 
 def harm_text(harm: Harm) -> str:
-    """Return one line for people."""
+    """Return one line for the operator."""
     shown = [f"{member.client_id} at {member.host}" for member in harm.members[:_MOST_MEMBERS]]
     more = len(harm.members) - len(shown)
     members = f" (members: {', '.join(shown)}{f' and {more} more' if more > 0 else ''})" if shown else ""
@@ -152,8 +152,8 @@ def harm_text(harm: Harm) -> str:
 
 
 def planned_start(log_start: int, end: int, by_time: int | None, local_bytes: int | None, limit_bytes: int) -> int:
-    """Return from which offset on local retention keeps records: the higher of what time says (None: no limit, or -1: all are
-    older) and what size says, by the share of the log's bytes that may stay; ``limit_bytes`` of -1 is no limit."""
+    """Return the offset from which local retention keeps records: the higher of the limits by time (None: no limit, or -1: all
+    are older) and by size, by the share of the log's bytes that may stay; ``limit_bytes`` of -1 is no limit."""
     start = log_start
     if by_time is not None:
         start = max(start, end if by_time < 0 else by_time)

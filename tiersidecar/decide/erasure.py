@@ -1,4 +1,4 @@
-"""Which remote segments of a partition are rewritten without the records of given keys, and which may not be.
+"""Choice of the remote segments that are rewritten without the records of given keys, and of those that may not be.
 
 A segment is rewritten only where no replica still has any of its offsets.  Before a local segment is trimmed its batches are
 compared with the remote ones; a rewritten one would differ, and halt the partition (docs/design/0017-remote-compaction.md).
@@ -21,7 +21,7 @@ from tiersidecar.domain.trash import BY_NAME, TrashEntry, replaced_segments
 
 
 class Erasing(StrEnum):
-    """What becomes of a segment that has records to be erased."""
+    """Fate of a segment that has records to be erased."""
 
     REWRITE = "rewrite"
     """A new segment takes its place, and it goes into the trash."""
@@ -35,7 +35,7 @@ class Erasing(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureView:
     """One partition.  ``segments`` are the remote ones of any state, ``log_starts`` where each replica's own log starts,
-    ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no look-up of a reader gives;
+    ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no reader's look-up returns;
     ``asked`` ranges that a broker's sidecar is asked to copy again, and may be copying now: from its disk, or from the store.
     """
 
@@ -48,19 +48,19 @@ class ErasureView:
 
     @property
     def local_start(self) -> Offset:
-        """Below it no replica has anything; -1 where that is not known."""
+        """Return the offset below which no replica has anything; -1 where that is not known."""
         return NO_OFFSET if self.silent else min(self.log_starts.values(), default=NO_OFFSET)
 
     @property
     def lineage(self) -> Lineage:
-        """As all segments tell that were ever finished."""
+        """Return the lineage by all segments that were ever finished."""
         told = (one for one in self.segments if one.state is not State.COPY_SEGMENT_STARTED)
         return Lineage.of(sorted({entry for one in told for entry in one.segment_leader_epochs}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureStep:
-    """``reason`` is why, or why nothing is done."""
+    """``reason`` says why this is done, or why nothing is."""
 
     segment: RemoteLogSegmentMetadata
     erasing: Erasing
@@ -73,8 +73,8 @@ def segments_to_read(view: ErasureView) -> list[RemoteLogSegmentMetadata]:
 
 
 def unreadable_segments(view: ErasureView) -> list[tuple[RemoteLogSegmentMetadata, str]]:
-    """Return the segments whose objects may hold such records and that nobody reads, with the reason.  Copies of what is still
-    local are none: every one of these may hold some."""
+    """Return the segments that may have such records and that are not read, with the reason.  Copies of what is still local are
+    not among them: every one of these may hold some."""
     reasons = {
         State.COPY_SEGMENT_STARTED: "its copy is not finished",
         State.DELETE_SEGMENT_STARTED: "its deletion has begun and is not finished",
@@ -115,8 +115,8 @@ def decide_erasure(view: ErasureView, dirty: Set[Uuid], clean: Set[Uuid]) -> lis
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Holding:
-    """What holds offsets without the records to be erased: ``clean`` segments, and those that take the place of ``rewritten``
-    ones, finished last; ``valid`` are all of this history.  Both ascend by start offset."""
+    """Segments that hold offsets without the records to be erased: ``clean`` ones, and those that replace ``rewritten`` ones,
+    finished last; ``valid`` are all of this history.  Both ascend by start offset."""
 
     view: ErasureView
     valid: Sequence[RemoteLogSegmentMetadata]
@@ -128,11 +128,11 @@ class _Holding:
         return replace(self, clean=clean, rewritten=[*self.rewritten, segment])
 
     def has(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether all offsets of ``segment`` are in others, and readers find them there."""
+        """Return whether all offsets of ``segment`` are in others, and readers find them there."""
         return is_covered(segment, self.clean) and (_uuid(segment) in self.view.hidden or self._is_replaced(segment))
 
     def _is_replaced(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether one that is finished last takes its place: in each epoch it begins where ``segment`` does."""
+        """Return whether one that is finished last replaces it: in each epoch it begins where ``segment`` does."""
         begins = {*segment.segment_leader_epochs}
         return any(
             one is not segment and one.end_offset >= segment.end_offset and begins <= {*one.segment_leader_epochs}
@@ -140,8 +140,8 @@ class _Holding:
         )
 
     def larger_than(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        """A segment that is read in place of a hidden one and reaches beyond it: finished again, the smaller one would stand
-        before what lies between their ends."""
+        """Return a segment that is read in place of a hidden one and reaches beyond it: finished again, the smaller one would
+        hide what lies between their ends."""
         if _uuid(segment) not in self.view.hidden:
             return None
         return next(

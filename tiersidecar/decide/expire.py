@@ -1,11 +1,11 @@
-"""Which remote segments of a led partition go, and where its remote log starts then.
+"""Choice of the remote segments of a led partition that go, and of its remote log start then.
 
 Source: RemoteLogManager.RLMExpirationTask (S-056 to S-075), with a lineage and a log start of our own (DESIGN.md section 5),
 and with stops where Kafka would delete.
 
-The guard on what one round may delete, of what is remote and of what never was.
+The guard limits what one round may delete, both of what is remote and of what never was.
 
-Its stop is sticky: it waits for its cause to end or for an operator, and no copy, delete or other event that makes the share of
+Its stop is sticky: it waits for its cause to end or for an operator.  No copy, delete or other event that makes the share of
 what is due look smaller ends it.
 """
 
@@ -35,7 +35,7 @@ CLOCK_TOLERANCE_MS = 5 * 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What retention would take at once: the start it would move to, how many segments and bytes, and of how many bytes."""
+    """What retention would take at once: its new start, segments and bytes, and the bytes of which they are a part."""
 
     up_to: Offset
     segments: int
@@ -45,20 +45,20 @@ class Due:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardVerdict:
-    """``reason``: why nothing expires, empty when it may.  ``change``: what is to be made durable of it, None when nothing."""
+    """``reason``: why nothing expires, empty when it may.  ``change``: what must be made durable of it, None if nothing."""
 
     reason: str = ""
     change: GuardStop | None = None
 
 
 def judge_guard(view: ExpiryView, due: Due) -> GuardVerdict:
-    """Whether what is due may go, or a stop begins, stays, or ends."""
+    """Return whether what is due may go, or a stop begins, stays, or ends."""
     known = view.guard_stop
     too_much = _too_much(view.limits, due)
     if known is None or known.is_over:
         return _stopped(view, due, too_much) if too_much else GuardVerdict()
     if _is_confirmed(view, known):
-        # What was asked about is decided: what is due beyond it is judged on its own.
+        # The stop was confirmed: what is due beyond it is judged on its own.
         return _stopped(view, due, too_much) if too_much else _ended(known)
     if too_much:
         return _stopped(view, due, too_much) if _is_judged_anew(view, known) else GuardVerdict(reason=known.reason)
@@ -66,7 +66,7 @@ def judge_guard(view: ExpiryView, due: Due) -> GuardVerdict:
 
 
 def _too_much(limits: ExpiryLimits, due: Due) -> str:
-    """One segment may always go."""
+    """Return why ``due`` is above the limits, "" if it is not.  One segment may always go."""
     if due.segments <= 1:
         return ""
     said = f"{due.segments} segments are due at once, {due.size_bytes} of {due.all_bytes} bytes: more than"
@@ -95,12 +95,12 @@ def _ended(known: GuardStop) -> GuardVerdict:
 
 
 def _is_confirmed(view: ExpiryView, known: GuardStop) -> bool:
-    """A user has deleted all that was due then: retention itself moves no start while it is stopped."""
+    """Return whether a user has deleted all that was due then: retention itself moves no start while it is stopped."""
     return view.remote_log_start_offset >= known.up_to
 
 
 def _is_judged_anew(view: ExpiryView, known: GuardStop) -> bool:
-    """By other settings, or by a clock that was set back: what ends it from now on is measured by these."""
+    """Return whether settings have changed or the clock was set back: the end of the stop is measured by these from now on."""
     limits = (view.limits.max_share, view.limits.max_bytes)
     return (
         _retention(view) != (known.retention_ms, known.retention_bytes)
@@ -110,7 +110,7 @@ def _is_judged_anew(view: ExpiryView, known: GuardStop) -> bool:
 
 
 def _has_cause_ended(view: ExpiryView, known: GuardStop) -> bool:
-    """What is due is within the limits: because retention or limits are wider than they were, or the clock was ahead."""
+    """Return whether what is due is within the limits: retention or limits are wider than before, or the clock was ahead."""
     before = (known.retention_ms, known.retention_bytes)
     is_longer = _retention(view) != before and all(map(_is_as_wide, _retention(view), before))
     is_share_wider = view.limits.max_share > known.max_share
@@ -132,9 +132,9 @@ def _was_clock_set_back(view: ExpiryView, known: GuardStop) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryTally:
-    """What there is (S-057): segments in any state and their bytes; bytes of finished ones of this lineage from the remote
-    log start on, each offset counted once; bytes that are only local.  ``from_the_future`` are segments whose records are later
-    than now (U16)."""
+    """Totals (S-057): segments in any state and their bytes; bytes of finished ones of this lineage from the remote log start
+    on, each offset counted once; bytes that are only local.  ``from_the_future`` are segments whose records are later than now
+    (U16)."""
 
     metadata_count: int
     remote_log_size_bytes: int
@@ -146,13 +146,13 @@ class ExpiryTally:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryPlan:
     """``remote_log_start_offset`` must be durable before any of ``expired`` is removed (S-066); -1: nothing is known yet.
-    Before the start what ``trash`` puts in must be durable.  Both were decided in ``start_generation``.
+    What ``trash`` puts in must be durable before the start.  Both were decided in ``start_generation``.
 
-    ``first_start_offset`` is where the log started before anybody had said so, -1 where somebody had: what is below it was
+    ``first_start_offset`` is where the log started before a start was set, -1 where one was set: what is below it was
     deleted before the first copy.
     ``leftovers`` are removals that crashes and failures left; they need no new start.  ``expired`` ascend by start offset.
-    ``stop`` says why nothing expires although something may be due; empty when nothing is held back.  ``guard_stop`` is what is
-    new of the guard's stop, None where nothing is: it must be durable before anything else goes on.
+    ``stop`` says why nothing expires although something may be due; empty when nothing is held back.  ``guard_stop`` is the
+    change of the guard's stop, None without one: it must be durable before anything else goes on.
     """
 
     tally: ExpiryTally
@@ -167,12 +167,12 @@ class ExpiryPlan:
 
     @property
     def lag_bytes(self) -> int:
-        """Bytes that are to go and have not gone (RemoteDeleteLagBytes)."""
+        """Return the bytes that are to go and have not gone (RemoteDeleteLagBytes)."""
         return sum(removal.metadata.segment_size_in_bytes for removal in self.expired)
 
 
 def decide_expiry(view: ExpiryView) -> ExpiryPlan:
-    """The plan for one partition."""
+    """Return the plan for one partition."""
     found = standings(view.remote_segments, view.lineage)
     start = _start(view, found)
     reach = find_reach(view, found, start)
@@ -223,7 +223,7 @@ def _trash_view(view: ExpiryView, start_offset: Offset, given_up: Sequence[Remov
         lineage=view.lineage,
         leader_epoch=LeaderEpoch(view.leader_epoch),
         delays=view.delays,
-        # Nor does silence matter here: a delay counts what was seen of the time alone.
+        # Nor does silence matter here: a delay counts only the time that was seen.
         time=TrashTime(now_ms=view.now_ms, doubt=view.clock_doubt, unseen=view.unseen, seen_ms=view.seen_ms),
         by=view.by,
         durable_start_offset=view.remote_log_start_offset,
@@ -238,7 +238,7 @@ def _trash_view(view: ExpiryView, start_offset: Offset, given_up: Sequence[Remov
 
 
 def _start(view: ExpiryView, found: Sequence[Standing]) -> Offset:
-    """From where the log is walked; -1 where nothing is there to be walked."""
+    """Return where the walk of the log begins; -1 where there is nothing to walk."""
     if view.remote_log_start_offset >= 0:
         return Offset(view.remote_log_start_offset)
     return first_start(
@@ -254,13 +254,13 @@ def _start(view: ExpiryView, found: Sequence[Standing]) -> Offset:
 def _by_retention(view: ExpiryView, found: Sequence[Standing], reach: Reach, start: int) -> tuple[int, list[Removal]]:
     removals = [removal for standing in found if (removal := _removal(view, reach, standing))]
     pins_may_go = view.broker_expires and any(segment.pinned for segment in view.local_segments)
-    # Before the first copy users delete at the broker itself: until then it says where the log starts.
+    # Before the first copy users delete at the broker itself: until then the broker's log start counts.
     is_to_be_said = reach.offset > start or pins_may_go or any(standing.serves for standing in found)
     return (reach.offset if is_to_be_said else view.remote_log_start_offset), removals
 
 
 def _dues(view: ExpiryView, found: Sequence[Standing], start: int) -> Due:
-    """What is due now, whatever is in flight: copies that come and go must not cut it into pieces that pass the guard."""
+    """Return what is due now, whatever is in flight: copies that come and go must not split it into parts that pass."""
     reach = find_reach(view, found, start, past_in_flight=True)
     gone = {removal.metadata.remote_log_segment_id for removal in _below_start(view, found)}
     kept = [standing for standing in found if standing.segment.remote_log_segment_id not in gone]
@@ -292,14 +292,14 @@ def _removal(view: ExpiryView, reach: Reach, standing: Standing) -> Removal | No
 
 
 def _is_left_behind(view: ExpiryView, segment: RemoteLogSegmentMetadata, start_offset: int) -> bool:
-    """Kafka's log start breach: it ends below the start, and no epoch of it is later than the one at the start."""
+    """Return Kafka's log start breach: it ends below the start, and no epoch of it is later than the one at the start."""
     epoch = view.lineage.epoch_for_offset(start_offset)
     return epoch is not None and segment.end_offset < start_offset and segment.segment_leader_epochs[-1].epoch <= epoch
 
 
 def _below_start(view: ExpiryView, found: Sequence[Standing]) -> list[Removal]:
-    """Segments of this history wholly below a start that is durable already: decided by a user, or by an earlier round.
-    Nobody may read them, whatever else is in doubt."""
+    """Return segments of this history wholly below a start that is durable already, set by a user or an earlier round.  They
+    may not be read, whatever else is in doubt."""
     start = view.remote_log_start_offset
     return [
         Removal(metadata=standing.segment, reason=f"it ends below the remote log start {start}")
@@ -309,7 +309,7 @@ def _below_start(view: ExpiryView, found: Sequence[Standing]) -> list[Removal]:
 
 
 def _everything(view: ExpiryView, found: Sequence[Standing]) -> tuple[int, list[Removal]]:
-    """Tiering was switched off with deletion: readers begin at the local start, once the broker has said where that is."""
+    """Return all that goes when tiering is off with deletion: readers begin at the local start, once the broker has said it."""
     if view.log_start_offset is None:
         return view.remote_log_start_offset, []
     reason = "tiering of the topic was switched off with deletion"
@@ -318,7 +318,7 @@ def _everything(view: ExpiryView, found: Sequence[Standing]) -> tuple[int, list[
 
 
 def _leftovers(view: ExpiryView) -> tuple[Removal, ...]:
-    # By a clock in doubt nobody else's copy is taken for dead.
+    # By a clock in doubt no copy of another process is taken for dead.
     grace_ms = view.now_ms if view.clock_doubt else view.limits.foreign_copy_grace_ms
     return decide_cleanup(view.remote_segments, view.begun, view.in_flight, view.now_ms, grace_ms)
 
@@ -339,7 +339,7 @@ _MOST_MS = 30 * 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuietRound:
-    """``plan`` is what was decided of ``view`` without its remote segments, of which ``mark`` is; it holds from ``from_ms`` to
+    """``plan`` was decided for ``view`` without its remote segments, of which ``mark`` is; it holds from ``from_ms`` to
     ``until_ms`` (exclusive)."""
 
     view: ExpiryView
@@ -349,12 +349,12 @@ class QuietRound:
     until_ms: int
 
     def holds_for(self, view: ExpiryView, mark: int) -> bool:
-        """Whether the same would be decided of ``view``, again without its remote segments."""
+        """Return whether the decision would be the same for ``view``, again without its remote segments."""
         return self.from_ms <= view.now_ms < self.until_ms and self.mark == mark and self.view == _timeless(view)
 
 
 def quiet_round(view: ExpiryView, mark: int, plan: ExpiryPlan) -> QuietRound | None:
-    """None where there is something to do, or to say, or something waits for a time of its own."""
+    """Return the round if it changes nothing; None where something is to be done or reported, or has a time of its own."""
     trash = plan.trash
     if plan.expired or plan.leftovers or plan.stop or plan.guard_stop is not None:
         return None
@@ -372,8 +372,8 @@ def quiet_round(view: ExpiryView, mark: int, plan: ExpiryPlan) -> QuietRound | N
 
 
 def _until_ms(view: ExpiryView) -> int:
-    """No time of the view is later than now, or all may change; else the first at which a limit by time is reached: the
-    retention of a segment, or that of the silence after an event, which is longer."""
+    """Return the first time at which a limit is reached, the retention of a segment or that of the silence after an event,
+    which is longer; now, if a time of the view is later, for then all may change."""
     now_ms = view.now_ms
     times_ms = [segment.event_timestamp_ms for segment in view.remote_segments]
     times_ms += [segment.max_timestamp_ms for segment in view.remote_segments]
@@ -390,5 +390,5 @@ def _until_ms(view: ExpiryView) -> int:
 
 
 def _timeless(view: ExpiryView) -> ExpiryView:
-    """Also without what is being copied, of any partition: it is no matter where nothing is unfinished, and nothing goes."""
+    """Return the view without times, and without what is being copied: it matters only where something is unfinished."""
     return replace(view, now_ms=0, seen_ms=-1, in_flight=frozenset(), begun=frozenset())

@@ -1,8 +1,8 @@
-"""How far retention reaches into a partition: the remote log start offset that time, size and users ask for.
+"""Reach of retention into a partition: the remote log start offset that time, size and users ask for.
 
 Kafka's RLMExpirationTask decides segment by segment and moves the log start behind what it deletes.  Here the offset comes
 first and the segments follow from it, so that nothing that is still to be read can be among them.  What is remote and what only
-the broker holds is one log: it is walked in the order of its offsets, and nothing is passed over that was not judged.
+the broker holds is one log: it is walked in the order of its offsets, and nothing is skipped unjudged.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LocalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """``offset`` is the remote log start that is due, -1 where nothing is known of it.  ``reasons`` has those segments that
-    this round's retention took, ``local`` what was never copied; ``only_local_bytes`` are those of all local data that are not
+    """``offset`` is the remote log start that is due, -1 where none is known.  ``reasons`` has the segments that this round's
+    retention took, ``local`` what was never copied; ``only_local_bytes`` are those of all local data that are not
     remote."""
 
     offset: int
@@ -64,8 +64,8 @@ def find_reach(
 @dataclass(slots=True, kw_only=True)
 class _Walk:
     """``excess_bytes`` are those still above retention.bytes; from ``barrier`` on nothing is judged.  From ``broker_start`` on,
-    in race mode, the broker has the log, and what it keeps is its own business: a start beyond that would hide what is there,
-    and have it deleted by whoever tiers the topic in strict mode next."""
+    in race mode, the broker decides about its log: a start beyond it would hide what is there, and have it deleted by the next
+    sidecar that tiers the topic in strict mode."""
 
     view: ExpiryView
     offset: int
@@ -104,13 +104,13 @@ class _Walk:
         return bool(reason)
 
     def _pass_partly_valid(self, standing: Standing) -> None:
-        """It counts for nothing by size, so what comes after decides; by time it holds back what comes after."""
+        """Pass it: by size it does not count, so what comes after decides; by time it holds back what comes after."""
         self.may_go_by_time &= self.view.is_expired(standing.segment)
         if self.may_go_by_time:
             self.offset = standing.served_end + 1
 
     def _over_local(self, part: LocalPart) -> bool:
-        """Return what was never copied, and is past total retention all the same (U8, S-052): whether the walk goes on."""
+        """Pass what was never copied, if it is past total retention (U8, S-052); return whether the walk goes on."""
         if self._may_go(part.segment) and self._breach(self.view.is_local_expired(part.segment), part.weight_bytes):
             self.offset = max(self.offset, part.stop_offset)
             self.local.append(part)
@@ -120,13 +120,13 @@ class _Walk:
         return False
 
     def _may_go(self, segment: LocalSegment) -> bool:
-        """In race mode what the broker holds is its own business; what only a pin holds is ours."""
+        """Return whether retention decides about it: in race mode the broker decides about its log, but not about pins."""
         is_ours = segment.pinned or self.view.policy.mode is RetentionMode.STRICT
         return is_ours and _is_committed(self.view, segment, whole=True)
 
     def _breach(self, is_expired: bool, size_bytes: int) -> str:
-        """By time, then by size, where a segment goes only if all of it is too much (S-064, T-42); a segment that goes by
-        time is no more too much (T-43)."""
+        """Return why a segment goes: by time, or by size, if all of it is above the limit (S-064, T-42).  A segment that goes
+        by time reduces what is above it (T-43)."""
         if is_expired and self.may_go_by_time:
             self.excess_bytes -= size_bytes
             return f"retention.ms of {self.view.policy.retention_ms} is over"
@@ -137,7 +137,7 @@ class _Walk:
 
 
 def _broker_start(view: ExpiryView) -> int | None:
-    """By the broker's word, or before it is asked by its files: never beyond what it would say."""
+    """Return the broker's log start as it reports it, or before it is asked as its files have it, which is never later."""
     if view.log_start_offset is not None:
         return view.log_start_offset
     return next((segment.base_offset for segment in view.local_segments if not segment.pinned), None)
@@ -153,13 +153,13 @@ def _first_in_flight(view: ExpiryView) -> int | None:
 
 
 def _local_parts(view: ExpiryView, found: Sequence[Standing], start_offset: int) -> list[LocalPart]:
-    """Of each sealed segment what is above the start, and served by no remote segment."""
+    """Return the parts of sealed segments above the start that no remote segment serves."""
     served = _merged([span for standing in found for span in standing.served])
     parts: list[LocalPart] = []
     for segment in view.local_segments:
         if segment.next_base_offset is None or not _is_committed(view, segment):
             continue
-        # What the broker has given up it lists until it has removed the file; a pin outlives that.
+        # The broker lists what it has given up until it has removed the file; a pin outlives that.
         local_start = 0 if segment.pinned or view.log_start_offset is None else view.log_start_offset
         first = max(segment.base_offset, start_offset, local_start)
         offsets = segment.next_base_offset - segment.base_offset
@@ -180,7 +180,7 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without(start: int, stop: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return what of [``start``, ``stop``) lies in none of ``spans``, which ascend."""
+    """Return the ranges of [``start``, ``stop``) that lie in none of ``spans``, which ascend."""
     left: list[tuple[int, int]] = []
     index = bisect_right(spans, start, key=lambda span: span[1])
     while start < stop and index < len(spans) and spans[index][0] < stop:
@@ -202,7 +202,8 @@ def _active_bytes(view: ExpiryView) -> int:
 
 
 def _excess_bytes(view: ExpiryView, found: Sequence[Standing], start_offset: int, only_local_bytes: int) -> int:
-    """Finished segments of the lineage and what is only local (S-059, S-070); those below the start are gone already."""
+    """Return the bytes above the limit, of finished segments of the lineage and of what is only local (S-059, S-070); those
+    below the start are gone already."""
     if view.policy.retention_bytes == UNLIMITED:
         return 0
     remote_bytes = sum(s.weight_bytes for s in found if s.is_valid and s.served_end >= start_offset)
@@ -210,8 +211,8 @@ def _excess_bytes(view: ExpiryView, found: Sequence[Standing], start_offset: int
 
 
 def _is_committed(view: ExpiryView, segment: LocalSegment, *, whole: bool = False) -> bool:
-    """Whether the segment has, or has only, records below the high watermark: what a deposed leader still takes in from its
-    clients is no reason to delete anything."""
+    """Return whether the segment has, or has only, records below the high watermark: what a deposed leader still takes in from
+    its clients is no reason to delete anything."""
     if view.high_watermark is None:
         return True
     if whole:

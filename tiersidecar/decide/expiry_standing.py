@@ -1,4 +1,4 @@
-"""How a finished remote segment stands to the lineage: of it, partly of it, or foreign to it (S-068 to S-070, U24)."""
+"""Standing of a finished remote segment in the lineage: of it, partly of it, or foreign to it (S-068 to S-070, U24)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A finished segment with what the lineage makes of it.
+    """A finished segment with its place in the lineage.
 
     ``is_valid``: all of it is of this history (Kafka's check).  ``served_end`` is its last offset, inclusive, that a reader
     of this history finds in it; -1 when there is none.  An unclean election leaves segments that are not valid and yet
@@ -37,8 +37,8 @@ class Standing:
 
 
 def standings(segments: Sequence[RemoteLogSegmentMetadata], lineage: Lineage) -> list[Standing]:
-    """All finished segments, ascending by start offset, of equal starts the longest first, of equal spans the latest: the one
-    that is read."""
+    """Return all finished segments, ascending by start offset, of equal starts the longest first, of equal spans the latest:
+    the one that is read."""
     spans = _epoch_spans(lineage)
     finished = sorted(
         (segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED),
@@ -60,7 +60,7 @@ def standings(segments: Sequence[RemoteLogSegmentMetadata], lineage: Lineage) ->
 
 
 def _is_valid(segment: RemoteLogSegmentMetadata, lineage: Lineage, spans: dict[int, tuple[int, int]]) -> bool:
-    """``is_within``, without a walk over the lineage for the many segments of one epoch."""
+    """Return ``is_within``, without a walk over the lineage for the many segments of one epoch."""
     if len(segment.segment_leader_epochs) > 1:
         return segment.is_within(lineage)
     epoch = segment.segment_leader_epochs[0].epoch
@@ -69,7 +69,7 @@ def _is_valid(segment: RemoteLogSegmentMetadata, lineage: Lineage, spans: dict[i
 
 
 def _epoch_spans(lineage: Lineage) -> dict[int, tuple[int, int]]:
-    """First offset and the offset after the last one of each epoch."""
+    """Return the first offset and the offset after the last one of each epoch."""
     following = (*lineage.entries[1:], None)
     return {
         entry.epoch: (entry.start_offset, NO_LOG_END if after is None else after.start_offset)

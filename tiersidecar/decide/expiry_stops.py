@@ -1,4 +1,4 @@
-"""When expiry stops for a partition and says why, rather than delete.
+"""Reasons for expiry to stop for a partition, rather than delete.
 
 Each reason is a sentence for the operator, who can mend the cause or confirm.  What a user has asked for
 (``delete-records``, a topic deleted, tiering switched off with deletion) needs none of this.
@@ -27,7 +27,7 @@ _CLOCK_TOLERANCE_MS = 5 * 60_000
 
 
 def reason_to_doubt_clock(first: ClockReading, now: ClockReading) -> str:
-    """Return why the wall clock is not to be believed: since the process read it first it went otherwise than time itself."""
+    """Return why the wall clock is not trusted: since the process first read it, it has run unlike the monotonic clock."""
     jump_ms = (now.wall_ms - first.wall_ms) - int((now.monotonic_s - first.monotonic_s) * 1000)
     if abs(jump_ms) <= _CLOCK_TOLERANCE_MS:
         return ""
@@ -50,7 +50,7 @@ def reason_to_stop(view: ExpiryView, found: Sequence[Standing]) -> str:
 
 
 def _reason_if_log_began_anew(view: ExpiryView, found: Sequence[Standing]) -> str:
-    """All replicas were lost: the log began again at 0, in a later epoch, and knows nothing of what was before."""
+    """Return that all replicas were lost, if the log began again at 0, in a later epoch, and lacks all from before."""
     if not found:
         return ""
     head = view.lineage.entries[0]
@@ -71,7 +71,7 @@ def _reason_if_log_fell_short(view: ExpiryView, found: Sequence[Standing]) -> st
 
 
 def _reason_if_trimmed(view: ExpiryView, remote_stop: int) -> str:
-    """Return what was trimmed was remote: where it is not in the metadata any more, these are not whole."""
+    """Return that metadata are missing, if data that was trimmed, and so was remote, is not in them any more."""
     if view.held_offset <= max(remote_stop, view.remote_log_start_offset):
         return ""
     return (
@@ -92,11 +92,11 @@ def _reason_in_policy(view: ExpiryView) -> str:
 
 
 def _reason_in_silence(view: ExpiryView) -> str:
-    """A segment that is followed by a long silence has expired before the silence ends: one that is still there says that the
-    clock jumped in between.  What was written after the jump does not hide it."""
+    """Return that the clock jumped, if a segment followed by a long silence is still there: it would have expired before the
+    silence ended.  Segments written after the jump do not hide it."""
     if view.policy.retention_ms == UNLIMITED:
         return ""
-    # What is in the trash waits for nobody's retention any more.
+    # What is in the trash no longer waits for retention.
     kept = (one for one in view.remote_segments if one.end_offset >= view.remote_log_start_offset)
     times_ms = [segment.event_timestamp_ms for segment in kept]
     times_ms += [segment.modified_ms for segment in view.local_segments if segment.next_base_offset is not None]
@@ -111,6 +111,6 @@ def _reason_in_silence(view: ExpiryView) -> str:
 
 
 def longest_silence_ms(times_ms: Iterable[int], now_ms: int) -> int:
-    """The longest time between two of ``times_ms``, or between the last of them and ``now_ms``; what is later is left out."""
+    """Return the longest time between two of ``times_ms``, or from the last of them to ``now_ms``; later ones are left out."""
     past_ms = [*sorted(time_ms for time_ms in times_ms if time_ms <= now_ms), now_ms]
     return max((after - before for before, after in pairwise(past_ms)), default=0)

@@ -1,4 +1,4 @@
-"""What the expiry of a partition looks at: values only, shared by its rules."""
+"""The view of a partition that expiry decides by: values only, shared by its rules."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DAY_MS = 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryLimits:
-    """How far one round may go before it stops and asks.
+    """Limits of one round, above which expiry stops and asks.
 
-    ``max_share`` is of the bytes of all finished segments, in (0, 1]: 1 switches the guard off, and also makes a retention of
-    0 be obeyed.  ``max_bytes`` is per round, -1 without limit.  One segment may always go.  ``foreign_copy_grace_ms`` is what
-    a copy that is not ours gets before it is taken for dead; ``idle_slack_ms`` is how much longer than its retention a
+    ``max_share`` is of the bytes of all finished segments, in (0, 1]: 1 switches the guard off, and also lets a retention of
+    0 count.  ``max_bytes`` is per round, -1 without limit.  One segment may always go.  ``foreign_copy_grace_ms`` is the age at
+    which a copy that is not ours is taken for dead; ``idle_slack_ms`` is how much longer than its retention a
     partition may have been without any metadata event before the clock is doubted.
     """
 
@@ -46,15 +46,15 @@ class ExpiryView:
     ``remote_segments`` are those of any state; ``local_segments`` ascend and end with the active one.
     ``remote_log_start_offset`` is ours, -1 while nothing moved it; ``trim_offset`` is the highest that a trim of ours meant
     to reach, ``held_offset`` that up to which one gave up what was remote.  ``log_start_offset`` (the broker's: the
-    local start) and ``high_watermark`` (exclusive) are what the broker said a moment ago, None when it has not been asked: a
+    local start) and ``high_watermark`` (exclusive) are the broker's recent answers, None when it has not been asked: a
     plan made without them is a hint, and nothing may be done by it.
-    ``begun`` are the segments whose copy this sidecar's own journal has.  ``clock_doubt`` says why ``now_ms`` is not to be
-    believed, empty when it is; ``unseen`` and ``seen_ms`` as TrashTime has them.  ``broker_expires``: the broker's own
+    ``begun`` are the segments whose copy this sidecar's own journal has.  ``clock_doubt`` says why ``now_ms`` is not
+    trusted, empty when it is; ``unseen`` and ``seen_ms`` as TrashTime has them.  ``broker_expires``: the broker's own
     retention deletes, in race mode or because the topic's settings do not fit.  ``guard_stop`` is the last stop by the guard.
     ``trash`` is all that was decided and may not be done yet, by ``delays``; ``start_generation`` and ``user_deletes`` as
     PartitionState has them.
     ``damaged`` are segments that were found damaged, and are to be copied again: they stand for no other.
-    ``hold`` says why no start is moved, by an operator's will; empty when nobody holds it.  ``by`` is who decides, for people.
+    ``hold`` says why an operator lets no start move; empty without a hold.  ``by`` names the decider, for reports.
 
     Raises:
         ValueError: a retention that is neither an amount nor -1 (T-41).
@@ -97,7 +97,7 @@ class ExpiryView:
         return self.is_past_retention(time_anchor_ms(segment, self.now_ms))
 
     def is_local_expired(self, segment: LocalSegment) -> bool:
-        """As :meth:`is_expired`, of a segment that was never copied."""
+        """Return whether a segment that was never copied is past ``retention.ms``, like :meth:`is_expired`."""
         return self.is_past_retention(local_time_ms(segment, self.now_ms))
 
     def is_past_retention(self, timestamp_ms: int) -> bool:
@@ -109,7 +109,7 @@ class ExpiryView:
 
 
 def time_anchor_ms(segment: RemoteLogSegmentMetadata, now_ms: int) -> int:
-    """From when the age of a segment counts: its newest record, or the time of its copy where its records are of the
+    """Return when the age of a segment begins: the time of its newest record, or of its copy where its records are of the
     future or have no time: else they would never expire, or at once (U16, S-065)."""
     if 0 <= segment.max_timestamp_ms <= now_ms:
         return segment.max_timestamp_ms
@@ -117,7 +117,7 @@ def time_anchor_ms(segment: RemoteLogSegmentMetadata, now_ms: int) -> int:
 
 
 def local_time_ms(segment: LocalSegment, now_ms: int) -> int:
-    """As :func:`time_anchor_ms`: the newest record of a local segment, or its last write (S-027)."""
+    """Return the same for a local segment: the time of its newest record, or of its last write (S-027)."""
     if 0 <= segment.max_timestamp_ms <= now_ms:
         return segment.max_timestamp_ms
     return segment.modified_ms

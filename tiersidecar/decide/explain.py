@@ -1,7 +1,7 @@
-"""Why a segment is where it is, and when that changes: asked of the very decisions that copy, trim and expire.
+"""Account of why a segment is where it is, and when that changes: by the same decisions that copy, trim and expire.
 
-What is said of the future is not computed beside them: the moment at which a limit is reached is put into the decision as its
-``now_ms``, and only what it decides then is told.
+The future is not computed separately: the time at which a limit is reached is given to the decision as its ``now_ms``, and
+only what it decides then is reported.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NO_HOLD = TrimHold(allowed=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stops:
-    """What, beside the decisions, keeps the daemon from acting by them: one sentence each, empty where nothing does.
+    """Reasons beside the decisions that keep the daemon from acting: one sentence each, empty where there is none.
 
     ``copy_wait_s`` is how long the copy quota lets no segment begin.
-    ``unproven_from`` is the local segment whose remote copy could not be read back, ``unproven`` says so.
+    ``unproven_from`` is the local segment whose remote copy could not be read back; ``unproven`` is the reason.
     """
 
     copy: str = ""
@@ -54,7 +54,7 @@ class Stops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one rule says.  ``about`` is ``copy``, ``trim`` or ``expiry``; ``is_due``: it happens with the next round.
+    """Result of one rule.  ``about`` is ``copy``, ``trim`` or ``expiry``; ``is_due``: it happens with the next round.
     ``changes_ms`` is when it happens if nothing else changes, None where time alone changes nothing, or that is not known."""
 
     about: str
@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """``count`` rows in the same state, one after the other, of which ``row`` is the first; of that the findings are."""
+    """``count`` successive rows in the same state, of which ``row`` is the first; the findings are about that one."""
 
     row: SegmentRow
     count: int
@@ -81,7 +81,7 @@ class Explanation:
 
 
 def explain(view: PartitionView, stops: Stops, offset: int | None = None) -> Explanation:
-    """Of the segments that hold ``offset``; without one, of the first of each run of segments in the same state."""
+    """Explain the segments that hold ``offset``; without one, the first of each run of segments in the same state."""
     rows = segment_rows(view)
     if offset is None:
         runs = [list(run) for _, run in groupby(rows, key=lambda row: row.state)]
@@ -179,7 +179,7 @@ def _when_copied(view: PartitionView, local: LocalSegment, pending: Iterable[Loc
 
 
 def _if(at_ms: int, now_ms: int, happens: Callable[[int], bool]) -> int | None:
-    """``at_ms`` where the decision says so; None where it is over, or something else is in the way then, too."""
+    """Return ``at_ms`` if the decision is due then; None where it is past, or something else prevents it then, too."""
     return at_ms if at_ms > now_ms and happens(at_ms) else None
 
 
@@ -293,7 +293,7 @@ def _of_expiry(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
 
 
 def _when_left(view: PartitionView, row: SegmentRow) -> int | None:
-    """When a segment of another history is given up by its own age."""
+    """Return when a segment of another history is given up by its own age."""
     expiry, remote = view.expiry, row.remote
     if expiry.policy.retention_ms == UNLIMITED or remote is None:
         return None
@@ -323,7 +323,7 @@ def _of_trash(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
 
 
 def _when_due(view: PartitionView, removal: Removal, entry: TrashEntry | None) -> int | None:
-    """None too where no entry speaks of it yet: it is made with the next round, and its delay begins then."""
+    """Return when the removal is due; None also without an entry: the next round makes one, and its delay begins then."""
     if entry is None:
         return None
     expiry = view.expiry

@@ -1,4 +1,4 @@
-"""Where the remote log of a partition starts that nobody has said yet.
+"""Start of a partition's remote log where none is set yet.
 
 What is remote decides nothing here by itself: a copy that comes late must not give up what lies before it.
 """
@@ -21,11 +21,11 @@ def first_start(
     trim_offset: int,
     held_offset: int,
 ) -> Offset:
-    """The broker's own log start, so that what users deleted before the first copy is not readable again; and lower where
-    segments are remote, which a former release copied without saying a start.
+    """Return the broker's own log start, so that what users deleted before the first copy is not readable again; a lower one
+    where segments are remote, which a former release copied without setting a start.
 
     Where the broker deletes by itself (``broker_expires``), or the log begins where a trim of ours has made it begin, for room
-    on the disk (``trim_offset``), what only pins hold is not given up by anybody.  Where one has given up what was remote
+    on the disk (``trim_offset``), data that only pins hold is not given up.  Where a trim has given up what was remote
     (``held_offset``) and nothing is, the metadata is not whole: 0 gives up nothing.
     ``log_start_offset`` is None before the broker was asked: then the first offset that is known stands for it, as a hint.
     """

@@ -1,7 +1,7 @@
-"""What the gateway makes of a partition that the broker has answered OFFSET_OUT_OF_RANGE (S-136, S-137, S-146, S-147; U7).
+"""Answer of the gateway for a partition that the broker answered OFFSET_OUT_OF_RANGE (S-136, S-137, S-146, S-147; U7).
 
-A client that meets that error wrongly skips records without a word.  So it stands only where the offset is known to be none
-that a reader may have; whatever is merely not known yet is an error that clients try again.
+A client that gets that error wrongly skips records silently.  So it stands only where no reader may have the offset; where
+that is merely not known yet, the client gets an error that it retries.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from tiersidecar.domain.offsets import Offset
 
 
 class OutOfRange(Enum):
-    """What becomes of the broker's OFFSET_OUT_OF_RANGE."""
+    """Fate of the broker's OFFSET_OUT_OF_RANGE."""
 
     FILL = auto()
     """The remote tier has the offset."""
     STANDS = auto()
-    """No reader may have it: the client must be told."""
+    """No reader may have it: the client gets the error."""
     RETRY = auto()
     """It may be remote, or local again, in a moment."""
     HOLE = auto()
-    """Neither tier has it, and nothing is known to bring it.  The client tries again, as the records may be safe with another
+    """Neither tier has it, and nothing is known to bring it.  The client tries again, as the records may be safe on another
     broker, and an operator has to look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiersView:
-    """What is known of both tiers of a partition.
+    """The known state of both tiers of a partition.
 
     The remote tier holds ``remote_start`` up to, not including, ``remote_end``; equal when it holds nothing.  The broker has
     ``local_start`` up to, not including, ``high_watermark``, asked for after it had given its answer.  ``held_offset`` is
@@ -61,8 +61,8 @@ def decide_out_of_range(offset: int, view: TiersView) -> OutOfRange:
 
 
 def decide_grants(limits: Sequence[int], max_bytes: int, local_bytes: int) -> tuple[int, ...]:
-    """Bytes that each partition may be filled with, of its own limit and of what the broker has left of the request's
-    ``max_bytes``, those before it served first."""
+    """Return the bytes that each partition may be filled with, of its own limit and of what the broker has left of the
+    request's ``max_bytes``, the first partitions served first."""
     left, grants = max(max_bytes - local_bytes, 0), list[int]()
     for limit in limits:
         grants.append(min(max(limit, 0), left))
@@ -86,10 +86,10 @@ def decide_returned(sizes: Sequence[int], grants: Sequence[int], local_bytes: in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Seconds, from when the broker has answered.
+    """Seconds since the broker has answered.
 
     ``for_first`` is how long remote reads are waited for while there is nothing to return; ``hold`` is how long a response
-    without any data is kept back: because of the partition out of range the broker has not waited at all, and a client that
+    without any data is held: because of the partition out of range the broker has not waited at all, and a client that
     gets an empty response asks again at once.
     """
 
@@ -98,9 +98,9 @@ class Patience:
 
 
 def decide_patience(*, max_wait_ms: int, min_bytes: int, local_bytes: int, remote_max_wait_ms: int) -> Patience:
-    """A client waits ``max_wait_ms`` for ``min_bytes``; with as many from the broker already, it waits for what is remote
-    ``remote.fetch.max.wait.ms``, as natively (``DelayedRemoteFetch``), and so long at least also where there is nothing yet:
-    one that waits for nothing (``fetch.max.wait.ms`` 0) would never see a remote record."""
+    """Return how long to wait.  A client waits ``max_wait_ms`` for ``min_bytes``; if the broker has given as many, it waits
+    ``remote.fetch.max.wait.ms`` for remote data, as natively (``DelayedRemoteFetch``).  It waits at least as long where there
+    is nothing yet: a client that does not wait (``fetch.max.wait.ms`` 0) would never see a remote record."""
     hold_s, remote_s = max(max_wait_ms, 0) / 1000, remote_max_wait_ms / 1000
     if local_bytes >= max(min_bytes, 1):
         return Patience(for_first=remote_s, hold=0.0)
@@ -108,6 +108,6 @@ def decide_patience(*, max_wait_ms: int, min_bytes: int, local_bytes: int, remot
 
 
 def decide_grace(elapsed_s: float) -> float:
-    """Once some data is there, after ``elapsed_s``, how much longer the other partitions' reads are waited for: a slow one
+    """Return how much longer other partitions' reads are waited for once some data is there, after ``elapsed_s``: a slow one
     must not hold up a fast one, and its bytes will be in the cache the next time."""
     return max(0.01, elapsed_s)

@@ -1,7 +1,7 @@
-"""Which consumer groups stand still below the start of the brokers' logs: asked of a broker, they would skip what is remote.
+"""Consumer groups that stand still below the start of the brokers' logs: reading from a broker, they would skip remote records.
 
 A group that reads through the gateway moves; one that reads from the brokers cannot stay below for long, since it is sent to
-``auto.offset.reset``.  So what stands still is stopped, or stuck with ``auto.offset.reset=none``.
+``auto.offset.reset``.  So a group that stands still is stopped, or stuck with ``auto.offset.reset=none``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalStart:
-    """Where a partition begins on its leader's disk, and where for readers of both tiers; what lies between is remote alone."""
+    """Start of a partition on its leader's disk, and for readers of both tiers; what lies between is only remote."""
 
     local_log_start_offset: int
     remote_log_start_offset: int
@@ -35,7 +35,7 @@ def decide_below(
 ) -> Mapping[str, BelowStart]:
     """Return, by topic, what a group that has committed these offsets has yet to read below the local starts.
 
-    What was given up below the remote log start counts for nothing: no address has it.
+    What was given up below the remote log start does not count: it can be read from nowhere.
     """
     offsets: defaultdict[str, int] = defaultdict(int)
     places: defaultdict[str, set[tuple[int, int]]] = defaultdict(set)

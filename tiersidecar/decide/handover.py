@@ -1,9 +1,9 @@
-"""Whether and how one partition is handed over to native tiering, or taken over from it (docs/design/0018-handover.md).
+"""Plan for handing one partition over to native tiering, or taking it over from it (docs/design/0018-handover.md).
 
-To native: two forecasts (:mod:`tiersidecar.decide.native_tiering`).  ``naive`` is what a broker would do that is switched on
+To native: two forecasts (:mod:`tiersidecar.decide.native_tiering`).  ``naive`` is what a broker would do if it were switched on
 with the files that it has: its log start is where the sidecar trimmed to, and its epochs begin there.  ``prepared`` is what it
-does once its files say what the sidecar knows: the users' log start, and the whole history of leader epochs.  A hand-over goes
-on only if the second deletes nothing but what retention gives up, and reads all that the sidecar reads.
+does once its files have the sidecar's knowledge: the users' log start, and the whole history of leader epochs.  A hand-over
+goes on only if the second deletes nothing but what retention gives up, and reads all that the sidecar reads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 
 class Obstacle(StrEnum):
-    """What has to be done before a partition is handed over."""
+    """Conditions that keep a partition from being handed over."""
 
     UNFINISHED_COPY = "unfinished-copy"
     UNFINISHED_DELETE = "unfinished-delete"
@@ -72,10 +72,10 @@ REMEDIES: Mapping[Obstacle, str] = {
     Obstacle.DISPLACED: "publish COPY_SEGMENT_FINISHED of these segments again: `handover to-native --write-plan` does it",
     Obstacle.RETENTION: "raise the topic's retention, or give up what is past it with --accept retention",
 }
-"""What to do about each; TOPIC stands for the topic's name."""
+"""How to remove each; TOPIC stands for the topic's name."""
 
 ACCEPTABLE = frozenset({Obstacle.TRASH, Obstacle.RETENTION, Obstacle.GAP})
-"""What an operator may give up: the first two are given up already, or would be in the next round; a gap may be lost data."""
+"""Obstacles that an operator may accept: the first two are given up already, or in the next round; a gap may be lost data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverView:
-    """What is known of a partition.
+    """The known state of a partition.
 
     ``segments`` are Kafka's fold of all its events.  ``lineage`` is the whole history as the sidecar knows it.  ``broker`` is
-    the leader's log as its files have it now.  ``remote_log_start_offset`` is the users' log start, -1 while nobody has said
-    it.  ``retention`` is what the native topic is to have.  ``in_trash`` are finished segments that entries of the trash cover,
+    the leader's log as its files have it now.  ``remote_log_start_offset`` is the users' log start, -1 while it is not set.
+    ``retention`` is that of the native topic.  ``in_trash`` are finished segments that entries of the trash cover,
     ``erased`` all that entries of erasures name, ``recopied`` those that the store has lost in part.
     ``open_at_mounts`` are those of :func:`last_before_mounts` at whose end a transaction was open.
     """
@@ -118,7 +118,7 @@ class HandoverView:
 class PartitionHandover:
     """The plan for one partition.
 
-    ``log_start_offset`` and ``leader_epochs`` are what the broker's files must say; ``displaced`` are finished segments whose
+    ``log_start_offset`` and ``leader_epochs`` must be in the broker's files; ``displaced`` are finished segments whose
     offsets a native broker does not find: to be published as finished once more, in this order.
     """
 
@@ -132,13 +132,13 @@ class PartitionHandover:
 
     @property
     def lost_naively(self) -> tuple[Deletion, ...]:
-        """What the files that the broker has now would cost, retention aside."""
+        """Return what would be lost with the broker's present files, retention aside."""
         kept = {one.segment.remote_log_segment_id for one in self.prepared.deletions}
         return tuple(one for one in self.naive.deletions if one.segment.remote_log_segment_id not in kept)
 
 
 def decide_handover(view: HandoverView, now_ms: int, accepted: frozenset[Obstacle] = frozenset()) -> PartitionHandover:
-    """Both forecasts of the partition, what its broker's files must say, and what is in the way.
+    """Return both forecasts of the partition, what its broker's files must say, and the obstacles.
 
     ``accepted`` obstacles, of :data:`ACCEPTABLE` alone, are none.
     """
@@ -169,9 +169,9 @@ def decide_handover(view: HandoverView, now_ms: int, accepted: frozenset[Obstacl
 
 
 def decide_epochs(planned: Sequence[EpochEntry], live: Sequence[EpochEntry]) -> tuple[EpochEntry, ...] | None:
-    """What a replica's leader-epoch-checkpoint must say: the planned history, continued by its ``live`` file.
+    """Return what a replica's leader-epoch-checkpoint must say: the planned history, continued by its ``live`` file.
 
-    None where the live file tells another history than the plan: an election has changed it since.
+    None where the live file has another history than the plan: an election has changed it since.
     """
     joined = Lineage.of(planned).extended_by(live)
     latest = Lineage.of(live).latest_epoch
@@ -183,7 +183,8 @@ def decide_epochs(planned: Sequence[EpochEntry], live: Sequence[EpochEntry]) -> 
 def last_before_mounts(
     segments: NativeSegments, lineage: Lineage, log_start_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments that end where a new cluster mounted the log, as far as users have them and nothing behind is copied.
+    """Return finished segments that end where a new cluster mounted the log, as far as users have them and nothing behind is
+    copied.
 
     Leader epochs leap there (:mod:`tiersidecar.decide.mount`)."""
     mounts = {
@@ -197,7 +198,7 @@ def last_before_mounts(
 
 
 def _users_log_start(view: HandoverView) -> int:
-    """As the state topic has it.  What was never tiered begins where the broker's log does: users deleted there."""
+    """Return the state topic's; without one, where the broker's log begins: nothing was tiered, and users deleted there."""
     if view.remote_log_start_offset >= 0:
         return view.remote_log_start_offset
     return 0 if len(view.segments) else view.broker.log_start_offset
@@ -233,7 +234,7 @@ def _of_state(view: HandoverView) -> Iterator[Finding]:
 def _of_forecast(
     view: HandoverView, log: NativeLog, forecast: Forecast, holes: Sequence[tuple[int, int]]
 ) -> Iterator[Finding]:
-    # A segment of an earlier epoch that is known is of a branch that lost: only the log start hides its epoch.
+    # A segment of a known earlier epoch is of a branch that lost: only the log start hides its epoch.
     unknown = [
         one.segment
         for one in forecast.deletions
@@ -256,8 +257,8 @@ def _of_forecast(
 
 
 def _cut(segments: NativeSegments, log: NativeLog, gone: frozenset[Uuid]) -> list[RemoteLogSegmentMetadata]:
-    """Segments that are read at some offset of this history, and reach beyond the end of an epoch: ``RemoteLogManager.read``
-    finds a segment by one epoch and offset, and gives all that follows in it."""
+    """Return segments that are read at some offset of this history, and reach beyond the end of an epoch:
+    ``RemoteLogManager.read`` finds a segment by one epoch and offset, and returns all that follows in it."""
     found: dict[Uuid, RemoteLogSegmentMetadata] = {}
     for entry in log.leader_epochs.entries:
         stop = log.leader_epochs.end_offset_of(entry.epoch, log.log_end_offset) or 0
@@ -272,7 +273,7 @@ def _cut(segments: NativeSegments, log: NativeLog, gone: frozenset[Uuid]) -> lis
 
 
 def _is_whole_from(segment: RemoteLogSegmentMetadata, epoch: int, log: NativeLog) -> bool:
-    """Whether all that it has from ``epoch`` on is of this history, as far as the log goes."""
+    """Return whether all that it has from ``epoch`` on is of this history, as far as the log goes."""
     spans = [one for one in segment.segment_leader_epochs if one.epoch >= epoch]
     ends = [NativeSegments.end_in(segment, one.epoch) for one in spans]
     later = zip(spans[1:], ends[1:], strict=True)
@@ -288,15 +289,15 @@ def _is_whole_from(segment: RemoteLogSegmentMetadata, epoch: int, log: NativeLog
 
 
 def _holes(segments: NativeSegments, log: NativeLog) -> tuple[tuple[int, int], ...]:
-    """Offsets from the users' log start on that no segment gives, before retention, and before the broker raises its log start
-    to the first segment that it lists: what it raises it over is lost silently."""
+    """Return offsets from the users' log start on that no segment has, before retention, and before the broker raises its log
+    start to the first segment that it lists: what it skips by that is lost silently."""
     return foretell(segments, log, NativeRetention(is_copying=False), now_ms=0).unreadable
 
 
 def _mended(segments: NativeSegments, log: NativeLog) -> tuple[NativeSegments, tuple[RemoteLogSegmentMetadata, ...]]:
-    """``segments`` with as few holes as publishing finished ones again can leave, and what is published, in order.
+    """Return ``segments`` with as few holes as publishing finished ones again can leave, and what is published, in order.
 
-    A segment that takes its place again may take that of a longer one in another epoch, so that it takes some rounds.  One that
+    A segment that takes its place again may displace a longer one in another epoch, so that it takes some rounds.  One that
     begins within another, and hides what the other has beyond its end, stays: only what reaches as far as the epoch moves it.
     """
     now, published = segments, list[RemoteLogSegmentMetadata]()
@@ -316,8 +317,8 @@ def _mended(segments: NativeSegments, log: NativeLog) -> tuple[NativeSegments, t
 def _displaced(
     segments: NativeSegments, log: NativeLog, holes: Sequence[tuple[int, int]]
 ) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments of this history that hold what a native broker does not find: a shorter one, finished later or deleted
-    since, has taken their place (``RemoteLogLeaderEpochState``).  Ends ascend, so that none takes that of a longer one here."""
+    """Return finished segments of this history that hold what a native broker does not find: a shorter one, finished later or
+    deleted since, has taken their place (``RemoteLogLeaderEpochState``).  Ends ascend, so that none displaces a longer one."""
     found = [
         one
         for one in segments
@@ -345,7 +346,7 @@ def _more(count: int) -> str:
 
 
 def _named(segments: Sequence[RemoteLogSegmentMetadata]) -> str:
-    """How many segments, and the offsets of the first few."""
+    """Return the number of segments, and the offsets of the first few."""
     ordered = sorted(segments, key=lambda one: one.start_offset)
     ranges = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in ordered[:_SHOWN])
     count = f"{len(ordered)} segment{'s' if len(ordered) > 1 else ''}"

@@ -1,6 +1,6 @@
-"""Whether one of the sidecars' own topics has forgotten a partition: what the other one says of it proves it.
+"""Proof that one of the sidecars' own topics has lost a partition: what the other one says of it.
 
-A state record is durable before anything of a partition is made remote by a sidecar, as is its claim of the topic id in the
+A state record is durable before a sidecar makes anything of a partition remote, as is its claim of the topic id in the
 store, and what was trimmed was remote.  What native tiering left to a sidecar that takes over has neither.
 """
 
@@ -13,12 +13,12 @@ _ACCEPT = "Restore it, or accept the loss with `tiersidecar accept-topic-loss`"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownOfPartition:
-    """What both topics say of a partition that is led here; both have been read to their ends.
+    """The partition, led here, in both topics; both have been read to their ends.
 
     ``has_record``: the state topic names it.  ``was_claimed``: the store says that its topic id is this cluster's.
     ``has_segments``: the metadata topic has a segment of it that is finished.  ``was_seen``: the state topic says that its
     segments were seen in the store.  ``held_offset`` is how far trims gave up what was remote.  The offsets are as of the
-    partition's history.  The last two tell whether an operator has accepted what the topics, as they are now, have lost.
+    partition's history.  The last two say whether an operator has accepted what the topics, as they are now, have lost.
     """
 
     has_record: bool
@@ -32,7 +32,7 @@ class KnownOfPartition:
 
 
 def reason_log_lost(known: KnownOfPartition) -> str:
-    """Return what is proven to be lost, for people; empty where nothing is."""
+    """Return what is proven to be lost, for the operator; empty where nothing is."""
     if known.has_segments and known.was_claimed and not known.has_record and not known.state_loss_accepted:
         return (
             "segments of it are remote, but the state topic has no record of it: the topic lost what users deleted, where the "

@@ -1,6 +1,6 @@
 """Decide whether the metadata topic is the whole truth about a bucket.
 
-If it is not, an object without events may be data whose events were lost, and no leftover.
+If it is not, an object without events may be data whose events were lost, and not a leftover.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerLook:
-    """What an earlier run saw of the metadata topic: its id ("" where the run did not say), and its end offsets by
+    """The metadata topic as an earlier run saw it: its id ("" where the run did not say), and its end offsets by
     partition."""
 
     run_id: str

@@ -1,11 +1,11 @@
-"""How a cluster that is gone is set up anew in another one, at the same offsets: what its bucket holds, in, and a plan, out.
+"""Plan for setting a lost cluster up again in another one, at the same offsets: its bucket's content in, a plan out.
 
 The topics of the new cluster have the ids of the former ones, so that keys and events name what they named.  A partition's
-log begins at N, the end of what was copied; its history stays remote.  Its leader epochs begin above all that were ever heard
-of, so that history, groups and clients know none from the future.
+log begins at N, the end of what was copied; its history stays remote.  Its leader epochs begin above all known ones, so that
+history, groups and clients know none from the future.
 
-The owner object of each topic id has the bucket's lineage: a cluster, and those whose data it took over, latest first.  A mount
-that ended behind the claim, and is begun anew in a third cluster, so still knows what the first one put into the bucket.
+The owner object of each topic id has the bucket's lineage: a cluster, and those whose data it took over, latest first.  So a
+mount that ended after the claim, and is begun anew in a third cluster, still knows what the first one put into the bucket.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ EPOCHS_APART = 1000
 """Elections that may have been after the last one that the bucket knows of.  A client that was never stopped takes no metadata
 of an earlier epoch than it has seen."""
 MOST_LEADER_EPOCH = 2**31 - 1 - 1000 * EPOCHS_APART
-"""Of a history that can be mounted: elections come after it, and more mounts."""
+"""Epochs of a history that can be mounted: elections come after it, and more mounts."""
 STRICT_CONFIGS = {"retention.bytes": "-1", "retention.ms": "-1"}
-"""Of a topic whose settings are not known: its broker deletes nothing by itself."""
+"""Retention of a topic whose settings are not known: its broker deletes nothing by itself."""
 NATIVE_CONFIGS = frozenset({"remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable"})
 _PRODUCER_IDS_APART = 1_000_000
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 def mounted_name_fault(name: str) -> str:
-    """Return why no topic of this name is mounted, for people; empty where it may be."""
+    """Return why no topic of this name is mounted, for the operator; empty where it may be."""
     if name in INTERNAL_TOPICS:
         return f"{name} is internal: a cluster makes its own"
     return topic_name_fault(name)
@@ -43,9 +43,9 @@ def mounted_name_fault(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRemains:
-    """What is left of a partition.  ``segments`` are those that come back.  A snapshot says besides: ``highest_offsets``, by
-    leader epoch the highest offset (inclusive) that was ever copied, ``log_start`` (-1: not recorded), and ``leader_epochs``,
-    all that it speaks of."""
+    """What is left of a partition.  ``segments`` are those that come back.  A snapshot adds ``highest_offsets``, by leader
+    epoch the highest offset (inclusive) that was ever copied, ``log_start`` (-1: not recorded), and ``leader_epochs``, all that
+    it names."""
 
     segments: Sequence[RemoteLogSegmentMetadata] = ()
     highest_offsets: Mapping[int, int] = field(default_factory=dict)
@@ -55,8 +55,8 @@ class PartitionRemains:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionEnd:
-    """Where a partition goes on: ``start`` is the first offset that can be read, ``end`` is N, both -1 and 0 where nothing was
-    copied.  ``holes`` are offsets, [from, to), between the two that no segment has."""
+    """The point where a partition goes on: ``start`` is the first offset that can be read, ``end`` is N, both -1 and 0 where
+    nothing was copied.  ``holes`` are offsets, [from, to), between the two that no segment has."""
 
     start: int
     end: int
@@ -69,7 +69,7 @@ class PartitionEnd:
 
     @property
     def is_known(self) -> bool:
-        """Return whether a segment or a snapshot tells of the partition: an object alone may be there by mistake."""
+        """Return whether a segment or a snapshot names the partition: an object alone may be there by mistake."""
         return self.leader_epoch >= 0
 
 
@@ -129,7 +129,7 @@ def _ending_at(live: Iterable[RemoteLogSegmentMetadata], end: int) -> RemoteLogS
 
 
 def _epochs(remains: PartitionRemains) -> Iterator[int]:
-    """Every leader epoch that anything speaks of."""
+    """Yield every leader epoch that any source names."""
     yield from remains.leader_epochs
     yield from remains.highest_offsets
     for segment in remains.segments:
@@ -146,8 +146,8 @@ def _holes(segments: Iterable[RemoteLogSegmentMetadata], start: int) -> Iterator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRemains:
-    """A topic's partitions by number, as far as anything is left of them; ``described`` is what its cluster put into the store
-    about it, None if it did not.  ``committed_epoch`` is the highest that a group has committed on any of its partitions."""
+    """A topic's partitions by number, as far as anything is left of them; ``described`` is its cluster's description in the
+    store, None if there is none.  ``committed_epoch`` is the highest that a group has committed on any of its partitions."""
 
     name: str
     topic_id: Uuid
@@ -160,7 +160,7 @@ def decide_topic(remains: TopicRemains, brokers: Sequence[int], replication_fact
     """Return the topic as the new cluster begins with it.
 
     It has as many partitions as it had, with replicas spread over ``brokers`` as evenly as by ``CreateTopics``, and no more of
-    them than there are brokers.  All its partitions get leader epochs above all that anything speaks of.
+    them than there are brokers.  All its partitions get leader epochs above all that any source names.
 
     Raises:
         MountRefusedError: there are hardly any leader epochs left.
@@ -193,32 +193,32 @@ def decide_topic(remains: TopicRemains, brokers: Sequence[int], replication_fact
 
 
 def believed_epoch(remains: TopicRemains) -> int:
-    """Return the highest epoch that groups have committed, as far as it can be one of the cluster: a broker takes any from a
+    """Return the highest epoch that groups have committed, as far as it can be one of the cluster: a broker accepts any from a
     client."""
     return min(remains.committed_epoch, max(_known_epoch(remains), 0) + EPOCHS_APART)
 
 
 def _known_epoch(remains: TopicRemains) -> int:
-    """The highest that brokers have said."""
+    """Return the highest epoch that brokers have reported."""
     described = () if remains.described is None else remains.described.leader_epochs
     return max([-1, *described, *(end.leader_epoch for end in remains.ends.values())])
 
 
 def _replicas(topic: str, number: int, brokers: Sequence[int], count: int) -> tuple[int, ...]:
-    """The same for the same question, so that a plan may be made again."""
+    """Return the replicas, the same for the same arguments, so that a plan may be made again."""
     first = crc32(topic.encode()) + number
     return tuple(brokers[(first + step) % len(brokers)] for step in range(count))
 
 
 def next_producer_id(highest: int) -> int:
-    """Return from where on the new cluster gives out producer ids, ``highest`` being the highest known of the former one, -1
+    """Return the first producer id that the new cluster gives out, ``highest`` being the highest known of the former one, -1
     for none: a producer of the history must not be taken for a new one."""
     return 0 if highest < 0 else highest + _PRODUCER_IDS_APART
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRestore:
-    """What is committed for a group.  ``ahead`` are commits above the end of what was copied, with that end: they are set back
+    """Offsets committed for a group.  ``ahead`` are commits above the end of what was copied, with that end: they are set back
     to it.  ``there_already`` counts partitions of which the group has a commit in the new cluster, which stays."""
 
     commits: Mapping[TopicPartition, Commit]
@@ -232,8 +232,8 @@ def decide_group(
     known: Collection[TopicPartition],
     epochs: Mapping[TopicPartition, int],
 ) -> GroupRestore:
-    """Return what to commit for a group, of which the new cluster ``known``-s some partitions' commits already.  ``epochs`` are
-    the leader epochs in which the partitions begin there: a client would wait forever for one above, so it is left out.
+    """Return what to commit for a group, of which the new cluster has the commits of ``known`` partitions already.  ``epochs``
+    are the leader epochs in which the partitions begin there: a client would wait forever for one above, so it is left out.
 
     Nothing is committed on partitions that are not mounted.  What a group has read beyond N is lost, and other records will
     have those offsets: it goes on at N.
@@ -269,13 +269,13 @@ class SeenPartition:
 
 
 def partition_fault(topic_id: Uuid, planned: NewPartition, seen: SeenPartition | None) -> str:
-    """Return why a partition of the new cluster is not the one that was planned, for people; empty where it is."""
+    """Return why a partition of the new cluster is not the planned one, for the operator; empty where it is."""
     if seen is None:
         return "it does not exist: its controllers were not seeded before their first start"
     if seen.topic_id != topic_id:
         return "it has another topic id: it was created here, not seeded"
     if not seen.has_leader:
-        # Only of one that was never led are all replicas empty: any may be elected.
+        # Only a partition that was never led has all replicas empty: any may be elected.
         was_led = seen.leader_epoch > planned.leader_epoch
         return "it has been led, and has no leader now: start its brokers" if was_led else ""
     if seen.leader_epoch <= planned.leader_epoch:

@@ -1,4 +1,4 @@
-"""What Kafka's own metadata topic is told of a partition whose events the sidecar has in another one."""
+"""Events for Kafka's own metadata topic about a partition whose events the sidecar has in another one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tiersidecar.domain.states import RemoteLogSegmentState, is_valid_transition
 def published_into(
     native: NativeSegments, ours: NativeSegments, now_ms: int
 ) -> tuple[NativeSegments, tuple[MetadataEvent, ...]]:
-    """``native`` once it was told of the segments of ``ours`` that it lacks or knows in an earlier state, and that those which
-    ``ours`` lacks are deleted; and the events, in their order."""
+    """Return ``native`` with the segments of ``ours`` that it lacks or knows in an earlier state, and without those which
+    ``ours`` lacks; and the events that lead there, in their order."""
     states = {one.remote_log_segment_id.uuid: one.state for one in native}
     behind = [one for one in ours if _is_behind(states.get(one.remote_log_segment_id.uuid), one.state)]
     events: list[MetadataEvent] = [event for one in gone_from(native, ours) for event in _deletion_of(one, now_ms)]
@@ -28,7 +28,8 @@ def published_into(
 
 
 def gone_from(native: NativeSegments, ours: NativeSegments) -> list[RemoteLogSegmentMetadata]:
-    """What only ``native`` knows: the sidecar has deleted it since a former plan, or a native broker copied it."""
+    """Return segments that only ``native`` has: the sidecar has deleted them since a former plan, or a native broker copied
+    them."""
     return [segment for segment in native if segment not in ours]
 
 

@@ -1,4 +1,4 @@
-"""Which settings a broker's native tiering needs to find what the sidecar wrote, and which of them it has."""
+"""Settings that a broker's native tiering needs to find what the sidecar wrote, and those that it has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BrokerFiles = Mapping[BrokerId, Mapping[str, str | None]]
 
 BLIND = "remote.log.metadata.common.client.bootstrap.servers"
 """Under the prefix of the metadata manager, with an address where nothing listens: Kafka's TopicBasedRemoteLogMetadataManager
-never gets ready then, and a broker does nothing with remote segments whose metadata are not (``RLMTask.run``)."""
+never gets ready then, and a broker does nothing with remote segments whose metadata is not ready (``RLMTask.run``)."""
 BLIND_SETTINGS: Mapping[str, str] = {
     BLIND: "127.0.0.1:1",
     "remote.log.metadata.common.client.default.api.timeout.ms": "1000",
@@ -32,12 +32,12 @@ BLIND_SETTINGS: Mapping[str, str] = {
 
 
 _OWN_SERVERS = tuple(f"remote.log.metadata.{client}.bootstrap.servers" for client in ("consumer", "producer", "admin"))
-"""Settings of one client go before those of all (``TopicBasedRemoteLogMetadataManagerConfig``)."""
+"""Settings of one client precede those of all (``TopicBasedRemoteLogMetadataManagerConfig``)."""
 _ELSEWHERE = "another value in its file, or none"
 
 
 class Sight(StrEnum):
-    """Whether a broker's metadata manager reads the events of remote segments."""
+    """State of a broker's metadata manager: whether it reads the events of remote segments."""
 
     BLIND = "blind"
     """It was sent where nothing listens: all of :data:`BLIND_SETTINGS` are set, and no value that is shown is another."""
@@ -47,7 +47,7 @@ class Sight(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a look at one setting gives."""
+    """Result of checking one setting."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -58,7 +58,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting by its name in server.properties; ``default`` is what a broker takes where it is not set, None: it must be."""
+    """A setting by its name in server.properties; ``default`` is the broker's where it is not set, None: it must be."""
 
     name: str
     wanted: str
@@ -80,7 +80,7 @@ def decide_settings(wanted: Iterable[Setting], found: Mapping[str, str | None]) 
 
 
 def sight_of(found: Mapping[str, str | None]) -> Sight:
-    """Return what the broker's metadata manager reads; ``found`` as in :func:`decide_settings`.
+    """Return whether the broker's metadata manager reads events; ``found`` as in :func:`decide_settings`.
 
     An address alone proves nothing: operators of tiered clusters write their own there, and a broker hides which.
     """
@@ -95,9 +95,9 @@ def sight_of(found: Mapping[str, str | None]) -> Sight:
 
 
 def with_file(found: Mapping[str, str | None], file: Mapping[str, str | None]) -> dict[str, str | None]:
-    """``found`` with the values that the broker hides, as its server.properties has them.
+    """Return ``found`` with the values that the broker hides, as its server.properties has them.
 
-    What only the file has does not count: the broker does not run with it yet.
+    A setting that only the file has does not count: the broker does not run with it yet.
     """
     return {name: value if value is not None else file.get(name, _ELSEWHERE) for name, value in found.items()}
 
@@ -107,7 +107,7 @@ def _is_another(shown: str | None, wanted: str) -> bool:
 
 
 def with_own_prefixes(name: str, found: Mapping[str, str | None]) -> str:
-    """``name`` with the plugin prefixes that this broker was given."""
+    """Return ``name`` with the plugin prefixes that this broker was given."""
     for default, key in ((RSM_PREFIX, _RSM_PREFIX_KEY), (RLMM_PREFIX, _RLMM_PREFIX_KEY)):
         if name.startswith(default):
             return (found.get(key) or default) + name.removeprefix(default)

@@ -1,8 +1,8 @@
-"""What a broker with native tiering would do with remote segments: foretold by Kafka's own rules, before it happens.
+"""Forecast of what a broker with native tiering would do with remote segments, by Kafka's own rules.
 
 The rules are those of ``RemoteLogManager`` of Kafka 4.3.1; each function names the method that it stands for.  A broker that
 has just begun to lead does two things at once: ``RLMCopyTask`` raises the log start to the first remote segment, and
-``RLMExpirationTask`` deletes.  The expiration runs again and again, so what one round leaves the next one may take: rounds go
+``RLMExpirationTask`` deletes.  The expiration runs again and again, so the next round may take what one leaves: rounds go
 on here until nothing more goes.
 """
 
@@ -20,10 +20,10 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 
 class DeletionReason(StrEnum):
-    """Why a native broker deletes a segment."""
+    """Reasons of a native broker to delete a segment."""
 
     BEGUN = "begun"
-    """Its deletion had begun: DELETE_SEGMENT_STARTED is finished at once, whoever wrote it."""
+    """Its deletion had begun: the broker finishes any DELETE_SEGMENT_STARTED at once, whichever process wrote it."""
     BELOW_LOG_START = "below-log-start"
     """``isSegmentBreachByLogStartOffset``: it ends below the log start, and has no epoch after the first."""
     UNKNOWN_EPOCHS = "unknown-epochs"
@@ -34,7 +34,7 @@ class DeletionReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeLog:
-    """What the broker has when it begins to lead: ``log-start-offset-checkpoint``, ``leader-epoch-checkpoint``, its log.
+    """Files of the broker when it begins to lead: ``log-start-offset-checkpoint``, ``leader-epoch-checkpoint``, its log.
 
     ``log_end_offset`` is exclusive.  ``local_log_start_offset`` is the base offset of its first segment on disk.
     ``only_local_bytes`` are those of local segments from the highest remote offset on (``onlyLocalLogSegmentsSize``).
@@ -67,11 +67,11 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What becomes of a partition under a native broker.
+    """Fate of a partition under a native broker.
 
     ``deletions`` come in the order in which the broker would delete, ``kept`` is all that is left, unfinished copies included.
     ``unreadable`` are the offsets, [from, to), at or above the log start that the broker finds in no segment though it counts
-    them as remote.  From ``copies_from`` on it copies.
+    them as remote.  It copies from ``copies_from`` on.
     """
 
     deletions: tuple[Deletion, ...]
@@ -81,12 +81,12 @@ class Forecast:
     copies_from: Offset
 
     def bytes_of(self, reason: DeletionReason) -> int:
-        """Sum of the sizes of what goes for ``reason``."""
+        """Return the sum of the sizes of what goes for ``reason``."""
         return sum(one.segment.segment_size_in_bytes for one in self.deletions if one.reason is reason)
 
 
 def foretell(segments: NativeSegments, log: NativeLog, retention: NativeRetention, now_ms: int) -> Forecast:
-    """What a native broker that begins to lead with ``log`` makes of ``segments``, at ``now_ms`` of its clock."""
+    """Return what a native broker that begins to lead with ``log`` makes of ``segments``, at ``now_ms`` of its clock."""
     left = segments.copy()
     if retention.is_copying:
         log = _started(log, _found_log_start(left, log))
@@ -146,7 +146,7 @@ def _started(log: NativeLog, start_offset: int) -> NativeLog:
 def _expired(
     segments: NativeSegments, log: NativeLog, retention: NativeRetention, now_ms: int
 ) -> tuple[list[Deletion], int]:
-    """The first half of ``cleanupExpiredRemoteLogSegments``: what goes, and the log start after it.
+    """Return what goes, and the log start after it, by the first half of ``cleanupExpiredRemoteLogSegments``.
 
     It walks the epochs of the broker's file, and ends at the first segment of this history that is kept.
     """
@@ -177,7 +177,7 @@ def _is_below_log_start(segment: RemoteLogSegmentMetadata, log: NativeLog) -> bo
 
 
 def _with_unknown_epochs(segments: NativeSegments, log: NativeLog, gone: set[bytes]) -> Iterator[Deletion]:
-    """The second half: what was written before the first epoch that the broker knows goes, whatever its offsets."""
+    """Yield what was written before the first epoch that the broker knows: all of it goes (the second half)."""
     if not log.leader_epochs:
         return
     first = log.leader_epochs.entries[0].epoch
@@ -193,7 +193,7 @@ class _Budget:
         self._until_ms = now_ms - retention.retention_ms if retention.retention_ms >= 0 else -1
         self._excess_bytes = 0
         self.log_start_offset = -1
-        """What retention moves the log start to; -1 where it deletes nothing."""
+        """Return where retention moves the log start to; -1 where it deletes nothing."""
         if retention.retention_bytes >= 0:
             total = log.only_local_bytes + _valid_bytes(segments, log)
             self._excess_bytes = max(total - retention.retention_bytes, 0)
@@ -240,7 +240,7 @@ def _unreadable(segments: NativeSegments, log: NativeLog, stop_offset: int) -> I
 
 
 def _next_start(segments: NativeSegments, log: NativeLog, offset: int, stop_offset: int) -> int:
-    """Where the next epoch begins, or the next segment that is read in this one, though this one reaches beyond."""
+    """Return where the next epoch begins, or the next segment that is read in this one, though this one reaches beyond."""
     epoch = log.leader_epochs.epoch_for_offset(offset)
     later: list[int] = [entry.start_offset for entry in log.leader_epochs.entries if entry.start_offset > offset]
     later += [] if epoch is None else [start for start in segments.read_starts_in(epoch) if start > offset]

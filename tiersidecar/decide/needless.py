@@ -1,7 +1,7 @@
 """Which segments that repair, an erasure or a cleaner has put into the trash are needless still: others hold their offsets.
 
-That others did when it was decided proves nothing once the entry is due: what covered them may have expired, been retired, or
-be in the trash itself.  So it is decided anew, here for a plan, and by the caller again right before each deletion.
+That others did so at the time of the decision proves nothing once the entry is due: they may have expired, been retired, or
+be in the trash themselves.  So it is decided anew, here for a plan, and by the caller again right before each deletion.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _stronger(kind: TrashKind, other: TrashKind | None) -> TrashKind:
 def standing_segments(
     view: ExpiryView, found: Sequence[Standing], going: frozenset[RemoteLogSegmentId] = frozenset()
 ) -> list[RemoteLogSegmentMetadata]:
-    """Those that others may go for, ascending: wholly of this history, above the start, and themselves neither to go, nor named
-    in the trash, nor damaged."""
+    """Return the segments that others may go for, ascending: wholly of this history, above the start, and themselves neither to
+    go, nor named in the trash, nor damaged."""
     trashed = {uuid for entry in view.trash if entry.kind in BY_NAME for uuid in entry.segments}
     return [
         standing.segment
@@ -72,7 +72,7 @@ def standing_segments(
 
 
 def is_covered(segment: RemoteLogSegmentMetadata, standing: Iterable[RemoteLogSegmentMetadata]) -> bool:
-    """Whether ``standing``, ascending by start offset, hold every offset of ``segment`` without it."""
+    """Return whether ``standing``, ascending by start offset, hold every offset of ``segment`` without it."""
     next_offset: int = segment.start_offset
     for other in standing:
         is_another = other.remote_log_segment_id != segment.remote_log_segment_id

@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 _BURST_S = 0.06
 _SLICE_S = 0.02
-"""Granted in one go: what is sent at once belongs to one moment, so it must be small against a second.  But each turn of the
-event loop has its price, and whoever writes a slice can rest in the midst of it."""
+"""Granted in one go: what is sent at once is sent in one moment, so it must be small against a second.  But each turn of the
+event loop has its price, and a task that writes a slice can rest while it does."""
 
 _ROUND_BYTES = 64 * 1024
-"""Slices that are larger are multiples of it, so that turns of it neither share a page nor leave a few bytes to a turn."""
+"""Larger slices are multiples of it, so that no two share a page and no turn is left a few bytes."""
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """At most ``bytes_per_s``, and above that never more than 0.06 s' worth in any stretch of time; None: no limit.
+    """At most ``bytes_per_s``, and above that never more than 0.06 s' worth in any period; None: no limit.
 
-    The burst makes up for wake-ups that come late.  Times are seconds of a clock that never goes back.
+    The burst makes up for late wake-ups.  Times are seconds of a clock that never goes back.
     """
 
     bytes_per_s: int | None = None
@@ -39,7 +39,7 @@ class TokenBucket:
         return count
 
     def wait_s(self, wanted_bytes: int) -> float:
-        """Seconds after the last :meth:`take`, which gave 0, until the same would give more."""
+        """Return the seconds after the last :meth:`take`, which gave 0, until the same would give more."""
         rate = self.bytes_per_s
         return 0.0 if rate is None else max(self._slice(wanted_bytes, rate) - self._tokens, 0.0) / rate
 

@@ -1,6 +1,6 @@
-"""What a pause stops, in words, and what ``pause`` and ``resume`` have to write (issue 20).
+"""The effects of a pause, in words, and the records that ``pause`` and ``resume`` write (issue 20).
 
-A pause only ever takes away: copying, expiry and trims decide as without it, and are asked to stand still.  What they remember,
+A pause only ever takes away: copying, expiry and trims decide as without it, but do not act.  What they remember,
 such as a stop of the guard, does not depend on it, and the first round after a resume is a round like any other.
 """
 
@@ -17,7 +17,7 @@ _STOPPED = {PauseKind.COPIES: "copying is paused", PauseKind.DELETES: "deletes a
 
 
 def things_of(topic_id: Uuid | None, kind: PauseKind) -> tuple[PausedThing, ...]:
-    """Return whose pauses count for a topic: the one of all topics first."""
+    """Return the records whose pauses count for a topic: the one of all topics first."""
     everything = PausedThing(kind=kind)
     return (everything,) if topic_id is None else (everything, PausedThing(kind=kind, topic_id=topic_id))
 
@@ -38,7 +38,7 @@ def told(pause: Pause) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausePlan:
-    """What is to be written; ``left`` are pauses that go on nevertheless."""
+    """Records to be written; ``left`` are pauses that go on nevertheless."""
 
     begin: tuple[Pause, ...] = ()
     end: tuple[Pause, ...] = ()
@@ -46,7 +46,7 @@ class PausePlan:
 
 
 def decide_pause(known: Iterable[Pause], wanted: Collection[Pause]) -> PausePlan:
-    """Begin those of ``wanted`` that are not paused: who asks twice changes neither since when nor why."""
+    """Begin those of ``wanted`` that are not paused: a second request changes neither the time nor the reason."""
     standing = {pause.thing for pause in known}
     return PausePlan(begin=tuple(pause for pause in wanted if pause.thing not in standing))
 
@@ -55,7 +55,7 @@ def decide_resume(
     known: Iterable[Pause], topic_id: Uuid | None, kinds: Collection[PauseKind], topic: str = ""
 ) -> PausePlan:
     """End the pauses of just this topic, or just that of all topics.  Those of topics that had the name ``topic`` before, and
-    are gone, end as well: nothing else names them, and the deletion of what is remote of them stands still.
+    are gone, end as well: nothing else names them, and the deletion of their remote data stands still.
 
     ``left`` are those of the same kinds that keep some of it paused: the one of all topics, or those of single topics.
     """

@@ -1,6 +1,6 @@
-"""Which sealed segments of a partition are pinned, and which pins have served (docs/design/0004-pins.md).
+"""Choice of the sealed segments of a partition that are pinned, and of pins that have served (docs/design/0004-pins.md).
 
-Followers decide as leaders do: whoever leads next must be able to copy what the last one did not.
+Followers decide as leaders do: the next leader must be able to copy what the last one did not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, LocalSegment
 
 SegmentsAt = Callable[[int, int], Iterable[RemoteLogSegmentMetadata]]
 """The COPY_SEGMENT_FINISHED segments that hold an offset as written in an epoch: (epoch, offset).  The one that is read may be
-longer than the epoch became, since a deposed leader copied it: the one that counts is then behind it."""
+longer than the epoch became, since a deposed leader copied it: the one that counts then follows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class PinView:
 
     ``local`` is its directory without pins; ``pins`` ascend by base offset; ``can_pin`` says that links can be made there;
     ``segments_at`` is None while the metadata has not been replayed.  ``deleted`` are those of ``local.deleted`` that retention
-    took, as far as that is certain; ``refused`` are offsets (base, next base) of segments that nobody has a right to.
+    took, as far as that is certain; ``refused`` are offsets (base, next base) of segments that no reader has a right to.
     ``epochs`` are the live file's with what it has dropped meanwhile.  Not ``is_sure``: the metadata may have lost events,
     or may yet lose them, so that no pin goes because of a copy.
     """
@@ -52,14 +52,14 @@ class PinPlan:
     is_settled: bool
 
     def below(self, high_watermark: int) -> PinPlan:
-        """Without the segments that do not lie wholly below ``high_watermark`` (exclusive): they may yet be cut off."""
+        """Return the plan with only segments wholly below ``high_watermark`` (exclusive): others may yet be cut off."""
         return replace(
             self, pin=tuple(segment for segment in self.pin if (segment.next_base_offset or 0) <= high_watermark)
         )
 
 
 def decide_pin(view: PinView) -> PinPlan:
-    """The plan for one partition, before its high watermark is asked for."""
+    """Return the plan for one partition, before its high watermark is asked for."""
     cut_off = [pin for pin in view.pins if is_cut_off(pin, view.local)]
     kept = tuple(pin for pin in view.pins if pin not in cut_off)
     live = view.epochs.extended_by(view.local.leader_epochs)
@@ -106,8 +106,8 @@ def is_cut_off(pin: Pin, local: LocalPartition) -> bool:
 
 
 def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment, *, from_offset: int = 0) -> bool:
-    """Whether every offset of a sealed segment from ``from_offset`` on is held by finished segments of ``lineage``, each in the
-    epoch that wrote it.
+    """Return whether finished segments of ``lineage`` hold every offset of a sealed segment from ``from_offset`` on, each in
+    the epoch that wrote it.
 
     Offsets below the lineage have no epoch that is still known: the rest of the segment stands for them.
     """
@@ -129,7 +129,7 @@ def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment, 
 def without_remote_pins(
     segments: Sequence[LocalSegment], lineage: Lineage, segments_at: SegmentsAt
 ) -> tuple[LocalSegment, ...]:
-    """``segments`` without those that are pinned and remote: a finished copy is known before its pin is dropped."""
+    """Return ``segments`` without those that are pinned and remote: a finished copy is known before its pin is dropped."""
     return tuple(segment for segment in segments if not (segment.pinned and is_remote(lineage, segments_at, segment)))
 
 
@@ -138,7 +138,7 @@ def _is_remote(view: PinView, lineage: Lineage, segment: LocalSegment) -> bool:
 
 
 def _may_pin(view: PinView) -> bool:
-    """While nothing is known to be remote, only where the broker deletes on its own."""
+    """Return whether pins are due: while nothing is known to be remote, only where the broker deletes on its own."""
     if view.policy.copy_disabled or not view.can_pin:
         return False
     return view.segments_at is not None or view.policy.mode is RetentionMode.RACE

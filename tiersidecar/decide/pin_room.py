@@ -1,4 +1,4 @@
-"""Which pins go because of the remote log start, and for space: over all partitions (docs/design/0004-pins.md; U8)."""
+"""Choice of pins that go because of the remote log start, or for space: over all partitions (docs/design/0004-pins.md; U8)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class Disk:
     free_bytes: int
 
     def above_reserve_bytes(self, limits: PinLimits) -> int:
-        """Free bytes above the reserve; negative below it."""
+        """Return the free bytes above the reserve; negative below it."""
         return self.free_bytes - self.size_bytes * limits.disk_reserve_percent // 100
 
 
 def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
-    """Whether only the pin keeps the segment's bytes on its disk: the broker's directory has it no more, is gone itself, or
-    lies in another log dir.
+    """Return whether only the pin keeps the segment's bytes on its disk: the broker's directory has it no more, is gone itself,
+    or lies in another log dir.
 
-    What the broker has only renamed yet (``.deleted``) it still has: to drop the pin would free nothing for now, and the next
-    round, which finds as little room as this one, would drop another.
+    A file that the broker has only renamed yet (``.deleted``) still counts as the broker's: dropping the pin would free nothing
+    for now, and the next round, which finds as little room as this one, would drop another.
     """
     if local is None or pin.log_dir != local.log_dir:
         return True
@@ -46,17 +46,17 @@ def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
 
 
 def has_moved(pin: Pin, local: LocalPartition | None) -> bool:
-    """Return whether the broker has the segment in another log dir than the pin's: there it is pinned anew."""
+    """Return whether the broker has the segment in another log dir than the pin's: it is pinned anew there."""
     if local is None or pin.log_dir == local.log_dir:
         return False
     return local.segments[0].base_offset <= pin.base_offset < local.segments[-1].base_offset
 
 
 def is_given_up(pin: Pin, remote_log_start_offset: int) -> bool:
-    """Return whether nobody has a right to the data any more: it lies wholly below the remote log start.
+    """Return whether no reader has a right to the data any more: it lies wholly below the remote log start.
 
-    Its age is no matter here.  What is past its total retention is given up by the leader's expiry, which says so by that
-    start, and stops where a clock or a retention is not to be believed: the pin may be the only copy.
+    Its age does not matter here.  Data past its total retention is given up by the leader's expiry, which moves that
+    start, and stops where a clock or a retention is not trusted: the pin may be the only copy.
     """
     return pin.next_base_offset <= remote_log_start_offset
 
@@ -64,10 +64,9 @@ def is_given_up(pin: Pin, remote_log_start_offset: int) -> bool:
 def decide_room(
     alone: Sequence[Pin], disks: Sequence[Disk], limits: PinLimits, needless: Callable[[Pin], DropReason | None]
 ) -> tuple[Unpin, ...]:
-    """Of the pins that alone keep their bytes, those that must go: first the ones that hold what is elsewhere too, then the
-    oldest.
+    """Choose which of the pins that alone keep their bytes must go: first those whose data is elsewhere too, then the oldest.
 
-    ``needless`` says why a pin may go without loss, None where it may not; it is asked only when something must go.
+    ``needless`` returns why a pin may go without loss, None where it may not; it is called only when something must go.
     """
     excess_bytes = sum(pin.size_bytes for pin in alone) - limits.max_bytes if limits.max_bytes != UNLIMITED else 0
     missing = {disk: -disk.above_reserve_bytes(limits) for disk in disks}
@@ -91,7 +90,7 @@ def decide_room(
 
 
 def room_bytes(alone: Mapping[str, int], log_dir: str, disks: Sequence[Disk], limits: PinLimits) -> int:
-    """Bytes that pins in ``log_dir`` may still come to keep before one must go; ``alone`` are those kept by log dir."""
+    """Return the bytes that pins in ``log_dir`` may still take before one must go; ``alone`` are those kept by log dir."""
     rooms = [disk.above_reserve_bytes(limits) for disk in disks if log_dir in disk.log_dirs]
     if limits.max_bytes != UNLIMITED:
         rooms.append(limits.max_bytes - sum(alone.values()))

@@ -1,13 +1,13 @@
-"""Whether the directory of a led partition is the one that its broker writes, or only one of the same name and topic id.
+"""Proof that the directory of a led partition is the one that its broker writes, not one of the same name and topic id.
 
-Another may be left of a disk that was replaced, or show under another mount than the broker's.  What proves it: a broker that
+Another may be left of a disk that was replaced, or show under another mount than the broker's.  The proof: a broker that
 becomes leader writes its leader epoch as the last entry of the leader-epoch-checkpoint, of an empty log too, and flushes it
 (``UnifiedLog.assignEpochStartOffset``); and it changes to another log dir by a restart, which ends the epoch, or by a move.
 
 A move takes over only the epochs in which records were written: a log that was moved before the first record of its leader
-epoch does not know that epoch until there is one.  Then the broker itself tells (:class:`UnwrittenEpoch`): it does not know
-the epoch either, and ends the last one of our file at the high watermark, not before our active segment.  Records of one epoch
-are the same wherever they are, for one leader wrote them: our sealed segments are the broker's, whatever the directory.
+epoch does not know that epoch until there is one.  Then the broker's answer decides (:class:`UnwrittenEpoch`): it does not
+know the epoch either, and ends the last one of our file at the high watermark, not before our active segment.  Records of one
+epoch are the same wherever they are, for one leader wrote them: our sealed segments are the broker's, whatever the directory.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, LocalPartition
 
 TELL_AFTER_S = 60.0
-"""What a new partition, an election, or a move between log dirs brings about is over by then."""
+"""A new partition, an election, or a move between log dirs has settled by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnwrittenEpoch:
-    """The broker's word that its log does not know ``leader_epoch``, in which it leads, and ends ``last_epoch``, and itself, at
-    ``end_offset`` (exclusive)."""
+    """Answer of the broker that its log does not know ``leader_epoch``, in which it leads, and ends ``last_epoch``, and itself,
+    at ``end_offset`` (exclusive)."""
 
     leader_epoch: LeaderEpoch
     last_epoch: LeaderEpoch
@@ -33,7 +33,7 @@ class UnwrittenEpoch:
 
 
 def may_be_unwritten(view: LeaderView, local: LocalPartition) -> LeaderEpoch | None:
-    """The last epoch of ``local``, if it may be so only because nothing was written in the epoch that ``view`` tells."""
+    """Return the last epoch of ``local`` if it may be last only because nothing was written in the epoch of ``view``."""
     if not local.leader_epochs or local.leader_epochs[-1].epoch >= view.leader_epoch:
         return None
     return local.leader_epochs[-1].epoch

@@ -1,4 +1,4 @@
-"""What local data goes for space below ``disk.reserve``, where the user said so (DESIGN.md section 5, disk full)."""
+"""Local data that goes for space below ``disk.reserve``, where the user allows it (DESIGN.md section 5, disk full)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tiersidecar.domain.segments import LocalSegment
 
 
 class DiskPressurePolicy(StrEnum):
-    """``KEEP``: nothing goes that retention does not let go.  ``TRIM_COPIED``: what is remote goes before its local retention
-    is over.  ``DROP_OLDEST``: then also what is not remote: data is lost, and the broker lives."""
+    """``KEEP``: nothing goes before retention lets it.  ``TRIM_COPIED``: remote data goes before its local retention is over.
+    ``DROP_OLDEST``: then also data that is not remote: data is lost, and the broker lives."""
 
     KEEP = "keep"
     TRIM_COPIED = "trim-copied"
@@ -26,8 +26,8 @@ class DiskPressurePolicy(StrEnum):
 class PressureTrim:
     """A partition may be trimmed up to ``offset``; with ``drops`` also where that is not remote, and past any group.
 
-    Only below ``last_resort`` may go what is known to be damaged in the store: up to there it is not enough to give what is
-    remote elsewhere.
+    Only below ``last_resort`` may data go that is known to be damaged in the store: up to there, giving up remote data
+    elsewhere is not enough.
     """
 
     offset: Offset
@@ -37,7 +37,7 @@ class PressureTrim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressedPartition:
-    """One that is led here in strict mode, with its sealed segments from the log start on; ``remote`` of them, counted from the
+    """A partition led here in strict mode, with its sealed segments from the log start on; ``remote`` of them, counted from the
     first, are remote.  ``is_stuck``: nothing of it is trimmed at present, so that it is counted on last."""
 
     topic_id_partition: TopicIdPartition
@@ -53,10 +53,10 @@ def decide_pressure(
     going_bytes: int,
     partitions: Iterable[PressedPartition],
 ) -> dict[TopicIdPartition, PressureTrim]:
-    """As little as gives ``disk`` its reserve back: what is remote first, the oldest of all partitions first.
+    """Choose as little as gives ``disk`` its reserve back: what is remote first, the oldest of all partitions first.
 
-    ``going_bytes`` will be free without us: pins, which go first, and what is trimmed already; a broker takes minutes to delete
-    it.  The active segment never goes.
+    ``going_bytes`` will be free without us: pins, which go first, and what is trimmed already, since a broker takes minutes to
+    delete it.  The active segment never goes.
     """
     missing = -disk.above_reserve_bytes(limits) - going_bytes
     if policy is DiskPressurePolicy.KEEP or missing <= 0:
@@ -91,7 +91,7 @@ def _choose(
     missing: int,
     most: Mapping[TopicIdPartition, int],
 ) -> int:
-    """Take segments, each partition's in their order, until nothing is ``missing``; gives what still is."""
+    """Take segments, each partition's in their order, until nothing is ``missing``; return what still is."""
     heads = [
         (partition.sealed[chosen[partition.topic_id_partition]].modified_ms, number)
         for number, partition in enumerate(found)

@@ -1,5 +1,5 @@
-"""Whether a proposed delete is carried out: by what the broker itself says now, and never by the proposal's word alone where
-the broker can be asked (DESIGN.md section 4, rule 13)."""
+"""Verdict on a proposed delete: by what the broker itself says now, and never by the proposal alone where the broker can be
+asked (DESIGN.md section 4, rule 13)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
 
 MAX_AGE_MS = 300_000
-"""Longer than any client waits: who was told nothing for so long has been told that it failed."""
+"""Longer than any client waits: a client without an answer for so long has seen its request fail."""
 NEWS_MS = 15_000
-"""By then a topic that is there has been heard of, and so has a leader epoch, or an undelete."""
+"""An existing topic, a leader epoch or an undelete is known here by then."""
 NOT_IN_TIME = -1
-"""The low watermark of an answer for which not every follower was there in time."""
+"""The low watermark of an answer for which not every follower was in time."""
 
 
 class Outcome(Enum):
-    """Of one proposal; the values are those of the metric."""
+    """Outcome of one proposal; the values are those of the metric."""
 
     CARRIED_OUT = "carried_out"
     REFUSED = "refused"
@@ -34,7 +34,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``reason`` is for people.  ``trims``: the broker's own log start is the user's work, too."""
+    """``reason`` is for the operator.  ``trims``: the broker's own log start is the user's work, too."""
 
     outcome: Outcome
     reason: str = ""
@@ -43,14 +43,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalLog:
-    """What the leader says of its log in the proposal's epoch."""
+    """The leader's report of its log in the proposal's epoch."""
 
     log_start_offset: Offset
     high_watermark: Offset
 
 
 def judge_words(proposal: DeleteProposal, *, cluster_id: str, age_ms: int) -> Verdict | None:
-    """Return what the proposal itself says against it; None: the broker is to be asked."""
+    """Return a verdict by the proposal alone; None: the broker is to be asked."""
     if proposal.cluster_id != cluster_id:
         return _refused(f"it is of cluster {proposal.cluster_id}, this one is {cluster_id}")
     if age_ms > MAX_AGE_MS:
@@ -72,10 +72,10 @@ def judge_place(
     is_tiered: bool | None,
     age_ms: int,
 ) -> Verdict | None:
-    """Return whether it is ours to decide; None: it is.
+    """Return a verdict unless the proposal is ours to decide; None: it is.
 
-    ``view`` is what the broker says now of the partition by its name, None where there is none.  ``is_tiered`` is None while
-    nobody has looked at the partition here yet.
+    ``view`` is the broker's present view of the partition by its name, None where there is none.  ``is_tiered`` is None while
+    the partition has not been looked at here yet.
     """
     topic_id_partition = proposal.topic_id_partition
     if view is None:
@@ -95,11 +95,11 @@ def judge_place(
 
 
 def judge_proposal(proposal: DeleteProposal, *, local: LocalLog, start_generation: int, age_ms: int) -> Verdict:
-    """Of one that is ours: by the offsets that the leader, this broker, says now in this leader epoch.
+    """Return the verdict on a proposal that is ours, by the present offsets of the leader, this broker, in this leader epoch.
 
-    A user's offset at or above the former log start has moved it there, so one that lies above it now is no delete that the
-    broker has done.  Of one below it the broker keeps no trace: its answer, which the gateway has bound to the request, is the
-    proof, and the trash keeps for ``user.delete.delay`` what goes.
+    A user's offset at or above the former log start has moved it there, so if it lies above the log start now, the broker has
+    not done this delete.  Of one below it the broker keeps no trace: its answer, which the gateway has bound to the request, is
+    the proof, and the trash keeps for ``user.delete.delay`` what goes.
     """
     if proposal.start_generation > start_generation:
         return _not_yet("an operator's undelete is not known here", age_ms)
@@ -115,7 +115,7 @@ def judge_proposal(proposal: DeleteProposal, *, local: LocalLog, start_generatio
 
 
 def places_for(groups: Sequence[Hashable], most: int) -> set[int]:
-    """Return which of those that wait, by their positions, may go on waiting: at most ``most``.
+    """Return which waiting proposals, by their positions, may go on waiting: at most ``most``.
 
     ``groups`` has each one's group, in the order in which they came.  The first of each group have a place before the second of
     any, so that a flood in one group pushes out none of another that has few.
@@ -128,7 +128,7 @@ def places_for(groups: Sequence[Hashable], most: int) -> set[int]:
 
 
 def _not_yet(reason: str, age_ms: int) -> Verdict:
-    """Return what was not heard of for so long is not true, and may not keep a place that others need."""
+    """Return that it is looked at later; unknown for so long, it is not true, and must not keep a place that others need."""
     return _refused(reason) if age_ms > NEWS_MS else Verdict(outcome=Outcome.LATER, reason=reason)
 
 

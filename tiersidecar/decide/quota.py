@@ -32,7 +32,7 @@ class RateQuota:
             self._windows.append((now_s, amount_bytes))
 
     def throttle_s(self, now_s: float) -> float:
-        """Seconds to wait until the rate is within the quota; 0 when it is."""
+        """Return the seconds to wait until the rate is within the quota; 0 when it is."""
         self._purge(now_s)
         if not self._windows:
             return 0.0

@@ -1,4 +1,4 @@
-"""Which budget of remote bytes a reader has, by user and client id: Kafka's order of precedence (ClientQuotaManager).
+"""Choice of a reader's budget of remote bytes, by user and client id: Kafka's order of precedence (ClientQuotaManager).
 
 A rule that names a user or client id is one budget for all that it matches; ``<default>`` is one budget for each that no rule
 names.
@@ -10,20 +10,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 DEFAULT = "<default>"
-"""Kafka's name of what stands for every user, or client id, without a rule of its own."""
+"""Kafka's name for every user, or client id, without a rule of its own."""
 _USER_TYPE = "User:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdReader:
-    """Who reads: ``principal`` as the broker has it, or an address where there was no login; empty: not known."""
+    """A reader: ``principal`` as the broker has it, or an address where there was no login; empty: not known."""
 
     principal: str = ""
     client_id: str = ""
 
     @property
     def user(self) -> str:
-        """As quotas name it: without the type of the principal."""
+        """Return the user as quotas name it: without the type of the principal."""
         return self.principal.removeprefix(_USER_TYPE)
 
 
@@ -45,7 +45,7 @@ class ReaderBudget:
 
 
 def find_budget(rules: Iterable[ReaderQuotaRule], reader: ColdReader) -> ReaderBudget | None:
-    """The budget that holds for ``reader``; None where no rule does."""
+    """Return the budget that holds for ``reader``; None where no rule does."""
     known = {(rule.user, rule.client_id): rule for rule in rules}
     for place in _precedence(reader):
         rule = known.get(place)

@@ -1,4 +1,4 @@
-"""What a reconcile run may find, in names that do not change: they are in reports, metrics and alerts."""
+"""Findings of a reconcile run, in names that do not change: they are in reports, metrics and alerts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 REPORT_SCHEMA_VERSION = 1
-"""Of the report's columns: a change that a reader of the old form would trip over raises it."""
+"""Version of the report's columns: a change that would break a reader of the old form raises it."""
 
 
 class FindingKind(StrEnum):
-    """What is wrong; one object, segment or offset range has one kind, the first that applies."""
+    """Kind of fault; one object, segment or offset range has one kind, the first that applies."""
 
     MISSING_OBJECT = "missing-object"
     SIZE_MISMATCH = "size-mismatch"
@@ -31,7 +31,7 @@ class FindingKind(StrEnum):
 
 
 class Action(StrEnum):
-    """What to do about a finding."""
+    """Action that a finding calls for."""
 
     RECOPY = "recopy"
     """The data may still be on a replica or in a pin: copy the segment again under a new id."""
@@ -40,7 +40,7 @@ class Action(StrEnum):
     DELETE_SEGMENT = "delete-segment"
     """Publish DELETE_SEGMENT_STARTED, delete what is there, publish DELETE_SEGMENT_FINISHED."""
     LOOK = "look"
-    """Somebody must look: nothing is done by machine."""
+    """An operator must look: nothing is done automatically."""
 
 
 ACTIONS = {
@@ -61,7 +61,7 @@ ACTIONS = {
     FindingKind.LOST_METADATA: Action.LOOK,
     FindingKind.LACKING_TRANSACTIONS: Action.RECOPY,
 }
-"""What a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
+"""Actions that a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class Finding:
 
     @property
     def action(self) -> Action:
-        """Return what the report proposes."""
+        """Return the action that the report proposes."""
         return ACTIONS[self.kind]
 
 

@@ -1,8 +1,8 @@
 """Find gaps and overlaps in the offsets of one partition's live lineage.
 
 The lineage follows from the finished segments' own epochs, by Kafka's rule: what a later epoch starts at or below is cut off.
-A segment of another history (an unclean election, a zombie) is left to expiry and is no part of the line.  Of a segment that
-was cut, readers still get the front, by its epochs: there is no gap.  But it makes no other segment needless, for as a whole it
+A segment of another history (an unclean election, a zombie) is left to expiry and is no part of the line.  Readers still get
+the front of a segment that was cut, by its epochs: there is no gap.  But it makes no other segment needless, for as a whole it
 is of another history.
 
 Overlaps are normal where leaders changed, for replicas roll differently and each copies from the segment that holds the
@@ -73,8 +73,8 @@ def lineage_of(segments: Sequence[LineSegment]) -> Lineage:
 
 
 def readable_offsets(lineage: Lineage, segments: Iterable[tuple[tuple[EpochEntry, ...], int]]) -> Iterator[ByteRange]:
-    """Offsets that the lineage reads from ``segments``, each its epochs and its end offset (inclusive), whole or cut: those
-    that were written in the epoch that wrote them in the lineage too.  In no order."""
+    """Return the offsets that the lineage reads from ``segments``, whole or cut, each given by its epochs and its end offset
+    (inclusive): those that the same epoch wrote in the lineage.  In no order."""
     starts = {entry.epoch: entry.start_offset for entry in lineage.entries}
     stops = dict(zip(starts, [*list(starts.values())[1:], NO_LOG_END], strict=False))
     for epochs, end_offset in segments:
@@ -158,5 +158,5 @@ def _made_needless(one: LineSegment, other: LineSegment) -> bool:
 
 
 def _follows(one: LineSegment, other: LineSegment) -> bool:
-    """Whether the broker that began ``one`` had finished ``other`` before."""
+    """Return whether the broker that began ``one`` had finished ``other`` before."""
     return other.broker_id == one.broker_id and other.finished_at < one.started_at

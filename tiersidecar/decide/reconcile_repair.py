@@ -1,4 +1,4 @@
-"""Decide what repair does about one finding, after everything has been looked at again.
+"""Decision of repair about one finding, after everything has been looked at again.
 
 Nothing is deleted that cannot be proved to be needless: objects with a readable manifest may be all that is left of a segment
 whose events were lost, so they go only if the metadata say that the segment's deletion has begun, or if live segments hold
@@ -20,21 +20,21 @@ MOST_ORPHANS = 0.01
 
 
 class ManifestState(StrEnum):
-    """What the manifest object beside an object says."""
+    """State of the manifest object beside an object."""
 
     ABSENT = "absent"
     OWN = "own"
     """It can be read, and is of the segment that the key names; the oldest manifests name none."""
     UNREADABLE = "unreadable"
     OF_ANOTHER = "of another"
-    """It can be read, and says another segment or start offset than the key."""
+    """It can be read, and names another segment or start offset than the key."""
 
 
 _DOUBTFUL = frozenset({ManifestState.UNREADABLE, ManifestState.OF_ANOTHER})
 
 
 class Repair(StrEnum):
-    """What is done now."""
+    """Action of repair."""
 
     MARK = "mark"
     DELETE_OBJECT = "delete-object"
@@ -48,7 +48,7 @@ class Repair(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairStep:
-    """``reason`` is why, or why nothing."""
+    """``reason`` says why this is done, or why nothing is."""
 
     repair: Repair
     reason: str
@@ -56,8 +56,8 @@ class RepairStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
-    """What a report says of itself, and what is so here.  ``metadata_doubt`` is the report's, or what looking at the
-    metadata topic again gives."""
+    """The report's statements about itself, and the present facts.  ``metadata_doubt`` is the report's, or the result of
+    looking at the metadata topic again."""
 
     schema_version: int
     cluster_id: str
@@ -74,7 +74,7 @@ class ReportFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairView:
-    """How it is now.
+    """The present state.
 
     ``state`` is the segment's, None where no event names it or its deletion is finished; ``since_ms`` its last event's
     time. ``not_ours`` says why the topic id's data are not this cluster's to touch. ``is_native``: the broker itself
@@ -84,7 +84,7 @@ class RepairView:
     decided already. ``is_readable``, of a gap: the lineage reads its offsets, be it from the front of a segment that an
     unclean election has cut. ``marked_ms`` is when the object, as it is now, was marked; None: it was not. ``is_whole``
     says that the segment's manifest is right and its other objects have the sizes that it says. ``is_asked``: the
-    sidecars were asked for another copy, and ``why_unrecoverable`` what they said, if none has the data; "" while one may
+    sidecars were asked for another copy, and ``why_unrecoverable`` is their answer if none has the data; "" while one may
     have.
     """
 
@@ -130,7 +130,7 @@ def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
 
 
 def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_grace_ms: int, now_ms: int) -> RepairStep:
-    """One finding; "leave" is the answer wherever there is doubt."""
+    """Return the step for one finding; "leave" is the answer wherever there is doubt."""
     if view.not_ours:
         return _leave(view.not_ours)
     match finding.kind:
@@ -143,7 +143,7 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
                 "its manifest can be read, and no live segments hold the same records: it may be the only copy"
             )
         case FindingKind.ORPHAN_OBJECT | FindingKind.OBJECT_AFTER_DELETE:
-            # That a deletion is finished is final, so the run's word for it holds.
+            # A finished deletion is final, so the run's finding holds.
             return _of_leftover(view, grace_ms=grace_ms, now_ms=now_ms)
         case FindingKind.STUCK_COPY | FindingKind.DANGLING_DELETE | FindingKind.OFFSET_OVERLAP if view.is_native:
             return _leave("the broker tiers the topic itself by now: its segments are its own")

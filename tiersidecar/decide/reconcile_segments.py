@@ -1,6 +1,6 @@
-"""Find what is wrong with one segment, by its metadata and the objects that were listed under its keys.
+"""Faults of one segment, by its metadata and the objects that were listed under its keys.
 
-The events are seen at two cuts: ``before`` the listing began, and ``after`` it ended.  Whatever was copied, expired or deleted
+The events are seen at two cuts: ``before`` the listing began, and ``after`` it ended.  Anything copied, expired or deleted
 meanwhile differs between the two, and is no finding (U12): an object must be there only if its segment was finished before
 and still is after, and must be gone only if its segment's deletion was finished before.
 """
@@ -29,9 +29,9 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestFacts:
-    """What reading the manifest showed.
+    """Result of reading the manifest.
 
-    ``fault`` says why it cannot be read, ``contradiction`` what it says otherwise than the metadata; both empty: it fits, and
+    ``fault`` says why it cannot be read, ``contradiction`` where it differs from the metadata; both empty: it fits, and
     the other two objects must have these sizes.  ``is_gone``: it was deleted since the listing.
     """
 
@@ -76,7 +76,7 @@ class SegmentRow:
 
     @property
     def is_live(self) -> bool:
-        """Finished, before and after."""
+        """Return whether the segment is finished, before and after."""
         return self.before is State.COPY_SEGMENT_FINISHED and self.after is State.COPY_SEGMENT_FINISHED
 
 
@@ -86,7 +86,7 @@ def needs_manifest(row: SegmentRow) -> bool:
 
 
 def decide_segment(row: SegmentRow, graces: Graces, now_ms: int, metadata_doubt: str = "") -> tuple[Finding, ...]:
-    """All that is wrong with it, one finding per object at most.  ``metadata_doubt`` says why the metadata may lack events."""
+    """Return all that is wrong with it, one finding per object at most; ``metadata_doubt``: why metadata may lack events."""
     if row.after is not None:
         return tuple(_with_metadata(row, graces, now_ms))
     kind, detail = _without_metadata(row, metadata_doubt)
@@ -94,8 +94,9 @@ def decide_segment(row: SegmentRow, graces: Graces, now_ms: int, metadata_doubt:
 
 
 def _without_metadata(row: SegmentRow, metadata_doubt: str) -> tuple[FindingKind, str]:
-    """COPY_SEGMENT_STARTED is durable before the first object: no event means that it is another's, or that events are lost."""
-    # A bucket may be shared: what is of no topic of this cluster is not ours to call an orphan.
+    """Return the finding without events: COPY_SEGMENT_STARTED is durable before any object, so it is another's, or they are
+    lost."""
+    # A bucket may be shared: objects of no topic of this cluster may not be ours to call orphans.
     if not row.is_topic_known:
         return FindingKind.UNKNOWN_TOPIC_ID, ", and no topic has this id"
     if not row.has_topics_name:
@@ -135,7 +136,7 @@ def _with_metadata(row: SegmentRow, graces: Graces, now_ms: int) -> Iterator[Fin
 
 
 def _of_unknown_topic(row: SegmentRow, graces: Graces, age_ms: int) -> Iterator[Finding]:
-    """It may be another cluster's, whose metadata were mirrored here: then whatever is there is its to delete."""
+    """Yield findings for an unknown topic: it may be another cluster's, whose metadata were mirrored here, to delete there."""
     is_gone = row.after is State.DELETE_SEGMENT_FINISHED and not row.objects
     if not is_gone and row.before is row.after and age_ms >= graces.finding_ms:
         detail = "the cluster has no topic of this id, and nothing says that the id was this cluster's"

@@ -1,7 +1,7 @@
-"""What a sidecar does about a request to copy again what the store has lost (docs/design/0007-reconcile.md).
+"""Steps of a sidecar on a request to copy again what the store has lost (docs/design/0007-reconcile.md).
 
 A segment that is to be given up keeps its objects and its state until others, whole in the store, hold every offset of it: so
-whatever is left of it is lost at no point, wherever the process ends.
+what is left of it is never lost, wherever the process ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RecopyView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecopyStep:
-    """The next one; ``local`` is what COPY copies."""
+    """The next step; ``local`` is what COPY copies."""
 
     action: RecopyAction
     reason: str
@@ -60,7 +60,7 @@ class RecopyStep:
 
 
 def decide_recopy(view: RecopyView) -> RecopyStep:
-    """One step: the view is taken anew after each."""
+    """Return one step: the view is taken anew after each."""
     if view.names_segment and (view.segment is None or view.segment.state is not State.COPY_SEGMENT_FINISHED):
         return _step(RecopyAction.FORGET, "its segment is deleted, or is being deleted")
     first = max(view.start_offset, view.remote_log_start_offset)
@@ -77,7 +77,7 @@ def decide_recopy(view: RecopyView) -> RecopyStep:
 
 
 def without(wanted: ByteRange, held: Iterable[ByteRange]) -> list[ByteRange]:
-    """Return what of ``wanted`` is in none of ``held``, ascending."""
+    """Return the parts of ``wanted`` that are in none of ``held``, ascending."""
     holes, start = [], wanted.start
     for span in sorted(held, key=lambda one: one.start):
         if span.stop <= start or span.start >= wanted.stop:
@@ -96,7 +96,7 @@ def _holes(view: RecopyView, first: int) -> list[ByteRange]:
 
 
 def _first_to_keep(view: RecopyView, first: int) -> int:
-    """The first offset of the segment that an undelete could bring back; of one with sound batches all are kept."""
+    """Return the first offset of the segment that an undelete could bring back; of one with sound batches all are kept."""
     if view.segment is None or not view.segment.is_within(view.lineage):
         return first
     if view.from_store:
@@ -105,7 +105,7 @@ def _first_to_keep(view: RecopyView, first: int) -> int:
 
 
 def _fill_deleted(view: RecopyView, holes: Sequence[ByteRange]) -> RecopyStep:
-    """Offsets below the remote log start that can still be undeleted: what no disk has stays in the damaged segment."""
+    """Fill offsets below the remote log start that can still be undeleted: what no disk has stays in the damaged segment."""
     step = _fill(view, holes)
     if step.action is not RecopyAction.DECLINE:
         return step

@@ -1,9 +1,8 @@
-"""What is published to make a partition's remote log metadata anew, by its last snapshot and what lies in the store.
+"""Plan for rebuilding a partition's remote log metadata, by its last snapshot and the objects in the store.
 
 A segment of the snapshot comes back with all its fields, if its objects are there.  One that no snapshot has comes back by its
-manifest, if nothing speaks against it: it must be later than the snapshot, for what that does not list was deleted or given up
-before.  What is in doubt is named and left: an event that is missing can be published later, data that were deleted must not
-return.
+manifest, if nothing contradicts it: it must be later than the snapshot, since what that does not list was deleted or given up
+before.  Doubtful segments are named and left: a missing event can be published later, but deleted data must not return.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _STARTED, _FINISHED, _DELETING = State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_
 
 
 class Left(StrEnum):
-    """Why a segment is left alone."""
+    """Reason why a segment is left alone."""
 
     UNFINISHED = "unfinished"
     """Objects without a manifest, and no event: a copy that never ended."""
@@ -46,7 +45,7 @@ class Left(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObjects:
-    """Which objects of a segment the store has; ``modified_ms`` is the manifest's time, -1 without one."""
+    """Objects of a segment in the store; ``modified_ms`` is the manifest's time, -1 without one."""
 
     start_offset: int
     has_log: bool = False
@@ -69,14 +68,14 @@ class BadManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSegments:
-    """What a snapshot says of segments; see :class:`~tiersidecar.ports.partition_snapshots.PartitionSnapshot`."""
+    """Segments by a snapshot; see :class:`~tiersidecar.ports.partition_snapshots.PartitionSnapshot`."""
 
     written_ms: int
     segments: Mapping[Uuid, RemoteLogSegmentMetadata]
     highest_offsets: Mapping[int, int]
 
     def is_older(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether ``segment``, which it does not have, was copied before it was written.
+        """Return whether ``segment``, which the snapshot does not have, was copied before it was written.
 
         What goes on past the highest offset that was copied by then is later, whatever the clocks of two machines say.
         """
@@ -90,7 +89,7 @@ class SnapshotSegments:
 class RecoveryView:
     """``known`` is what the metadata topic has, ``manifests`` what was read of those that :func:`wanted_manifests` names.
 
-    ``start_for`` gives the remote log start for what a leader epoch wrote, -1 where nobody has said it.  ``absent`` are
+    ``start_for`` returns the remote log start for what a leader epoch wrote, -1 where none is set.  ``absent`` are
     finished segments of ``known`` whose manifest the store was asked for, and has not.
     """
 
@@ -248,7 +247,7 @@ class _Plan:
 
 
 def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: _Plan) -> None:
-    """One that the snapshot has."""
+    """Decide about a segment that the snapshot has."""
     uuid = segment.remote_log_segment_id.uuid
     known, objects = view.known.get(uuid), view.stored.get(uuid)
     if known is not None:
@@ -256,7 +255,7 @@ def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: 
     elif objects is None:
         plan.gone += 1
     elif segment.state is not _FINISHED:
-        if not (segment.state is _STARTED and objects.is_whole):  # a whole one has its say as a manifest
+        if not (segment.state is _STARTED and objects.is_whole):  # a whole one counts by its manifest
             plan.segments.append(segment)
     elif objects.is_whole:
         plan.segments.append(segment)
@@ -267,7 +266,7 @@ def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: 
 def _decide_known(
     known: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata, objects: StoredObjects | None, plan: _Plan
 ) -> None:
-    """One that both the topic and the snapshot have.  It is finished only if its objects are there."""
+    """Decide about a segment that both the topic and the snapshot have.  It is finished only if its objects are there."""
     if _content(known) != _content(segment):
         plan.leave(
             segment, Left.CONTRADICTION, "the topic gives it other offsets, epochs or sizes than the snapshot does"
@@ -285,7 +284,7 @@ def _decide_known(
 def _candidates(
     view: RecoveryView, listed: Mapping[Uuid, RemoteLogSegmentMetadata], plan: _Plan
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield what no snapshot has, or has as begun, and nothing speaks against but perhaps another segment."""
+    """Yield what no snapshot has, or has as begun, and only other segments may contradict."""
     for uuid, objects in view.stored.items():
         if uuid in view.known or (uuid in listed and (listed[uuid].state is not _STARTED or not objects.is_whole)):
             continue
@@ -318,7 +317,7 @@ def _candidates(
 def _without_conflicts(
     candidates: Sequence[RemoteLogSegmentMetadata], trusted: Sequence[RemoteLogSegmentMetadata], plan: _Plan
 ) -> list[RemoteLogSegmentMetadata]:
-    """Return those that fit to the others: where two overlap, the same epochs wrote what both have.
+    """Return those that fit the others: where two overlap, the same epochs wrote what both have.
 
     Of several copies of the same offsets one is enough: retention by size counts what is finished.  The largest stays, of
     equal ones the latest.
@@ -383,7 +382,7 @@ def _overlapping(
 
 
 def _agree(earlier: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata) -> bool:
-    """Whether the same epochs wrote the offsets that both have."""
+    """Return whether the same epochs wrote the offsets that both have."""
     start, stop = later.start_offset, min(earlier.end_offset, later.end_offset) + 1
     ours, theirs = (Lineage.of(one.segment_leader_epochs).entries_in_range(start, stop) for one in (earlier, later))
     return ours == theirs
@@ -400,7 +399,7 @@ def _update_to(segment: RemoteLogSegmentMetadata, state: State) -> RemoteLogSegm
 
 
 def _content(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
-    """What no update changes."""
+    """Return the fields that no update changes."""
     return (
         segment.start_offset,
         segment.end_offset,
@@ -420,6 +419,6 @@ def _name(segment: RemoteLogSegmentMetadata) -> str:
 
 
 def _order(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
-    """Of equal spans the latest comes last: it is read, as before."""
+    """Return a sort key; of equal spans the latest comes last: it is read, as before."""
     uuid = segment.remote_log_segment_id.uuid
     return segment.start_offset, segment.end_offset, segment.event_timestamp_ms, uuid

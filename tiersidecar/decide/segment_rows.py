@@ -1,4 +1,4 @@
-"""The segments of a partition as one list: what each of them is, where, and until when."""
+"""The segments of a partition as one list: state, place and time limit of each."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class RowState(StrEnum):
 
 
 LOCAL_STATES = frozenset({RowState.ACTIVE, RowState.LOCAL, RowState.PINNED, RowState.BOTH, RowState.COPYING})
-"""Those in which the broker's disk still has it."""
+"""States in which the broker's disk still has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """A led partition as copy, expiry and trim see it in one moment; ``plan`` is what expiry decides of it."""
+    """A led partition as copy, expiry and trim see it at one moment; ``plan`` is expiry's decision about it."""
 
     copy: CopyView
     expiry: ExpiryView
@@ -61,7 +61,7 @@ class SegmentRow:
 
 
 def segment_rows(view: PartitionView) -> tuple[SegmentRow, ...]:
-    """All rows, ascending by start offset."""
+    """Return all rows, ascending by start offset."""
     local = {(segment.base_offset, (segment.next_base_offset or 0) - 1): segment for segment in view.copy.segments}
     remote = [segment for segment in view.expiry.remote_segments if _is_shown(segment)]
     merged = {(one.start_offset, one.end_offset) for one in remote if _is_same_log(view, one)} & local.keys()
@@ -96,12 +96,12 @@ def _is_shown(segment: RemoteLogSegmentMetadata) -> bool:
 
 
 def _is_same_log(view: PartitionView, segment: RemoteLogSegmentMetadata) -> bool:
-    """Return what a deposed leader copied holds other records than the local segment of these offsets."""
+    """Return whether both hold the same records: a deposed leader's copy holds others than the local segment of its offsets."""
     return segment.is_within(view.expiry.lineage)
 
 
 def _given_up(view: PartitionView) -> frozenset[object]:
-    """Return what was decided to go, and that is durable: until then it is read as before."""
+    """Return segments whose deletion is decided and durable: until it is durable they are read as before."""
     going = (*view.plan.expired, *view.plan.trash.waiting)
     return frozenset(one.metadata.remote_log_segment_id.uuid for one in going if _is_said(view.expiry, one.metadata))
 
@@ -115,7 +115,7 @@ def _is_said(expiry: ExpiryView, segment: RemoteLogSegmentMetadata) -> bool:
 
 
 class _OnDisk:
-    """Which offsets the broker's directory still holds above its log start."""
+    """Offsets that the broker's directory still holds above its log start."""
 
     def __init__(self, view: TrimView) -> None:
         self._log_start = view.log_start_offset

@@ -1,4 +1,4 @@
-"""Decide how enabling or disabling changes a topic's settings on the broker, and when it is refused (U10)."""
+"""Changes of a topic's settings on the broker when tiering is enabled or disabled, and reasons to refuse (U10)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 
 RETENTION_SETTINGS = ("retention.ms", "retention.bytes")
-"""What the strict mode takes over from the broker."""
+"""Settings that the strict mode takes over from the broker."""
 _TAKEN_OVER = "-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTiering:
-    """What the operator said; None where nothing was said."""
+    """Options of the operator; None where one was not given."""
 
     mode: RetentionMode = RetentionMode.STRICT
     retention_ms: int | None = None
@@ -28,10 +28,10 @@ class WantedTiering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTiering:
-    """What the state topic, or else the configuration, says of the topic now.
+    """The state topic's, or else the configuration's, present record of the topic.
 
     ``is_on``: copied and, in strict mode, trimmed.  ``former_settings`` are the topic's overrides before strict mode took them
-    over, None as value where it had none; empty where nobody took them down, or they have been put back.
+    over, None as value where it had none; empty where none were recorded, or they have been put back.
     """
 
     is_on: bool
@@ -45,7 +45,7 @@ class KnownTiering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchPlan:
-    """``refusal`` says why it may not be done; everything else counts only where it is empty.
+    """``refusal`` says why it may not be done; all other fields count only where it is empty.
 
     The four retentions and ``former_settings`` are to be durable in the state topic before ``changes`` (None removes an
     override) are made on the broker.
@@ -62,10 +62,10 @@ class SwitchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What the broker and the metadata say of a partition.
+    """A partition by the broker and the metadata.
 
     ``copied_stop``, ``high_watermark`` and ``kept_from`` are exclusive ends: of what is remote, of what is committed, and of
-    what the restored ``retention.ms`` would delete.  ``local_bytes`` is None where the broker did not tell.
+    what the restored ``retention.ms`` would delete.  ``local_bytes`` is None where the broker did not say.
     """
 
     partition: int
@@ -121,7 +121,7 @@ def decide_disable(
     *,
     cluster: Mapping[str, str | None],
 ) -> SwitchPlan:
-    """Restore the broker's overrides where they are what enabling made of them; what somebody has set since is his.
+    """Restore the broker's overrides where they are as enabling left them; later changes by others stay.
     ``cluster`` has the retention that the topic takes from the broker where it has no override; ``partitions`` were asked with
     :func:`restored_retention`."""
     if known is None:
@@ -146,7 +146,7 @@ def decide_disable(
 
 
 def restored_retention(former: Mapping[str, str | None], cluster: Mapping[str, str | None], name: str) -> int:
-    """Return what ``name`` is once ``former`` is restored; -1 without limit."""
+    """Return the value of ``name`` once ``former`` is restored; -1 without limit."""
     if name not in former:
         return UNLIMITED
     value = former[name]
@@ -156,9 +156,9 @@ def restored_retention(former: Mapping[str, str | None], cluster: Mapping[str, s
 def parts_of_history(
     segments: Iterable[RemoteLogSegmentMetadata], epoch_ends: Mapping[int, int]
 ) -> tuple[RemotePart, ...]:
-    """Return what finished segments have of the log, ascending, of equal starts the longest first.
+    """Return the parts of the log that finished segments have, ascending, of equal starts the longest first.
 
-    ``epoch_ends`` are the leader's word where its log ends each of their epochs (exclusive): what lies beyond, and all of an
+    ``epoch_ends`` are where the leader says its log ends each of their epochs (exclusive): what lies beyond, and all of an
     epoch that it does not name, is of a history that an unclean election ended.
     """
     parts: list[RemotePart] = []
@@ -173,7 +173,7 @@ def parts_of_history(
 
 
 def copied_stop(parts: Sequence[RemotePart], log_start_offset: int) -> int:
-    """How far from ``log_start_offset`` on ``parts`` reach without a hole (exclusive)."""
+    """Return how far from ``log_start_offset`` on ``parts`` reach without a hole (exclusive)."""
     stop = log_start_offset
     for part in parts:
         if part.start_offset > stop:
@@ -183,8 +183,8 @@ def copied_stop(parts: Sequence[RemotePart], log_start_offset: int) -> int:
 
 
 def copied_bytes(parts: Sequence[RemotePart], start_offset: int, stop_offset: int) -> int:
-    """Bytes of ``parts`` that begin in [``start_offset``, ``stop_offset``), of offsets that several hold only once: leaders
-    roll differently, and a copy begins with the segment that holds the first offset not copied yet."""
+    """Return the bytes of ``parts`` that begin in [``start_offset``, ``stop_offset``); offsets that several hold count once:
+    leaders roll differently, and a copy begins with the segment that holds the first offset not copied yet."""
     found, covered_stop = 0, start_offset
     for part in parts:
         if not start_offset <= part.start_offset < stop_offset:
@@ -197,7 +197,7 @@ def copied_bytes(parts: Sequence[RemotePart], start_offset: int, stop_offset: in
 
 
 def cluster_retention(broker_configs: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return what topics without overrides take from a broker's settings, by the topic's names for it."""
+    """Return the settings that topics without overrides take from a broker's, by the topic's names for them."""
     by_unit = (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
     found = ((int(text), factor) for name, factor in by_unit if (text := broker_configs.get(name)) not in (None, ""))
     value, factor = next(found, (UNLIMITED, 1))
@@ -206,7 +206,7 @@ def cluster_retention(broker_configs: Mapping[str, str | None]) -> dict[str, str
 
 
 def _spans(segment: RemoteLogSegmentMetadata, epoch_ends: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Offsets, [from, to), of the segment that are of the log; what adjoins is one."""
+    """Return the segment's offsets, [from, to), that are of the log; adjoining ones are one span."""
     epochs = segment.segment_leader_epochs
     stops = [*(entry.start_offset for entry in epochs[1:]), segment.next_offset]
     spans: list[tuple[int, int]] = []
@@ -221,7 +221,7 @@ def _spans(segment: RemoteLogSegmentMetadata, epoch_ends: Mapping[int, int]) -> 
 
 
 def _former_settings(known: KnownTiering | None, overrides: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Taken down once: where our own -1 stands already, what was there before is what was taken down then."""
+    """Return the settings to restore, recorded once: where our own -1 stands already, they are those recorded before."""
     now = {name: overrides.get(name) for name in RETENTION_SETTINGS}
     if known is not None and known.former_settings and all(value == _TAKEN_OVER for value in now.values()):
         return dict(known.former_settings)

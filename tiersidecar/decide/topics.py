@@ -1,4 +1,4 @@
-"""Which partitions are tiered here, in which role, and whether a topic's broker settings allow it (DESIGN.md section 5)."""
+"""Partitions that are tiered here, their roles, and whether a topic's broker settings allow it (DESIGN.md section 5)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PartitionRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieredPartition:
-    """A partition that this sidecar cares for, as its leader's or a follower's."""
+    """A partition that this sidecar serves, as its leader's or a follower's."""
 
     view: LeaderView
     role: PartitionRole
@@ -45,7 +45,7 @@ def decide_assignment(
     broker_id: BrokerId,
     policy_for: Callable[[str], TopicPolicy | None],
 ) -> dict[TopicIdPartition, TieredPartition]:
-    """Tiered partitions that the broker replicates and whose directory, of this very topic id, is on a healthy log dir.
+    """Return tiered partitions that the broker replicates and whose directory, of this very topic id, is on a healthy log dir.
 
     A directory of an earlier incarnation of the topic has another id, so its TopicIdPartition is not in ``local``.
     """
@@ -73,8 +73,8 @@ def decide_unseen(
     broker_id: BrokerId,
     policy_for: Callable[[str], TopicPolicy | None],
 ) -> dict[TopicIdPartition, TieredPartition]:
-    """Partitions to be tiered that the broker leads, and of which no healthy log dir here has the directory: as
-    :func:`decide_assignment` would have them if it were there."""
+    """Return partitions to be tiered that the broker leads, and of which no healthy log dir here has the directory, in the form
+    of :func:`decide_assignment`."""
     present = frozenset(local)
     led = [view for view in leader_views if view.leader_id == broker_id and view.topic_id_partition not in present]
     return decide_assignment(led, [view.topic_id_partition for view in led], broker_id, policy_for)
@@ -95,7 +95,7 @@ def reason_not_to_tier(configs: Mapping[str, str | None]) -> str:
 def reason_not_to_store(topic: str, max_name_bytes: int | None) -> str:
     """Return why the store can hold no object of the topic; empty when it can.
 
-    ``max_name_bytes`` is the longest part of a key between slashes that it takes, None where there is no such limit.  The
+    ``max_name_bytes`` is the longest part of a key between slashes that the store takes, None without a limit.  The
     longest part is ``<topic>-<topic id>``.
     """
     longest = len(topic) + 1 + _TOPIC_ID_CHARACTERS

@@ -1,6 +1,6 @@
-"""What of a partition goes into the trash now, what in it is due, and what of it is done.
+"""Contents of a partition's trash: what goes in now, what is due, and what is done.
 
-A remote delete is decided first and done later.  What was decided is an entry, durable before anything follows from it.  A
+A remote delete is decided first and done later.  The decision is an entry, durable before anything follows from it.  A
 segment is removed only if it is given up *now* (it ends below the remote log start, or is outside the lineage and past its
 retention, or tiering was switched off with deletion) *and* an entry that covers it is due: a decision that was undone, or
 does not hold any more, removes nothing.
@@ -20,9 +20,9 @@ from tiersidecar.domain.trash import BY_NAME, NEEDLESS, REPLACED, TrashEntry, Tr
 from tiersidecar.domain.user_deletes import FINAL, SaidDelete
 
 MOST_NAMED = 500
-"""Segments that one entry names: about 13 kB.  What is more is decided later."""
+"""Segments that one entry names: about 13 kB.  The rest is decided later."""
 _ON_ITS_WAY_MS = 600_000
-"""How long what a user said may take to follow its entry."""
+"""How long a user's delete may take to follow its entry."""
 _PARTS_OF_DELAY = 24
 
 
@@ -42,10 +42,10 @@ class TrashView:
     """A led partition as these decisions see it.
 
     ``entries`` are all there are, ``user_deletes`` as PartitionState has them.  ``generation`` is the one of the durable start,
-    ``durable_start_offset``; ``start_offset`` is the one that is due by what expiry decided, as high or higher.  ``given_up``
+    ``durable_start_offset``; ``start_offset`` is the one that is due by expiry's decision, as high or higher.  ``given_up``
     are finished segments that go, ``segments`` all of any state.  ``log_start_offset`` and ``high_watermark`` are the
     broker's, None where it has not been asked.  ``all_goes``: tiering is switched off with deletion, now.
-    ``broker_keeps``: what the broker holds is its own business (race mode, and topics whose tiering is switched off); of that
+    ``broker_keeps``: the broker decides about what it holds (race mode, and topics whose tiering is switched off); of that
     only what users deleted goes.
     """
 
@@ -96,7 +96,7 @@ NO_TRASH = TrashPlan()
 
 
 def decide_trash(view: TrashView) -> TrashPlan:
-    """The plan for one partition."""
+    """Return the plan for one partition."""
     void = [entry for entry in view.entries if _is_void(view, entry)]
     left = [entry for entry in view.entries if entry not in void]
     holding = in_force(left, view.user_deletes)
@@ -135,7 +135,7 @@ def user_delete(
     entries: Sequence[TrashEntry] = (),
     user_deletes: Sequence[SaidDelete] = (),
 ) -> TrashEntry:
-    """The entry of a user's delete of all below ``offset``; it must be durable before the start is.
+    """Return the entry of a user's delete of all below ``offset``; it must be durable before the start is.
 
     It shares one of ``entries`` only where that can still be undone: undoing it would undo with it what was purged.
     """
@@ -161,7 +161,7 @@ def user_delete(
 
 
 def purged_deletes(purged: Iterable[TrashEntry], user_deletes: Sequence[SaidDelete]) -> tuple[SaidDelete, ...]:
-    """What of ``user_deletes`` is final once ``purged`` are; it must be durable before they are marked."""
+    """Return those of ``user_deletes`` that are final once ``purged`` are; they must be durable before they are marked."""
     return tuple(
         replace(one, opened_ms=FINAL, offset=min(one.offset, entry.up_to))
         for entry in purged
@@ -180,7 +180,7 @@ def needless(
     reason: str,
     by: str,
 ) -> TrashEntry:
-    """The entry of repair about a segment whose records others hold; the leader looks at that again when it is due."""
+    """Return repair's entry for a segment whose records others hold; the leader looks at that again when it is due."""
     delay_ms = delays.of(TrashKind.REPAIR)
     return TrashEntry(
         id=TrashId(
@@ -226,7 +226,7 @@ _REPLACED_BY = {TrashKind.ERASURE: "an erasure replaced it", TrashKind.COMPACTIO
 
 
 def deleted_topic(*, delays: TrashDelays, now_ms: int, by: str) -> TrashEntry:
-    """The entry of each partition of a topic that is gone: about all there is."""
+    """Return the entry of each partition of a topic that is gone: it covers everything."""
     return TrashEntry(
         id=TrashId(generation=0, leader_epoch=LeaderEpoch(-1), kind=TrashKind.TOPIC, opened_ms=0),
         decided_ms=now_ms,
@@ -237,8 +237,8 @@ def deleted_topic(*, delays: TrashDelays, now_ms: int, by: str) -> TrashEntry:
 
 
 def in_force(entries: Iterable[TrashEntry], user_deletes: Sequence[SaidDelete]) -> list[TrashEntry]:
-    """``entries`` as far as something may go by them: a user's up to where its delete was said.  A process may end between the
-    two, and what is given up later for another reason must not be due by an entry whose delete nobody said."""
+    """Return ``entries`` as far as they count: a user's up to where its delete was said.  A process may end between the two,
+    and what is given up later for another reason must not be due by an entry without its delete."""
     counted = (_as_said(entry, user_deletes) for entry in entries)
     return [one for one in counted if one is not None]
 
@@ -252,7 +252,8 @@ def kept_from(
     start_offset: Offset,
     time: TrashTime,
 ) -> Offset:
-    """From where on local data is kept that is nowhere else: ``start_offset``, or the first offset that is not due below it."""
+    """Return the offset from which local data that is nowhere else is kept: ``start_offset``, or the first below it that is not
+    due."""
     ours = [entry for entry in entries if entry.id.generation == generation and entry.kind not in BY_NAME]
     if all(time.is_due(one) for one in ours):
         return start_offset
@@ -275,7 +276,7 @@ def _is_named(said: SaidDelete, entry_id: TrashId) -> bool:
 
 
 def _is_final(entry_id: TrashId, entries: Sequence[TrashEntry], user_deletes: Sequence[SaidDelete]) -> bool:
-    """Whether what was said by that name was carried out, or is purged."""
+    """Return whether the delete of that name was carried out, or is purged."""
     known = [entry for entry in entries if entry.id == entry_id]
     if known:
         return any(one.purged_ms >= 0 for one in known)
@@ -315,7 +316,7 @@ def _is_about(entry: TrashEntry, removal: Removal, lineage: Lineage) -> bool:
 
 
 def _waits(removal: Removal, due: Iterable[TrashEntry], pending: Iterable[TrashEntry], lineage: Lineage) -> bool:
-    """Without a delay nothing new waits; what was decided while there was one still does."""
+    """Return whether the removal waits.  Without a delay nothing new waits; what was decided while there was one still does."""
     if any(_is_about(entry, removal, lineage) for entry in due):
         return False
     return any(_is_about(entry, removal, lineage) for entry in pending)
@@ -336,7 +337,7 @@ def _new_entries(view: TrashView, holding: Sequence[TrashEntry], new: Sequence[R
 
 
 def _needs_entry(view: TrashView, holding: Sequence[TrashEntry], below: Sequence[Removal]) -> bool:
-    """Where the start moves now, or something lies below it that no entry speaks of."""
+    """Return whether the start moves now, or something lies below it that no entry names."""
     if any(removal.kind is TrashKind.DISABLE for removal in view.given_up):
         return False
     stop = _stop(view, holding)
@@ -363,7 +364,7 @@ def _entry(view: TrashView, kind: TrashKind, reason: str, *, up_to: int = NO_OFF
         opened_ms=_opened_ms(view.now_ms, delay_ms),
     )
     if any(entry.id == entry_id and entry.purged_ms >= 0 for entry in view.entries):
-        # What an operator purged is not to wait with what is decided now.
+        # What an operator purged must not wait with what is decided now.
         entry_id = TrashId(generation=view.generation, leader_epoch=view.leader_epoch, kind=kind, opened_ms=view.now_ms)
     return TrashEntry(
         id=entry_id,
@@ -381,7 +382,7 @@ def _opened_ms(now_ms: int, delay_ms: int) -> int:
 
 
 def _is_done(view: TrashView, entry: TrashEntry) -> bool:
-    """Whether a due entry has nothing left to do: nothing that it speaks of is there, remotely or locally."""
+    """Return whether a due entry has nothing left to do: nothing that it names is there, remotely or locally."""
     if entry.kind is TrashKind.REPAIR:
         return not any(
             _is_about(entry, removal, view.lineage) for removal in view.given_up
@@ -390,7 +391,7 @@ def _is_done(view: TrashView, entry: TrashEntry) -> bool:
         return not any(segment.remote_log_segment_id.uuid in entry.segments for segment in view.segments)
     counted = _as_said(entry, view.user_deletes)
     if counted != entry and view.now_ms - entry.decided_ms <= _ON_ITS_WAY_MS:
-        return False  # what the user said may be on its way
+        return False  # the user's delete may be on its way
     return counted is None or _is_carried_out(view, counted)
 
 
@@ -412,7 +413,7 @@ def _due_start(view: TrashView, left: Sequence[TrashEntry], due: Sequence[TrashE
 
 
 def _users_start(view: TrashView, left: Sequence[TrashEntry]) -> Offset:
-    """What users have deleted, without that whose time is not over."""
+    """Return up to where users have deleted, without deletes whose time is not over."""
     waiting = [entry.id for entry in left if entry.kind is TrashKind.USER and not _is_due(view, entry)]
     due = [delete for delete in view.user_deletes if not any(_is_named(delete, entry_id) for entry_id in waiting)]
     stop = max((view.lineage.as_of(one.offset, one.leader_epoch) for one in due), default=NO_OFFSET)

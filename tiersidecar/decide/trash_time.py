@@ -1,7 +1,7 @@
-"""When what is in the trash is due: the one answer, for remote segments, the broker's log, pins and deleted topics.
+"""Due times of the trash: the one answer, for remote segments, the broker's log, pins and deleted topics.
 
-A process that starts counts only time that was seen to pass, beside a monotonic clock.  While no process runs, time that passed
-cannot be told from a clock that was set: after either, the wall clock is ahead of what was seen last.
+A process that starts counts only time that was seen to pass, by a monotonic clock.  While no process runs, time that passed
+cannot be distinguished from a clock that was set: after either, the wall clock is ahead of the time last seen.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tiersidecar.domain.trash import TrashEntry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashTime:
-    """A moment by the wall clock.  ``doubt`` says why it is not to be believed: then nothing becomes due.  ``unseen`` is time
-    that no delay counts; it ascends, and none touches another.  ``seen_ms`` is what the wall clock would say had it gone as a
+    """A moment by the wall clock.  ``doubt`` says why it is not trusted: then nothing becomes due.  ``unseen`` is time that no
+    delay counts; it ascends, and none touches another.  ``seen_ms`` is what the wall clock would be had it run like a
     monotonic one since the process began; -1 where that is not known."""
 
     now_ms: int
@@ -26,20 +26,20 @@ class TrashTime:
 
     @property
     def decision_ms(self) -> int:
-        """The time of what is decided now: by a clock that was set back it would be due too soon once the clock is right."""
+        """Return the time of a decision made now: by a clock that was set back it would be due too soon later."""
         return max(self.now_ms, self.seen_ms)
 
     def is_due(self, entry: TrashEntry) -> bool:
-        """Return whether it may be carried out.  What an operator purged waits for no clock."""
+        """Return whether it may be carried out.  An entry that an operator purged waits for no clock."""
         return entry.is_purged or (not self.doubt and self.now_ms >= self.due_ms(entry))
 
     def overdue_ms(self, entry: TrashEntry) -> int:
-        """For how long it has been due by the wall clock, while it is not, for nobody saw its delay pass; 0 where it is due, or
-        would not be."""
+        """Return for how long it has been due by the wall clock while it is not, because its delay passed unseen; 0 where it is
+        due, or would not be."""
         return 0 if self.is_due(entry) else max(self.now_ms - entry.due_ms, 0)
 
     def due_ms(self, entry: TrashEntry) -> int:
-        """Later by what of its delay nobody saw pass."""
+        """Return the due time, later by the part of the delay that passed unseen."""
         due_ms = entry.due_ms
         for time in self.unseen:
             if time.from_ms >= due_ms:
@@ -54,7 +54,7 @@ _MOST_TIMES = 64
 
 
 def seen_at_start(known: SeenTime | None, now_ms: int) -> SeenTime:
-    """Return what counts from ``now_ms`` on, after ``known``.  Where nothing is known no time before was seen."""
+    """Return the time that counts from ``now_ms`` on, after ``known``.  Where nothing is known, no time before was seen."""
     if known is None:
         return SeenTime(until_ms=now_ms, unseen=(UnseenTime(from_ms=0, to_ms=now_ms),))
     unseen = list(known.unseen)
@@ -64,20 +64,20 @@ def seen_at_start(known: SeenTime | None, now_ms: int) -> SeenTime:
 
 
 def seen_by_heir(former: SeenTime | None, now_ms: int) -> SeenTime:
-    """What counts from ``now_ms`` on for a process that knows of no time before it, once it holds its broker's lease after
-    ``former``, what the last holder had seen.
+    """Return the time that counts from ``now_ms`` on for a process that knows of none before, once it holds its broker's lease
+    after ``former``, the time of the last holder.
 
-    What it saw itself before that does not count: the last holder saw it, too, by a clock that may be another.  Where that was
+    Time that it saw itself before does not count: the last holder saw it, too, perhaps by another clock.  Where that was
     ahead of ours, nothing of it counts.
     """
     return seen_at_start(None if former is None or former.until_ms > now_ms else former, now_ms)
 
 
 def seen_by_next(own: SeenTime, former: SeenTime | None) -> SeenTime:
-    """Return what counts for a process that has seen ``own``, once it holds its broker's lease after ``former``.
+    """Return the time that counts for a process that has seen ``own``, once it holds its broker's lease after ``former``.
 
-    Two processes beside one broker have two clocks.  What was decided by one that was behind ours, or did not know, would be
-    due too soon: what either has not seen until now does not count.
+    Two processes beside one broker have two clocks.  A decision by one that was behind ours, or did not know, would be due too
+    soon: time that either has not seen until now does not count.
     """
     if former is None:
         return own
@@ -91,7 +91,7 @@ def seen_by_next(own: SeenTime, former: SeenTime | None) -> SeenTime:
 
 
 def _joined(times: Iterable[UnseenTime]) -> tuple[UnseenTime, ...]:
-    """Ascending and apart from each other; of too many the oldest two are one, with what lies between them."""
+    """Return ``times``, ascending and apart from each other; of too many the oldest two are joined over their gap."""
     joined: list[UnseenTime] = []
     for time in sorted(times):
         if joined and time.from_ms <= joined[-1].to_ms:

@@ -1,4 +1,4 @@
-"""How far the broker's local log of a partition may be trimmed: strict mode (DESIGN.md section 5).
+"""Limit of trimming a partition's local log at the broker: strict mode (DESIGN.md section 5).
 
 The answer is always a boundary between two local segments; everything below it is past local retention and held, without
 a hole, by finished segments of this lineage.  Whether those really hold it (read back, same batches) is checked by the
@@ -25,9 +25,9 @@ class TrimView:
 
     ``log_start_offset`` is the broker's, the local start; ``segments`` ascend and end with the active one;
     ``remote_segments`` are those of any state, ascending by start offset.  The disk is short of room up to two offsets: below
-    ``pressure_offset`` local retention does not count, below ``drop_offset`` it is no matter either whether the data is remote
-    or who has read it (``disk.pressure.policy``).  What ends below ``given_up_offset``, the remote log start, nobody may read:
-    it is in the trash, and gives way to the pressure before anything that counts.  ``last_resort_offset``: as
+    ``pressure_offset`` local retention does not count, below ``drop_offset`` it does not matter either whether the data is
+    remote or which groups have read it (``disk.pressure.policy``).  What ends below ``given_up_offset``, the remote log start,
+    may not be read: it is in the trash, and gives way to the pressure first.  ``last_resort_offset``: as
     :class:`~.pressure_trim.PressureTrim` has it.  ``erased`` are segments that an erasure has replaced: they prove nothing.
     """
 
@@ -64,13 +64,13 @@ class TrimStep:
 
     @property
     def offset(self) -> Offset:
-        """Where the log may start once this step is done: the next segment's base."""
+        """Return where the log may start once this step is done: the next segment's base."""
         assert self.local.next_base_offset is not None  # only sealed segments become steps
         return self.local.next_base_offset
 
 
 def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
-    """Local segments to give up, oldest first; each may be given up only after all before it."""
+    """Return local segments to give up, oldest first; each may be given up only after all before it."""
     if view.policy.mode is not RetentionMode.STRICT:
         return ()
     finished = [segment for segment in view.remote_segments if counts(view, segment)]
@@ -105,8 +105,8 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
 
 
 def reason_behind_trash(view: TrimView) -> str:
-    """Why nothing is trimmed although there is something to be: what lies before it is not remote, and in the trash.  A trim
-    is of a prefix, and would delete for good what an undelete is to bring back."""
+    """Return why nothing is trimmed although something is due: what lies before it is not remote, and in the trash.  A trim
+    takes a prefix, and would delete for good what an undelete is to bring back."""
     sealed = [segment for segment in view.segments if (segment.next_base_offset or -1) > view.log_start_offset]
     if view.policy.mode is not RetentionMode.STRICT or not sealed:
         return ""
@@ -126,7 +126,7 @@ def reason_behind_trash(view: TrimView) -> str:
 def covering_segments(
     finished: Sequence[RemoteLogSegmentMetadata], start_offset: int, stop_offset: int
 ) -> tuple[RemoteLogSegmentMetadata, ...]:
-    """Segments that together hold every offset of [start_offset, stop_offset), fewest first; empty when there is a hole.
+    """Return segments that together hold every offset of [start_offset, stop_offset), fewest first; empty if there is a hole.
 
     ``finished`` ascends by start offset; overlaps are normal after elections.
     """
@@ -145,8 +145,8 @@ def covering_segments(
 def _held(
     view: TrimView, segment: LocalSegment, finished: Sequence[RemoteLogSegmentMetadata]
 ) -> tuple[int, tuple[RemoteLogSegmentMetadata, ...], bool]:
-    """The first offset of a sealed segment that must be remote, what holds it from there on, and whether what lies before is
-    in the trash, and goes for room on the disk."""
+    """Return the first offset of a sealed segment that must be remote, what holds it from there on, and whether what lies
+    before is in the trash, and goes for room on the disk."""
     start, stop = max(segment.base_offset, view.log_start_offset), segment.next_base_offset or 0
     cover = covering_segments(finished, start, stop)
     readable = _behind_trash(view, segment, finished, start) if not cover and stop <= view.pressure_offset else None
@@ -156,8 +156,8 @@ def _held(
 def _behind_trash(
     view: TrimView, segment: LocalSegment, finished: Sequence[RemoteLogSegmentMetadata], start_offset: int
 ) -> tuple[int, tuple[RemoteLogSegmentMetadata, ...]] | None:
-    """Where what may be read of a segment begins, whose front is in the trash, and what holds it from there on: nothing, where
-    the trash has it whole.  None: its front is not in the trash, or the rest is not remote.
+    """Return where the readable part of a segment begins, whose front is in the trash, and what holds it from there on:
+    nothing, where the trash has it whole.  None: its front is not in the trash, or the rest is not remote.
 
     A replica's segments begin elsewhere than the copies: the remote log start may lie within one.
     """
@@ -179,7 +179,7 @@ def counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:
 
 
 def excess_bytes(view: TrimView) -> int:
-    """Bytes of the local log above local.retention.bytes; a segment may go only if it fits in them whole."""
+    """Return the bytes of the local log above local.retention.bytes; a segment may go only if it fits in them whole."""
     limit = view.policy.effective_local_retention_bytes
     if limit == UNLIMITED:
         return 0
@@ -192,7 +192,7 @@ def excess_bytes(view: TrimView) -> int:
 
 
 def newest_ms(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...]) -> int:
-    """The time of the newest record; where records have no time, or one of the future, of the last write (S-027)."""
+    """Return the time of the newest record; where records have no time, or one of the future, of the last write (S-027)."""
     told = [held.max_timestamp_ms for held in cover if 0 <= held.max_timestamp_ms <= view.now_ms]
     return max(told) if len(told) == len(cover) else max([*told, local_time_ms(segment, view.now_ms)])
 
@@ -202,7 +202,7 @@ def _breach(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegment
     limit_ms = view.policy.effective_local_retention_ms
     if cover and limit_ms != UNLIMITED and newest_ms(view, segment, cover) <= view.now_ms - limit_ms:
         return "local.retention.ms"
-    # An empty segment, as the cleaner leaves them, must not stop what lies behind it.
+    # An empty segment, which the cleaner may leave, must not stop what lies behind it.
     if left_bytes > 0 and segment.size_bytes <= left_bytes:
         return "local.retention.bytes"
     return "disk.reserve" if segment.next_base_offset <= max(view.pressure_offset, view.drop_offset) else ""

@@ -1,4 +1,4 @@
-"""Whom a trim waits for: consumer groups by their committed offsets, share groups by their start offsets (DESIGN.md section 5).
+"""Groups that trims wait for: consumer groups by committed offsets, share groups by start offsets (DESIGN.md section 5).
 
 What is not known is never taken for "has read all": a group that cannot be asked, or was named and has committed nothing,
 holds every trim of the partition, and the hold says why.
@@ -19,7 +19,7 @@ _NAMED_IN_A_REASON = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRead:
-    """What is known of one group: the next offset it will read, by (topic, partition); ``problem`` is why that is not known.
+    """The known state of one group: the next offset it will read, by (topic, partition); ``problem`` is why that is not known.
     ``begun`` are the partitions that a share group has been given and has acknowledged nothing of."""
 
     group: str
@@ -41,8 +41,8 @@ class GroupsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """One that a partition's trims may not pass: ``offset`` is the first that must stay, None where nothing may go.  ``group``
-    is empty where it is not known which group."""
+    """A group that a partition's trims may not pass: ``offset`` is the first that must stay, None where nothing may go.
+    ``group`` is empty where it is not known which group."""
 
     group: str
     offset: Offset | None
@@ -60,18 +60,18 @@ class TrimHold:
 
     @property
     def reason(self) -> str:
-        """One sentence; empty when nothing is held back."""
+        """Return one sentence; empty when nothing is held back."""
         shown = [holder.reason for holder, _ in self.holders[:_NAMED_IN_A_REASON]]
         more = len(self.holders) - len(shown)
         return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def holders_of(holds: TrimHolds, topic: str, partition: int, view: GroupsView) -> tuple[Holder, ...]:
-    """Who has a say in this partition.
+    """Return the groups that trims of this partition wait for.
 
     A group that is named counts whatever it has done.  One that only the pattern matches counts once it has committed an offset
     of any partition of the topic: from then on a partition without one is a partition that it has not begun.  A share group
-    counts where it has been given the partition: until it has acknowledged a record of it, nobody knows which its members have.
+    counts where it has been given the partition: until it has acknowledged a record of it, its members' records are not known.
     """
     found: list[Holder] = []
     for read in view.consumers:
@@ -94,7 +94,7 @@ def holders_of(holds: TrimHolds, topic: str, partition: int, view: GroupsView) -
 
 
 def decide_hold(steps: Sequence[TrimStep], holders: Iterable[Holder]) -> TrimHold:
-    """The steps that nobody holds, oldest first; and who holds the others, the one that holds most first."""
+    """Return the steps that no group holds, oldest first; and the holders of the others, the one that holds most first."""
     holding = [(holder, _held_bytes(steps, holder)) for holder in holders]
     holding = [(holder, held) for holder, held in holding if not _lets_go(holder, steps)]
     holding.sort(key=lambda one: (-one[1], one[0].group))

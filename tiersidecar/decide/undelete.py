@@ -1,7 +1,7 @@
-"""How far the remote log start of a partition can be set back, what comes back by that, and what came back of it.
+"""Plan for setting the remote log start of a partition back, what comes back by that, and what came back of it.
 
-What retention gave up comes back as a whole.  What users deleted is a floor: it comes back with the entry of the trash that it
-is in, and never after that has been carried out.
+What retention gave up comes back as a whole.  What users deleted is a floor: it comes back with its entry of the trash, and
+never after that has been carried out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
 
 MOST_RANGES = 50
 NEARLY_DUE_MS = 10 * 60_000
-"""By how much a clock may be ahead of what was last heard of it: twice what a jump may have before it is doubted."""
+"""Clocks may be ahead of their last known time by so much: twice the jump at which a clock is doubted."""
 Range = tuple[int, int]
 """Offsets, [from, to)."""
 
@@ -67,7 +67,7 @@ class Undeletion:
 
 
 def decide_undelete(view: UndeleteView) -> Undeletion:
-    """What undoing means."""
+    """Return what undoing does."""
     there = _there(view)
     final, pending = _deletes(view.user_deletes, view.entries, view.generation)
     held = min([view.start_offset, *(one.start_offset for one in there), max(view.log_start_offset, 0), *_pinned(view)])
@@ -104,9 +104,9 @@ def decide_undelete(view: UndeleteView) -> Undeletion:
 
 
 def may_be_on_its_way(entries: Iterable[TrashEntry], *, latest_ms: int, delays: TrashDelays) -> bool:
-    """Whether a deletion of what ``entries`` speak of may have been sent by now, by a process that is gone, too.
+    """Return whether a deletion of what ``entries`` name may have been sent by now, perhaps by a process that is gone.
 
-    Something was due or purged, or nearly due by ``latest_ms``, the latest that any clock of the cluster says; or nothing
+    Something was due or purged, or nearly due by ``latest_ms``, the latest time of any clock of the cluster; or nothing
     waits at all."""
     if not (delays.retention_ms and delays.user_ms):
         return True
@@ -116,7 +116,7 @@ def may_be_on_its_way(entries: Iterable[TrashEntry], *, latest_ms: int, delays: 
 def unavailable(
     segments: Iterable[RemoteLogSegmentMetadata], offset: int, stop: int, pinned: Iterable[Range] = ()
 ) -> tuple[Range, ...]:
-    """The offsets from ``offset`` up to ``stop`` that neither a segment nor a pin has."""
+    """Return the offsets from ``offset`` up to ``stop`` that neither a segment nor a pin has."""
     holes, next_offset = list[Range](), offset
     for begin, end in sorted([*((segment.start_offset, segment.next_offset) for segment in segments), *pinned]):
         if next_offset < min(begin, stop):
@@ -128,7 +128,7 @@ def unavailable(
 
 
 def pinned_ranges(segments: Iterable[LocalSegment]) -> tuple[Range, ...]:
-    """What only pins hold, in few ranges; of too many the first."""
+    """Return the offsets that only pins hold, in few ranges; of too many the first."""
     ranges = list[Range]()
     for segment in segments:
         if not segment.pinned or segment.next_base_offset is None:
@@ -151,7 +151,7 @@ def _there(view: UndeleteView) -> list[RemoteLogSegmentMetadata]:
 def final_start(
     user_deletes: Sequence[SaidDelete], entries: Iterable[TrashEntry], generation: int, lineage: Lineage
 ) -> Offset:
-    """Below it no undelete brings anything back; -1 where all that is there can come back."""
+    """Return the offset below which no undelete brings anything back; -1 where all that is there can come back."""
     return _highest(_deletes(user_deletes, entries, generation)[0], lineage)
 
 
@@ -162,7 +162,7 @@ def _highest(deletes: Iterable[SaidDelete], lineage: Lineage) -> Offset:
 def _deletes(
     user_deletes: Sequence[SaidDelete], entries: Iterable[TrashEntry], generation: int
 ) -> tuple[list[SaidDelete], list[SaidDelete]]:
-    """Users' deletes that are final, and those that can be undone: an entry is there, and nobody has purged it."""
+    """Return users' deletes that are final, and those that can be undone: an entry is there, and is not purged."""
     waiting = {
         (entry.id.opened_ms, entry.id.leader_epoch)
         for entry in entries
@@ -177,7 +177,7 @@ def _clipped(pending: Iterable[SaidDelete], offset: int) -> list[SaidDelete]:
 
 
 def _pinned(view: UndeleteView) -> list[int]:
-    """Where the log started before what waits in the trash was decided.  Pins of what is not due yet are kept."""
+    """Return where the log started before the waiting entries were decided.  Pins of what is not due yet are kept."""
     if not view.may_be_pinned:
         return []
     ours, time = _of_offsets(view), TrashTime(now_ms=view.now_ms)
@@ -204,7 +204,7 @@ def _of_offsets(view: UndeleteView) -> list[TrashEntry]:
 
 
 def _kept(view: UndeleteView, offset: int) -> list[TrashEntry]:
-    """What lies below the new start goes when it would have gone."""
+    """Return entries for the next generation: what lies below the new start goes when it would have gone."""
     return [
         replace(
             entry,
