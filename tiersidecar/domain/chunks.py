@@ -1,4 +1,4 @@
-"""How a .log is cut into chunks, before and after the transform (the plugin's FixedSizeChunkIndex, VariableSizeChunkIndex)."""
+"""Chunks of a .log, before and after the transform (the plugin's FixedSizeChunkIndex, VariableSizeChunkIndex)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ChunkIndex:
 
     @property
     def chunk_count(self) -> int:
-        """How many chunks there are; none for an empty file."""
+        """Return the number of chunks; 0 for an empty file."""
         return -(-self.original_file_size // self.original_chunk_size)
 
     @property
@@ -64,7 +64,7 @@ class ChunkIndex:
         return (count - 1) * self.transformed_chunk_size + self.final_transformed_chunk_size
 
     def chunk(self, index: int) -> Chunk:
-        """Chunk ``index``, counted from 0.
+        """Return chunk ``index``, counted from 0.
 
         Raises:
             IndexError: no such chunk.
@@ -83,7 +83,7 @@ class ChunkIndex:
         return Chunk(index=index, original=original, transformed=transformed)
 
     def chunk_at(self, position: int) -> Chunk:
-        """The chunk that holds byte ``position`` of the original file.
+        """Return the chunk that holds byte ``position`` of the original file.
 
         Raises:
             IndexError: the file has no such byte.
@@ -93,7 +93,7 @@ class ChunkIndex:
         return self.chunk(position // self.original_chunk_size)
 
     def chunk_at_transformed(self, position: int) -> Chunk:
-        """The chunk that holds byte ``position`` of the transformed object.
+        """Return the chunk that holds byte ``position`` of the transformed object.
 
         Raises:
             IndexError: the object has no such byte.

@@ -42,7 +42,7 @@ class NewPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic as an empty cluster is to begin with it; ``configs`` are its overrides."""
+    """A topic as it is to begin in an empty cluster; ``configs`` are its overrides."""
 
     name: str
     topic_id: Uuid

@@ -37,9 +37,9 @@ class Lineage:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int]]) -> Lineage:
-        """A lineage from entries in order, by Kafka's rule for what is not monotonic: a later entry drops those with an
-        epoch or a start at or above its own (``LeaderEpochFileCache.assign``), unless it tells the same epoch to begin
-        later; equal starts collapse to the highest epoch (T-08)."""
+        """Return a lineage from entries in order, by Kafka's rule for those that are not monotonic: a later entry drops those
+        with an epoch or a start at or above its own (``LeaderEpochFileCache.assign``), unless it says that the same epoch
+        begins later; equal starts collapse to the highest epoch (T-08)."""
         return cls(_assigned(entries))
 
     def __bool__(self) -> bool:
@@ -51,12 +51,12 @@ class Lineage:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def epoch_for_offset(self, offset: int) -> LeaderEpoch | None:
-        """The epoch that wrote ``offset``; None below the first entry."""
+        """Return the epoch that wrote ``offset``; None below the first entry."""
         index = bisect_right(self._starts, offset) - 1
         return self.entries[index].epoch if index >= 0 else None
 
     def end_offset_of(self, epoch: int, log_end_offset: int) -> Offset | None:
-        """The offset after the last one of ``epoch`` (exclusive): where the next epoch starts, or ``log_end_offset``."""
+        """Return the end of ``epoch`` (exclusive): where the next epoch starts, or ``log_end_offset``."""
         for index, entry in enumerate(self.entries):
             if entry.epoch == epoch:
                 following = self.entries[index + 1 : index + 2]
@@ -64,8 +64,8 @@ class Lineage:
         return None
 
     def entries_in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
-        """Entries of the offsets from ``start_offset`` up to, not including, ``end_offset``; the first one's start is
-        raised to ``start_offset`` (``epochEntriesInRange``, T-01)."""
+        """Return the entries of the offsets from ``start_offset`` up to, not including, ``end_offset``; the first one's start
+        is raised to ``start_offset`` (``epochEntriesInRange``, T-01)."""
         if end_offset <= start_offset:
             return ()
         last = bisect_right(self._starts, end_offset - 1)
@@ -77,12 +77,12 @@ class Lineage:
         return (EpochEntry(head.epoch, Offset(max(head.start_offset, start_offset))), *chosen[1:])
 
     def entries_below(self, end_offset: int) -> tuple[EpochEntry, ...]:
-        """All entries that start below ``end_offset``, untruncated at the front: the leader-epoch artefact of a segment
+        """Return all entries that start below ``end_offset``, untruncated at the front: the leader-epoch artefact of a segment
         whose next base offset is ``end_offset`` (S-034)."""
         return self.entries[: bisect_right(self._starts, end_offset - 1)]
 
     def extended_by(self, live: Iterable[EpochEntry]) -> Lineage:
-        """This lineage, kept as far as it agrees with the broker's live file, then the live file's entries.
+        """Return this lineage, kept as far as it agrees with the broker's live file, then the live file's entries.
 
         Agreement: an epoch both know.  Where the live file's first entry is that epoch, its start may have been raised
         by a moved log start, so ours counts; where they do not meet, entries of ours at or above the live file's first
@@ -99,7 +99,7 @@ class Lineage:
         return Lineage.of([*older, head, *live_entries[1:]])
 
     def explains(self, seen: Sequence[EpochEntry], ends: Sequence[int]) -> bool:
-        """Whether batches of the epochs ``seen``, from their start offsets to ``ends`` (inclusive), can be of this history.
+        """Return whether batches of the epochs ``seen``, from their starts to ``ends`` (inclusive), can be of this history.
 
         An epoch may be damaged on disk, where no checksum covers it, or this may be a stale file's.  Offsets below the
         first entry prove nothing: a moved log start has dropped their epochs.
@@ -111,14 +111,15 @@ class Lineage:
         return True
 
     def as_of(self, offset: int, epoch: int) -> Offset:
-        """``offset``, which was said in leader epoch ``epoch``, as far as it holds in this history: not beyond the start of
-        the first later epoch, for what that epoch wrote was not there yet."""
+        """Return ``offset``, said in leader epoch ``epoch``, as far as it holds in this history: not beyond the start of the
+        first later epoch, since what that epoch wrote was not there yet."""
         later = (entry.start_offset for entry in self.entries if entry.epoch > epoch)
         return Offset(min(offset, next(later, offset)))
 
     def contains_segment(self, epochs: tuple[EpochEntry, ...], end_offset: int, log_end_offset: int) -> bool:
-        """Whether a segment with these epochs is of this history (``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``;
-        T-09 to T-14).  ``end_offset`` is inclusive, ``log_end_offset`` exclusive."""
+        """Return whether a segment with these epochs is of this history
+        (``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``; T-09 to T-14).  ``end_offset`` is inclusive, ``log_end_offset``
+        not."""
         if end_offset >= log_end_offset or not self.entries:
             return False
         head = self.entries[0]

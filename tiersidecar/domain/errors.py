@@ -19,7 +19,7 @@ from typing import Any, ClassVar, dataclass_transform
 class TiersidecarError(Exception):
     """Base of all errors that tiersidecar raises on purpose.
 
-    A subclass is a dataclass without further words; ``message`` is its sentence, with the fields' names in braces.
+    A subclass is a dataclass without a decorator; ``message`` is its sentence, with the fields' names in braces.
     """
 
     _message: ClassVar[str] = ""
@@ -36,25 +36,25 @@ class TiersidecarError(Exception):
         return self._message.format_map(vars(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied and pickled by their fields: constructors take them by name."""
+        """Copy and pickle by fields: constructors take them by name."""
         return _of_class, (type(self), self.args), vars(self)
 
 
 def _of_class(kind: type[TiersidecarError], args: tuple[object, ...]) -> TiersidecarError:
-    """Return an error of ``kind`` whose fields are still to come."""
+    """Return an error of ``kind`` whose fields are set later."""
     error = kind.__new__(kind)
     error.args = args
     return error
 
 
 class RetriableError(TiersidecarError):
-    """Something outside is away or busy: the same step may succeed later."""
+    """An outside system is away or busy: the same step may succeed later."""
 
 
 class PartitionHaltedError(TiersidecarError):
-    """One partition cannot go on without its cause being mended; no other partition is concerned.
+    """One partition cannot go on until its cause is mended; no other partition is affected.
 
-    ``is_watched``: whoever mends it does so outside, and it is looked for as often as after an error that mends itself.
+    ``is_watched``: the cause is mended outside, and is checked as often as after an error that mends itself.
     """
 
     is_watched: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class _OfSubject:
 
 
 class StoreError(RetriableError, message="store could not {verb} {key!r}: {reason}"):
-    """The object store did not do what was asked.  ``key`` names the object or prefix."""
+    """The object store failed an operation.  ``key`` names the object or prefix."""
 
     verb: str
     key: str
@@ -102,7 +102,7 @@ class ObjectTooLargeError(StoreError):
 
 
 class ObjectExistsError(StoreError):
-    """A conditional put found the object already there."""
+    """A conditional put found an object there already."""
 
 
 class StoreStalledError(StoreError):
@@ -113,7 +113,7 @@ class SourceStalledError(
     RetriableError,
     message="upload of {key!r} was given up: reading what it is made of has not moved for {waited_s:g} s",
 ):
-    """The upload of ``key`` was given up, because what was to be stored did not come: the disk of a log dir hangs."""
+    """The upload of ``key`` was given up, because its source did not deliver: the disk of a log dir hangs."""
 
     key: str
     waited_s: float
@@ -139,7 +139,7 @@ class HistoryChangedError(
     RetriableError,
     message="{subject} got another history below {end_offset} while it was read (unclean election)",
 ):
-    """Leaders were elected whose log is another one below the end of the remote tier, after a reader had looked."""
+    """An election chose a leader with another log below the end of the remote tier, after a reader had looked."""
 
     subject: str
     end_offset: int
@@ -185,7 +185,7 @@ class QuotaExceededError(RetriableError, message="{what} is exhausted: try again
 
 
 class NoMemoryLeftError(QuotaExceededError):
-    """Record batches that others have opened take what memory there is for it: there will be room again."""
+    """Opened record batches of other reads take all the memory for them: there will be room again."""
 
     def __init__(self, *, wanted_bytes: int) -> None:
         super().__init__(what="the memory for opened record batches", retry_after_ms=1000)
@@ -247,7 +247,7 @@ class OffsetBetweenTiersError(
     "begins at {local_start}",
 ):
     """The broker has dropped the offset, and the remote tier has not got it: it is still on its way there, as pins keep it or
-    the reader's own metadata lag behind; or it is lost, which only an operator can tell.  No reader is told to skip it."""
+    the reader's own metadata lag behind; or it is lost, which only an operator can find out.  No reader is made to skip it."""
 
     subject: str
     offset: int
@@ -301,7 +301,7 @@ class UnknownSegmentError(PartitionHaltedError, message="segment {segment} is no
 
 
 class SegmentWithoutEpochError(_OfSubject, PartitionHaltedError, message="{subject}: {reason}"):
-    """A segment with offsets that no leader epoch is known for: it can never be read where it is remote."""
+    """A segment with offsets without a known leader epoch: it could never be read once it is remote."""
 
 
 class CustomMetadataTooLargeError(
@@ -322,7 +322,7 @@ class LogDirError(_AtPath, PartitionHaltedError, message="log dir {path} cannot 
 
 
 class NotOwnedError(PartitionHaltedError, message="the remote data of {topic} are not this cluster's: {key} {reason}"):
-    """The remote data of a topic id are another cluster's, as the owner object in the store says, or nobody can tell."""
+    """The remote data of a topic id are another cluster's, by the owner object in the store, or their owner is not known."""
 
     topic: str
     key: str
@@ -344,7 +344,7 @@ class OwnerMissingError(
 
 
 class TopicLossError(_OfSubject, PartitionHaltedError, message="{subject}: {reason}"):
-    """One of the sidecars' own topics has lost what it knew of a partition: another one proves it."""
+    """One of the sidecars' own topics has lost its records of a partition: another one proves it."""
 
     is_watched: ClassVar[bool] = True
 
@@ -368,7 +368,7 @@ class StateDirError(_AtPath, RetriableError, message="{path} cannot be written: 
 
 
 class UnformattedLogDirError(LogDirError):
-    """There is a directory, and no broker has formatted it yet, or what should be mounted there is not."""
+    """A directory that no broker has formatted yet, or where what should be mounted is not."""
 
 
 class ConfigError(FatalError):
@@ -382,7 +382,7 @@ class ConfigError(FatalError):
 
 
 class ListenError(FatalError, message="{service} cannot listen on {address}: {reason}"):
-    """A service cannot listen on the address that it was given."""
+    """A service cannot listen on its configured address."""
 
     service: str
     address: str
@@ -434,14 +434,14 @@ class SparkUnavailableError(FatalError, message="Spark cannot be used here: {rea
 
 
 class SparkJobError(TiersidecarError, message="{job} failed on Spark: {reason}"):
-    """A job on Spark failed; ``reason`` is Spark's, with the error of the executor in it."""
+    """A job on Spark failed; ``reason`` is Spark's, including the executor's error."""
 
     job: str
     reason: str
 
 
 class NotLedHereError(TiersidecarError):
-    """A partition was asked about that this process has no answer for; ``leader_id`` is -1 where it does not know it at all."""
+    """A question about a partition that this process cannot answer; ``leader_id`` is -1 where the partition is unknown here."""
 
     topic: str
     partition: int
@@ -454,7 +454,7 @@ class NotLedHereError(TiersidecarError):
 
 
 class ReadRefusedError(TiersidecarError, message="the read service at {url}: {reason}"):
-    """The read service did not give what a command asked of it."""
+    """The read service refused a command's request."""
 
     url: str
     reason: str
@@ -465,7 +465,7 @@ class NoSidecarError(_Because, TiersidecarError, message="{reason}"):
 
 
 class TrashError(_OfSubject, TiersidecarError, message="trash of {subject}: {reason}"):
-    """What was asked of the trash of ``subject`` cannot be done, or was not done in full."""
+    """A request about the trash of ``subject`` cannot be carried out, or was not carried out in full."""
 
 
 class ErasureError(_OfSubject, TiersidecarError, message="erasure of {subject}: {reason}"):
@@ -477,4 +477,4 @@ class HandoverError(_OfSubject, TiersidecarError, message="hand-over of {subject
 
 
 class MountRefusedError(_Because, TiersidecarError, message="{reason}"):
-    """A step of ``tiersidecar mount`` would not do what it is for, or would harm what is there."""
+    """A step of ``tiersidecar mount`` would miss its purpose, or would harm what is there."""

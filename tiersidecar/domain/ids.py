@@ -1,4 +1,4 @@
-"""Identities: Kafka's Uuid, TopicIdPartition and RemoteLogSegmentId; and which names a topic may have.
+"""Identities: Kafka's Uuid, TopicIdPartition and RemoteLogSegmentId; and the names that a topic may have.
 
 A topic's name becomes the name of directories and files: one that comes from a bucket or a file is checked first.
 """
@@ -18,17 +18,17 @@ BrokerId = NewType("BrokerId", int)
 
 
 def format_uuid(uuid: Uuid) -> str:
-    """The 22 characters that Kafka prints: base64url without padding (``org.apache.kafka.common.Uuid``)."""
+    """Return the 22 characters that Kafka prints: base64url without padding (``org.apache.kafka.common.Uuid``)."""
     return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode("ascii")
 
 
 def parse_uuid(text: str) -> Uuid:
-    """The inverse of :func:`format_uuid`.
+    """Return the id that :func:`format_uuid` printed.
 
     Raises:
         ValueError: ``text`` is not base64url of 16 bytes.
     """
-    if "+" in text or "/" in text:  # which altchars lets pass
+    if "+" in text or "/" in text:  # altchars lets these pass
         raise ValueError(f"{text!r} is not a Kafka Uuid: it is of the other base64 alphabet")
     try:
         raw = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
@@ -80,7 +80,7 @@ _MOST_CHARACTERS = 249
 
 
 def topic_name_fault(name: str) -> str:
-    """Return why no topic can have this name, for people; empty if one can (``org.apache.kafka.common.internals.Topic``)."""
+    """Return why no topic can have this name, for messages; empty if one can (``org.apache.kafka.common.internals.Topic``)."""
     if not name:
         return "the name of a topic is empty"
     if name in {".", ".."}:

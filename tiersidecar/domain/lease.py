@@ -1,4 +1,4 @@
-"""Leases: which one of several processes may act, by records of one key in a log that all of them read in the same order."""
+"""Leases: choice of the one process of several that may act, by records of one key in a log that all read in the same order."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 from tiersidecar.domain.seen_time import SeenTime
 
 LEASE_FORMAT = 2
-"""Of what a process that holds a lease writes into the state topic; processes of the first format have none."""
+"""Format of the state topic's records by the holder of a lease; processes of the first format have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """A claim, or its renewal.
 
-    ``name`` is what it is for: a broker's id or ``repair``.  ``incarnation`` is the holder, one life of a process; ``term``
-    counts holders.  The lease is over when ``duration_ms`` have passed since the last renewal that was seen, by the clock that
-    sees; or at once when it is ``released``.  ``renewal``: its writer has read back that it won this term; a claim that lost is
-    never renewed.  ``broker_id`` is -1 for a command; the rest is for people.
+    ``name`` is its subject: a broker's id or ``repair``.  ``incarnation`` is the holder, one life of a process; ``term``
+    counts holders.  The lease is over when ``duration_ms`` have passed since the last renewal that was seen, by the observer's
+    clock; or at once when it is ``released``.  ``renewal``: its writer has read back that it won this term; a claim that lost
+    is never renewed.  ``broker_id`` is -1 for a command; the rest is for the operator.
     ``status_address`` is where the holder's status service is reached, ``host:port``; empty where a former release wrote it.
-    ``decides_proposals``: the holder carries out the deletes that gateways propose; those of former releases do not say so.
-    ``obeys_pauses``: likewise, it stands still where an operator has paused it.
-    ``seen`` is which time the holder has seen, over all its lives, when it wrote this; None in leases of commands and of former
-    releases.
+    ``decides_proposals``: the holder carries out the deletes that gateways propose; False in leases of former releases.
+    ``obeys_pauses``: the holder stops where an operator has paused it; False in leases of former releases.
+    ``seen`` is the time that the holder, over all its lives, had seen when it wrote this; None in leases of commands and of
+    former releases.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Lease:
 
     @property
     def holder(self) -> tuple[int, str]:
-        """Term and incarnation: equal in all renewals of one claim."""
+        """Return term and incarnation: equal in all renewals of one claim."""
         return self.term, self.incarnation
 
 
 def accepted_lease(known: Lease | None, written: Lease) -> Lease:
-    """The lease that counts after ``written`` was read: ``written`` if it is the first, a renewal, or of a later term; else its
-    writer came too late, and ``known`` still counts.  Of several claims to one term the first in the log wins.
+    """Return the lease that counts after ``written`` was read: ``written`` if it is the first, a renewal, or of a later term;
+    else its writer came too late, and ``known`` still counts.  Of several claims to one term the first in the log wins.
 
-    Compaction leaves a reader that comes later, or comes back, only the last of what it cleaned: that may be a claim that lost,
-    or one of terms ago.  Both are overruled by what the holder writes next: a renewal outranks claims to the same term, and a
+    Compaction leaves a reader that comes late, or comes back, only the last of what it cleaned: that may be a claim that lost,
+    or one of terms ago.  Both are overruled by the holder's next record: a renewal outranks claims to the same term, and a
     later term all before it, however many are missing in between (a claim is always of the term after the last).
     """
     if known is None or written.term > known.term:
@@ -68,9 +68,9 @@ def accepted_lease(known: Lease | None, written: Lease) -> Lease:
 
 
 def decision_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
-    """The time of what a command decides at ``now_ms``: no earlier than the sidecars whose ``leases`` these are have seen.
+    """Return the time of a command's decision at ``now_ms``: no earlier than the time seen by the sidecars with ``leases``.
 
-    They carry it out by their clocks: by that of a machine that is behind it would be due too soon, or at once.
+    They carry it out by their own clocks: a decision by a slower machine's clock would be due too soon, or at once.
     """
     return max([now_ms, *(lease.seen.until_ms for lease in leases if lease is not None and lease.seen is not None)])
 
@@ -78,8 +78,8 @@ def decision_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
 def reason_to_wait_for_sidecars(
     nodes: Iterable[int], lease_of: Callable[[str], Lease | None], without_sidecar: Collection[int]
 ) -> str:
-    """Why what a sidecar of the first format would misread must wait; empty when each of ``nodes``, the live brokers, has shown
-    this format in its lease, or is named as one that has no sidecar.
+    """Return why a record that a sidecar of the first format would misread must wait; empty when each of ``nodes``, the live
+    brokers, has shown this format in its lease, or is named as one without a sidecar.
 
     The first format deletes at once what lies below a remote log start, and knows of no start that was set back.
     """

@@ -53,7 +53,7 @@ class _Slice(NamedTuple):
 
 
 class RemoteLogMetadataCache:
-    """What the events so far say of one partition's remote segments."""
+    """Remote segments of one partition, by the events so far."""
 
     __slots__ = (
         "_epochs",
@@ -81,7 +81,7 @@ class RemoteLogMetadataCache:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the history before now has been applied: from then on an update of an unknown segment is an error
+        """Return whether the history before now has been applied: from then on an update of an unknown segment is an error
         (T-63)."""
         return self._is_loaded
 
@@ -90,13 +90,13 @@ class RemoteLogMetadataCache:
         self._is_loaded = True
 
     def __len__(self) -> int:
-        """Segments in any state but DELETE_SEGMENT_FINISHED."""
+        """Return the number of segments in any state but DELETE_SEGMENT_FINISHED."""
         return len(self._rows)
 
     # -- changes
 
     def apply(self, event: MetadataEvent) -> bool:
-        """Fold ``event`` in.  False: an update of a segment that was gone before this replay began, ignored (T-63).
+        """Fold ``event`` in.  Return False for an update of a segment that was gone before this replay began: ignored (T-63).
 
         Raises:
             IllegalTransitionError: the state machine forbids it; nothing changed.
@@ -113,8 +113,8 @@ class RemoteLogMetadataCache:
                 return True
 
     def check(self, event: MetadataEvent) -> None:
-        """Raise as :meth:`apply` would, and change nothing.  A repeated DELETE_SEGMENT_FINISHED passes: what it asks for
-        is so already."""
+        """Raise as :meth:`apply` would, and change nothing.  A repeated DELETE_SEGMENT_FINISHED passes: the segment is deleted
+        already."""
         match event:
             case RemoteLogSegmentMetadata():
                 self._check_added(event.remote_log_segment_id.uuid, event.state)
@@ -128,7 +128,7 @@ class RemoteLogMetadataCache:
                 self._check_deleted(event.state)
 
     def add(self, fields: AddedFields) -> None:
-        """:meth:`apply` of a RemoteLogSegmentMetadata, by its fields."""
+        """Apply a RemoteLogSegmentMetadata like :meth:`apply`, by its fields."""
         uuid, start, end, max_timestamp_ms, size, epochs, is_empty, broker, event_timestamp_ms, custom, state = fields
         number = self._check_added(uuid, state)
         epoch_map = self._maps_by_epochs.get(epochs)
@@ -142,7 +142,7 @@ class RemoteLogMetadataCache:
         self._pending.add(number)
 
     def update(self, fields: UpdatedFields) -> bool:
-        """:meth:`apply` of a RemoteLogSegmentMetadataUpdate, by its fields."""
+        """Apply a RemoteLogSegmentMetadataUpdate like :meth:`apply`, by its fields."""
         uuid, broker, event_timestamp_ms, custom, target = fields
         number = self._rows.find(uuid)
         if number is None:
@@ -168,16 +168,16 @@ class RemoteLogMetadataCache:
         return True
 
     def _restore_superseded(self, segments: EpochSegments) -> None:
-        # Of equal spans the latest is restored last and is read: it was finished because of something that the others have.
+        # Of equal spans the latest is restored last and is read: it was finished because of content that the others have.
         for number in sorted(segments.superseded, key=self._age):
             segments.restore(number, *self._span_in(number, segments))
 
     def _age(self, number: int) -> tuple[int, bytes]:
-        """By when its last event was made, and by uuid, so that every replica picks the same."""
+        """Return the time of its last event, and its uuid, so that every replica picks the same."""
         return self._rows.row(number)[8], self._rows.uuid(number)
 
     def _span_in(self, number: int, segments: EpochSegments) -> tuple[int, int]:
-        """What a row holds in that epoch: both ends inclusive."""
+        """Return the offsets of a row in that epoch: both ends inclusive."""
         start, end, _, epoch_map = self._rows.span(number)
         part = next(part for part in self._maps[epoch_map] if part.segments is segments)
         return start + part.first, end if part.last is None else start + part.last
@@ -232,14 +232,14 @@ class RemoteLogMetadataCache:
     # -- look-ups
 
     def remote_log_segment_metadata(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that holds ``offset`` as written in ``leader_epoch`` (S-098, T-65, T-66)."""
+        """Return the finished segment that holds ``offset`` as written in ``leader_epoch`` (S-098, T-65, T-66)."""
         segments = self._epochs.get(leader_epoch)
         number = None if segments is None else segments.find(offset)
         return None if number is None else self._metadata(number)
 
     def finished_segments_at(self, leader_epoch: int, offset: int) -> Iterator[RemoteLogSegmentMetadata]:
-        """All finished segments that hold ``offset`` as written in ``leader_epoch``: first the one that is read, last those
-        that others cover."""
+        """Yield all finished segments that hold ``offset`` as written in ``leader_epoch``: first the one that is read, last
+        those that others cover."""
         segments = self._epochs.get(leader_epoch, EpochSegments())
         for number in segments.all_at(offset):
             yield self._metadata(number)
@@ -249,17 +249,17 @@ class RemoteLogMetadataCache:
                 yield self._metadata(covered)
 
     def highest_offset_for_epoch(self, leader_epoch: int) -> int | None:
-        """Highest offset, inclusive, ever finished for the epoch (T-67)."""
+        """Return the highest offset, inclusive, ever finished for the epoch (T-67)."""
         segments = self._epochs.get(leader_epoch)
         return None if segments is None else segments.highest_offset
 
     def segment(self, uuid: Uuid) -> RemoteLogSegmentMetadata | None:
-        """One segment in any state but DELETE_SEGMENT_FINISHED."""
+        """Return one segment in any state but DELETE_SEGMENT_FINISHED."""
         number = self._rows.find(uuid)
         return None if number is None else self._metadata(number)
 
     def list_remote_log_segments(self, leader_epoch: int | None = None) -> Iterator[RemoteLogSegmentMetadata]:
-        """Segments of one epoch or of all, ascending by start offset; of equal starts the one that is read comes first.
+        """Yield the segments of one epoch or of all, ascending by start offset; of equal starts the one that is read first.
 
         A walk that is interleaved with changes sees each segment as it is when reached, or not at all once it is gone.
         """
@@ -270,22 +270,22 @@ class RemoteLogMetadataCache:
                 yield self._metadata(number)
 
     def list_unfinished_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
-        """Segments that are being copied or deleted, without a walk over the finished ones."""
+        """Yield segments that are being copied or deleted, without a walk over the finished ones."""
         return iter([self._metadata(number) for number in sorted(self._pending)])
 
     def remote_log_size_bytes(self, leader_epoch: int | None = None) -> int:
-        """Sum of the listed segments' sizes."""
+        """Return the sum of the listed segments' sizes."""
         return sum(self._rows.span(number)[2] for number in self._listed(leader_epoch))
 
     def next_segment_with_txn_index(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The first finished segment at or after ``offset`` in the epoch that has aborted transactions (S-157)."""
+        """Return the first finished segment at or after ``offset`` in the epoch that has aborted transactions (S-157)."""
         segments = self._epochs.get(leader_epoch, EpochSegments())
         found = (number for number in segments.at_or_after(offset) if not self._rows.is_txn_index_empty(number))
         number = next(found, None)
         return None if number is None else self._metadata(number)
 
     def finished_runs(self, leader_epoch: int) -> tuple[Run, ...]:
-        """The epoch's offsets that finished segments hold without a hole: start inclusive, stop exclusive, ascending."""
+        """Return the epoch's offsets that finished segments hold without a hole: start inclusive, stop exclusive, ascending."""
         segments = self._epochs.get(leader_epoch)
         return () if segments is None else segments.runs()
 
@@ -302,7 +302,7 @@ class RemoteLogMetadataCache:
         return any(part.epoch == leader_epoch for part in self._maps[self._rows.span(number)[3]])
 
     def picture(self) -> SegmentPicture:
-        """All segments as they are now; to take it costs little."""
+        """Return all segments as they are now, at little cost."""
         data, custom, numbers = self._rows.copied()
         # Epoch maps are only ever added: those that the rows name now stay.
         return SegmentPicture(self.topic_id_partition, data=data, custom=custom, numbers=numbers, epoch_maps=self._maps)
@@ -314,7 +314,7 @@ class RemoteLogMetadataCache:
     # -- snapshots
 
     def image(self) -> CacheImage:
-        """Everything but the partition, as plain values; gaps among the rows are closed first."""
+        """Return everything but the partition, as plain values; gaps among the rows are closed first."""
         new_numbers = self._rows.compact()
         if new_numbers:
             for segments in self._epochs.values():
@@ -331,7 +331,7 @@ class RemoteLogMetadataCache:
 
     @classmethod
     def from_image(cls, topic_id_partition: TopicIdPartition, image: CacheImage) -> RemoteLogMetadataCache:
-        """The inverse of :meth:`image`: a cache that answers the same.  It is not loaded yet.
+        """Return a cache that answers the same as the one of :meth:`image`.  It is not loaded yet.
 
         Raises:
             ValueError: the image contradicts itself.

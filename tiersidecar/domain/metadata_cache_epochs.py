@@ -33,7 +33,7 @@ class EpochSegments:
         self.highest_offset: int | None = None
         """Highest offset ever finished: deletion does not lower it (T-67)."""
         self._superseded: set[int] | None = None  # an empty set has the size of three segments
-        self._runs: tuple[Run, ...] | None = None  # found when first asked for, then kept up where that is cheap
+        self._runs: tuple[Run, ...] | None = None  # found at the first call, then updated where that is cheap
 
     @property
     def superseded(self) -> frozenset[int]:
@@ -41,7 +41,7 @@ class EpochSegments:
         return frozenset(self._superseded or ())
 
     def finish(self, row: int, start: int, end: int) -> None:
-        """Row ``row`` may be read from ``start`` to ``end``; of two equal spans the later one counts, as in Kafka."""
+        """Let row ``row`` be read from ``start`` to ``end``; of two equal spans the later one counts, as in Kafka."""
         if self.highest_offset is None or end > self.highest_offset:
             self.highest_offset = end
         if end >= start and (not self.starts or (start > self.starts[-1] and end > self.ends[-1])):
@@ -54,7 +54,7 @@ class EpochSegments:
             self._place(row, start, end)
 
     def withdraw(self, row: int, start: int) -> bool:
-        """Row ``row`` is being deleted.  Returns whether superseded rows may now be read again: see :meth:`restore`."""
+        """Begin the deletion of row ``row``.  Return whether superseded rows may now be read again: see :meth:`restore`."""
         self._uncover(row)
         at = bisect_left(self.starts, start)
         if at == len(self.rows) or self.rows[at] != row:
@@ -70,21 +70,21 @@ class EpochSegments:
         self._place(row, start, end)
 
     def find(self, offset: int) -> int | None:
-        """The row whose span holds ``offset``."""
+        """Return the row whose span holds ``offset``."""
         at = bisect_right(self.starts, offset) - 1
         return self.rows[at] if at >= 0 and offset <= self.ends[at] else None
 
     def all_at(self, offset: int) -> Iterator[int]:
-        """The rows that may be read whose spans hold ``offset``: first the one of :meth:`find`."""
+        """Yield the rows that may be read whose spans hold ``offset``: first the one of :meth:`find`."""
         first, stop = bisect_left(self.ends, offset), bisect_right(self.starts, offset)
         return reversed(self.rows[first:stop])
 
     def at_or_after(self, offset: int) -> Iterator[int]:
-        """Rows with anything at or after ``offset``, ascending."""
+        """Yield rows with anything at or after ``offset``, ascending."""
         return iter(self.rows[bisect_left(self.ends, offset) :])
 
     def runs(self) -> tuple[Run, ...]:
-        """What finished segments hold without a hole: start offset (inclusive) and stop offset (exclusive), ascending."""
+        """Return the offsets that finished segments hold without a hole: start (inclusive) and stop (exclusive), ascending."""
         if self._runs is None:
             behind_holes = [at + 1 for at, start in enumerate(self.starts[1:]) if start > self.ends[at] + 1]
             firsts = [0, *behind_holes] if self.starts else []
@@ -95,16 +95,16 @@ class EpochSegments:
         return self._runs
 
     def finished_rows(self) -> list[int]:
-        """Every finished row of this epoch, those that may be read first (T-68)."""
+        """Return every finished row of this epoch, those that may be read first (T-68)."""
         return [*self.rows, *sorted(self.superseded)]
 
     def renumber(self, new_numbers: dict[int, int]) -> None:
-        """Rows moved: ``new_numbers`` has the new number of each."""
+        """Renumber the rows: ``new_numbers`` has the new number of each."""
         self.rows = array("I", [new_numbers[row] for row in self.rows])
         self._superseded = {new_numbers[row] for row in self.superseded} or None
 
     def image(self, epoch: int) -> EpochImage:
-        """A copy of all of it."""
+        """Return a copy of all of it."""
         return EpochImage(
             epoch=epoch,
             highest_offset=self.highest_offset,
@@ -116,7 +116,7 @@ class EpochSegments:
 
     @classmethod
     def from_image(cls, image: EpochImage) -> EpochSegments:
-        """The inverse of :meth:`image`.
+        """Return the segments of :meth:`image`.
 
         Raises:
             ValueError: the columns differ in length.
@@ -130,7 +130,7 @@ class EpochSegments:
         return segments
 
     def _place(self, row: int, start: int, end: int) -> None:
-        """Put the span in its place, superseding those it covers, unless one that is there covers it.
+        """Put the span in its place, superseding those it covers, unless a present one covers it.
 
         A span that ends before it starts (epochs out of order, by a foreign writer) is listed and never read.
         """
@@ -159,14 +159,14 @@ class EpochSegments:
 
 
 def _extended(runs: tuple[Run, ...], start: int, stop: int) -> tuple[Run, ...]:
-    """With a span behind all others."""
+    """Return ``runs`` with a span behind all others."""
     if runs and start <= runs[-1][1]:
         return (*runs[:-1], (runs[-1][0], stop))
     return (*runs, (start, stop))
 
 
 def _begun_at(runs: tuple[Run, ...] | None, start: int | None) -> tuple[Run, ...] | None:
-    """Without the first segment, which retention takes: ``start`` is the next one's, None if there is none."""
+    """Return ``runs`` without the first segment, which retention takes: ``start`` is the next one's, None if there is none."""
     if runs is None or start is None:
         return None if runs is None else ()
     first, *others = runs

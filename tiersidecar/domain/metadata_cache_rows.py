@@ -62,7 +62,7 @@ UpdatedFields = tuple[bytes, int, int, bytes | None, int]
 
 
 def added_fields(metadata: RemoteLogSegmentMetadata) -> AddedFields:
-    """The fields that :meth:`~tiersidecar.domain.metadata_cache.RemoteLogMetadataCache.add` takes."""
+    """Return the fields that :meth:`~tiersidecar.domain.metadata_cache.RemoteLogMetadataCache.add` takes."""
     start = metadata.start_offset
     return (
         metadata.remote_log_segment_id.uuid,
@@ -80,7 +80,7 @@ def added_fields(metadata: RemoteLogSegmentMetadata) -> AddedFields:
 
 
 def updated_fields(update: RemoteLogSegmentMetadataUpdate) -> UpdatedFields:
-    """The fields that :meth:`~tiersidecar.domain.metadata_cache.RemoteLogMetadataCache.update` takes."""
+    """Return the fields that :meth:`~tiersidecar.domain.metadata_cache.RemoteLogMetadataCache.update` takes."""
     return (
         update.remote_log_segment_id.uuid,
         update.broker_id,
@@ -124,19 +124,19 @@ class SegmentRows:
         return len(self._number_of)
 
     def find(self, uuid: bytes) -> int | None:
-        """The number of a segment's row."""
+        """Return the number of a segment's row."""
         return self._number_of.get(uuid)
 
     def numbers(self) -> list[int]:
-        """All row numbers in use."""
+        """Return all row numbers in use."""
         return list(self._number_of.values())
 
     def unfinished(self, finished: int) -> set[int]:
-        """Numbers of the rows in any state but ``finished``, right after construction."""
+        """Return numbers of the rows in any state but ``finished``, right after construction."""
         return {number for number, state in enumerate(self._data[_STATE_AT :: ROW.size]) if state != finished}
 
     def insert(self, row: Row, custom: bytes | None) -> int:
-        """A new row for a uuid that has none."""
+        """Insert a row for a uuid that has none; return its number."""
         if self._free:
             number = self._free.pop()
             ROW.pack_into(self._data, number * ROW.size, *row)
@@ -165,7 +165,7 @@ class SegmentRows:
         self._free.append(number)
 
     def row(self, number: int) -> Row:
-        """All columns."""
+        """Return all columns."""
         return ROW.unpack_from(self._data, number * ROW.size)
 
     def uuid(self, number: int) -> bytes:
@@ -182,16 +182,16 @@ class SegmentRows:
         return self._custom[number]
 
     def span(self, number: int) -> tuple[int, int, int, int]:
-        """Start offset, end offset, size, epoch map."""
+        """Return start offset, end offset, size, epoch map."""
         start, end, _, size, epoch_map, _ = _SPAN.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
         return start, end, size, epoch_map
 
     def copied(self) -> tuple[bytes, list[bytes | None], list[int]]:
-        """The packed rows, gaps included; custom metadata by row number; the numbers in use, as :meth:`numbers` has them."""
+        """Return the packed rows, gaps included; custom metadata by row number; the numbers in use, as in :meth:`numbers`."""
         return bytes(self._data), list(self._custom), self.numbers()
 
     def compact(self) -> dict[int, int]:
-        """Close the gaps that removed rows left; the new number of each row that stays, empty when none moved."""
+        """Close the gaps that removed rows left; return the new number of each row that stays, empty when none moved."""
         if not self._free:
             return {}
         kept = sorted(self._number_of.values())
@@ -203,12 +203,12 @@ class SegmentRows:
         return new_numbers
 
     def image(self) -> tuple[bytes, tuple[bytes | None, ...] | None]:
-        """The packed rows without gaps (call :meth:`compact` first), and their custom metadata in the same order, None
+        """Return the packed rows without gaps (call :meth:`compact` first), and their custom metadata in the same order, None
         when there is none at all."""
         return bytes(self._data), tuple(self._custom) if any(c is not None for c in self._custom) else None
 
     def __iter__(self) -> Iterator[bytes]:
-        """Segment uuids."""
+        """Yield segment uuids."""
         return iter(self._number_of)
 
 
@@ -223,11 +223,11 @@ class EpochPart(Protocol):
 
 
 EpochMaps = Sequence[Sequence[EpochPart]]
-"""The leader epochs that segments have, by the number that a row has of them."""
+"""The leader epochs of segments, by their number in a row."""
 
 
 class SegmentPicture:
-    """Of rows that change no more, and of nothing of the cache that does: :meth:`segments` may run in a thread."""
+    """A view of rows that no longer change, without anything of the cache that does: :meth:`segments` may run in a thread."""
 
     __slots__ = ("_custom", "_data", "_epoch_maps", "_numbers", "topic_id_partition")
 
@@ -244,16 +244,16 @@ class SegmentPicture:
         self._data, self._custom, self._numbers, self._epoch_maps = data, custom, numbers, epoch_maps
 
     def __len__(self) -> int:
-        """Segments in any state but DELETE_SEGMENT_FINISHED."""
+        """Return the number of segments in any state but DELETE_SEGMENT_FINISHED."""
         return len(self._numbers)
 
     @property
     def mark(self) -> int:
-        """The same for pictures of the same segments of a partition."""
+        """Return a value that is the same for pictures of the same segments of a partition."""
         return hash((self._data, tuple(self._custom), tuple(self._numbers)))
 
     def segments(self, from_offset: int = 0) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """Those that end at ``from_offset`` or above, ascending by start offset."""
+        """Return segments that end at ``from_offset`` or above, ascending by start offset."""
         rows = ((ROW.unpack_from(self._data, number * ROW.size), self._custom[number]) for number in self._numbers)
         wanted = sorted(((row, custom) for row, custom in rows if row[2] >= from_offset), key=lambda one: one[0][1])
         return tuple(
@@ -264,7 +264,7 @@ class SegmentPicture:
 def segment_of(
     topic_id_partition: TopicIdPartition, row: Row, custom: bytes | None, epochs: Sequence[EpochPart]
 ) -> RemoteLogSegmentMetadata:
-    """The segment that a row stands for."""
+    """Return the segment of a row."""
     uuid, start, end, max_timestamp_ms, size, _, is_empty, broker, event_timestamp_ms, state = row
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=Uuid(uuid)),

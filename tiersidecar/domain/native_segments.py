@@ -1,6 +1,6 @@
-"""What a broker with native tiering knows of a partition's remote segments: Kafka's own fold of their events.
+"""A native broker's view of a partition's remote segments: Kafka's own fold of their events.
 
-Ours (:mod:`tiersidecar.domain.metadata_cache`) gives the same result in every order of events; Kafka's does not.  To foretell
+Ours (:mod:`tiersidecar.domain.metadata_cache`) gives the same result in every order of events; Kafka's does not.  A forecast of
 what a native broker reads, lists and deletes takes Kafka's rules, in the order of the topic (``RemoteLogMetadataCache`` and
 ``RemoteLogLeaderEpochState`` of Kafka 4.3.1).
 """
@@ -23,17 +23,17 @@ from tiersidecar.domain.states import is_valid_transition
 
 @dataclass(slots=True)
 class _EpochState:
-    """Of one leader epoch: which finished segment is read from which offset on, and which segments are only listed
+    """State of one leader epoch: the finished segments with the offset from which each is read, and those that are only listed
     (``RemoteLogLeaderEpochState``: ``offsetToId``, ``unreferencedSegmentIds``, ``highestLogOffset``)."""
 
     read_from: dict[int, Uuid] = field(default_factory=dict)
     unreferenced: dict[Uuid, None] = field(default_factory=dict)
-    """In the order in which they came to be so; Kafka's set has no order."""
+    """In the order in which they were added; Kafka's set has no order."""
     highest_offset: int | None = None
 
     def finish(self, uuid: Uuid, start_offset: int, end_offset: int) -> None:
-        """``handleSegmentWithCopySegmentFinishedState``: a segment takes the place of those that begin at or after it, unless
-        the epoch goes on beyond it; and always of the one that begins where it does, which is then not even listed."""
+        """Do ``handleSegmentWithCopySegmentFinishedState``: a segment replaces those that begin at or after it, unless the
+        epoch goes on beyond it; and always the one that begins where it does, which is then not even listed."""
         last = max(self.read_from, default=None)
         while last is not None and last >= start_offset and (self.highest_offset or 0) <= end_offset:
             self.unreferenced[self.read_from.pop(last)] = None
@@ -43,7 +43,7 @@ class _EpochState:
         self.highest_offset = max(end_offset, -1 if self.highest_offset is None else self.highest_offset)
 
     def begin_to_delete(self, uuid: Uuid, start_offset: int) -> None:
-        """``handleSegmentWithDeleteSegmentStartedState``: what it had taken the place of does not come back."""
+        """Do ``handleSegmentWithDeleteSegmentStartedState``: what it had replaced does not come back."""
         if self.read_from.get(start_offset) == uuid:
             del self.read_from[start_offset]
         self.unreferenced[uuid] = None
@@ -62,14 +62,14 @@ class NativeSegments:
             self.apply(event)
 
     def copy(self) -> NativeSegments:
-        """The same, to go on from apart."""
+        """Return an independent copy."""
         copied = NativeSegments()
         copied._known = dict(self._known)
         copied._epochs = {epoch: state.copy() for epoch, state in self._epochs.items()}
         return copied
 
     def apply(self, event: MetadataEvent) -> None:
-        """Fold ``event`` in.  What the state machine forbids is dropped; no 4.3.1 broker acts on a partition's deletion."""
+        """Fold ``event`` in.  Illegal transitions are dropped; no 4.3.1 broker acts on a partition's deletion."""
         match event:
             case RemoteLogSegmentMetadata():
                 self._add(event)
@@ -79,19 +79,19 @@ class NativeSegments:
                 return
 
     def delete(self, segment: RemoteLogSegmentMetadata) -> None:
-        """``RemoteLogManager.deleteRemoteLogSegment``: both events of the deletion."""
+        """Do ``RemoteLogManager.deleteRemoteLogSegment``: both events of the deletion."""
         uuid = segment.remote_log_segment_id.uuid
         for epoch, start_offset, _ in _spans(segment):
             self._epoch(epoch).begin_to_delete(uuid, start_offset)
         self._forget(segment)
 
     def finish_again(self, segment: RemoteLogSegmentMetadata) -> None:
-        """COPY_SEGMENT_FINISHED once more, which the state machine allows: it takes its place anew."""
+        """Apply COPY_SEGMENT_FINISHED once more, which the state machine allows: the segment takes its place anew."""
         for epoch, start_offset, end_offset in _spans(segment):
             self._epoch(epoch).finish(segment.remote_log_segment_id.uuid, start_offset, end_offset)
 
     def __iter__(self) -> Iterator[RemoteLogSegmentMetadata]:
-        """All segments but those whose deletion has finished (``listAllRemoteLogSegments``), in no order of Kafka's."""
+        """Yield all segments but those whose deletion has finished (``listAllRemoteLogSegments``), in no order of Kafka's."""
         return iter(self._known.values())
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class NativeSegments:
         return segment.remote_log_segment_id.uuid in self._known
 
     def listed_in(self, leader_epoch: int) -> list[RemoteLogSegmentMetadata]:
-        """``listRemoteLogSegments(epoch)``: by start offset; of those that begin together the one that is read comes first."""
+        """Return ``listRemoteLogSegments(epoch)``: by start offset; of equal starts the one that is read comes first."""
         state = self._epochs.get(leader_epoch)
         if state is None:
             return []
@@ -111,8 +111,8 @@ class NativeSegments:
         return sorted(segments, key=lambda segment: segment.start_offset)
 
     def segment_for(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """``remoteLogSegmentMetadata``: the segment that a fetch of ``offset``, of this epoch, is answered from; None where
-        Kafka finds none, though a finished one may have it."""
+        """Return ``remoteLogSegmentMetadata``: the segment that answers a fetch of ``offset``, of this epoch; None where Kafka
+        finds none, though a finished one may have it."""
         state = self._epochs.get(leader_epoch)
         floor = None if state is None else max((start for start in state.read_from if start <= offset), default=None)
         if state is None or floor is None:
@@ -121,18 +121,18 @@ class NativeSegments:
         return segment if offset <= self.end_in(segment, leader_epoch) else None
 
     def read_starts_in(self, leader_epoch: int) -> list[int]:
-        """The offsets from which on segments are read in this epoch, ascending."""
+        """Return the offsets from which on segments are read in this epoch, ascending."""
         state = self._epochs.get(leader_epoch)
         return [] if state is None else sorted(state.read_from)
 
     def highest_offset_in(self, leader_epoch: int) -> int | None:
-        """``highestOffsetForEpoch``, inclusive: what ever was finished, deleted or not."""
+        """Return ``highestOffsetForEpoch``, inclusive: the highest ever finished, deleted or not."""
         state = self._epochs.get(leader_epoch)
         return None if state is None else state.highest_offset
 
     @staticmethod
     def end_in(segment: RemoteLogSegmentMetadata, leader_epoch: int) -> int:
-        """The last offset, inclusive, that ``segment`` has of this epoch."""
+        """Return the last offset, inclusive, that ``segment`` has of this epoch."""
         return next(end for epoch, _, end in _spans(segment) if epoch == leader_epoch)
 
     def _epoch(self, epoch: int) -> _EpochState:
@@ -175,7 +175,7 @@ class NativeSegments:
 
 
 def _spans(segment: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]:
-    """Epoch, first and last offset of it in the segment, both inclusive (``highestOffsetForEpoch``)."""
+    """Yield each epoch with its first and last offset in the segment, both inclusive (``highestOffsetForEpoch``)."""
     entries = segment.segment_leader_epochs
     ends = [*(entry.start_offset - 1 for entry in entries[1:]), segment.end_offset]
     for entry, end_offset in zip(entries, ends, strict=True):

@@ -16,7 +16,7 @@ ALL_TOPICS = "(all)"
 
 
 class PauseKind(StrEnum):
-    """What stands still.  ``DELETES`` are trims of brokers' disks too: nothing that a reader may still have goes anywhere."""
+    """Operation that is paused.  ``DELETES`` includes trims of brokers' disks: nothing that a reader may still have goes."""
 
     COPIES = "copies"
     DELETES = "deletes"
@@ -24,7 +24,7 @@ class PauseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PausedThing:
-    """What a pause is about; ``topic_id`` of None is all topics, those to come too."""
+    """Subject of a pause; ``topic_id`` of None is all topics, future ones too."""
 
     kind: PauseKind
     topic_id: Uuid | None = None
@@ -32,7 +32,7 @@ class PausedThing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """That ``thing`` stands still until it is resumed.  ``topic``, ``since_ms``, ``by`` and ``reason`` are for people."""
+    """A pause of ``thing`` until it is resumed.  ``topic``, ``since_ms``, ``by`` and ``reason`` are for the operator."""
 
     thing: PausedThing
     topic: str
@@ -46,8 +46,8 @@ class GuardStop:
     """Too much was due at once: nothing expires until its cause ends, or an operator confirms.
 
     ``up_to`` is the remote log start that was due.  The two retentions and the two limits are those by which it was judged,
-    ``since_ms`` is the wall clock then.  ``is_over``: it has ended.  ``leader_epoch`` and ``number`` order what leaders say of
-    it; ``number`` counts up with each change.
+    ``since_ms`` is the wall clock then.  ``is_over``: it has ended.  ``leader_epoch`` and ``number`` order the leaders' records
+    of it; ``number`` counts up with each change.
     """
 
     reason: str
@@ -63,12 +63,12 @@ class GuardStop:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Of two, the later counts."""
+        """Return the sort key: of two stops the later one counts."""
         return (self.leader_epoch, self.number)
 
 
 def later_stop(known: GuardStop | None, said: GuardStop | None) -> GuardStop | None:
-    """Return which of two counts; ``said`` comes later in the topic, and says nothing where it is None."""
+    """Return which of two counts; ``said`` comes later in the topic, and is None where it has no stop."""
     if known is None or said is None:
         return known if said is None else said
     return said if said.order >= known.order else known

@@ -1,4 +1,4 @@
-"""Pins: what keeps a sealed segment readable after the broker deleted it (docs/design/0004-pins.md)."""
+"""Pins, which keep a sealed segment readable after the broker has deleted it (docs/design/0004-pins.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiersidecar.domain.segments import LocalPartition, LocalSegment
 
 
 class PinnedPartition(NamedTuple):
-    """Whose a pin is, as its file names say it: they have no room for the topic's name."""
+    """Partition of a pin, by its file names: they have no room for the topic's name."""
 
     topic_id: Uuid
     partition: int
@@ -47,18 +47,18 @@ class Pin:
 
     @property
     def next_base_offset(self) -> Offset:
-        """Exclusive end of its offsets."""
+        """Return the exclusive end of its offsets."""
         assert self.segment.next_base_offset is not None, "only sealed segments are pinned"
         return self.segment.next_base_offset
 
     @property
     def size_bytes(self) -> int:
-        """Of the .log."""
+        """Return the size of the .log."""
         return self.segment.size_bytes
 
 
 class DropReason(StrEnum):
-    """Why a pin goes; the values are those of the label ``reason``."""
+    """Reason why a pin goes; the values are those of the label ``reason``."""
 
     REMOTE = "remote"
     TRUNCATED = "truncated"
@@ -71,8 +71,8 @@ class DropReason(StrEnum):
 
     @property
     def is_loss(self) -> bool:
-        """Whether data went that somebody may still have a right to: nobody can tell whether another replica of a partition
-        that has left this broker, or the store, has it too."""
+        """Return whether data went that a reader may still have a right to: it is not known whether another replica of a
+        partition that has left this broker, or the store, has it too."""
         return self in (DropReason.PARTITION_GONE, DropReason.PINS_MAX_BYTES, DropReason.DISK_RESERVE)
 
 
@@ -85,15 +85,15 @@ class Unpin:
 
 
 def with_pins(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:
-    """The partition reaching back as far as its pins do: those that begin below the directory's first segment come first.
-    ``pins`` ascend by base offset."""
+    """Return the partition with its pins: those that begin below the directory's first segment come first.  ``pins`` ascend
+    by base offset."""
     first = local.segments[0].base_offset
     older = tuple(pin.segment for pin in pins if pin.base_offset < first)
     return replace(local, segments=(*older, *local.segments)) if older else local
 
 
 def epochs_with_pins(live: Sequence[EpochEntry], pins: Sequence[Pin]) -> tuple[EpochEntry, ...]:
-    """The live leader-epoch-checkpoint, and before it what the broker has dropped from it since the pins were made.
+    """Return the live leader-epoch-checkpoint, and before it the entries that the broker has dropped since the pins were made.
 
     Not a union: where pins and live file disagree, the live file counts, and what lies at or above its first entry goes.
     """

@@ -1,4 +1,4 @@
-"""How a topic is tiered: its mode and its two retentions (DESIGN.md section 5)."""
+"""Tiering policy of a topic: its mode and its two retentions (DESIGN.md section 5)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RetentionMode(StrEnum):
 
 
 class TieringMode(StrEnum):
-    """What the state topic may say of a topic: a retention mode, or that tiering is off.
+    """Mode of a topic in the state topic: a retention mode, or that tiering is off.
 
     ``DETACHED``: nothing is copied or trimmed, what is remote stays readable and expires.  ``DELETING``: all that is remote
     goes (KIP-950's two ways).
@@ -27,7 +27,7 @@ class TieringMode(StrEnum):
 
 
 class ShareGroupHold(StrEnum):
-    """Whether trims stop at the start offsets of share groups, which nothing but the broker's own log can serve."""
+    """Whether trims stop at the start offsets of share groups, which only the broker's own log can serve."""
 
     HOLD = "hold"
     IGNORE = "ignore"
@@ -40,7 +40,7 @@ AS_TOTAL = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimHolds:
-    """Whom a trim in strict mode waits for: these consumer groups, those whose whole name matches ``groups_pattern`` and
+    """Groups that a trim in strict mode waits for: these consumer groups, those whose whole name matches ``groups_pattern`` and
     that have committed offsets of the topic, and share groups."""
 
     groups: tuple[str, ...] = ()
@@ -53,13 +53,13 @@ class TrimHolds:
 
     @property
     def needs_list(self) -> bool:
-        """Return whether one has to know all groups of the cluster, and not only those named here."""
+        """Return whether all groups of the cluster must be known, and not only those named here."""
         return self.share or bool(self.groups_pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """What the user wants of one topic.  Milliseconds and bytes per partition; -1 is without limit.
+    """The user's settings of one topic.  Milliseconds and bytes per partition; -1 is without limit.
 
     ``delete_remote``: tiering was switched off with deletion, so all that is remote goes (KIP-950).
     """
@@ -77,22 +77,22 @@ class TopicPolicy:
 
     @property
     def effective_local_retention_ms(self) -> int:
-        """Never longer than the total (S-051)."""
+        """Return the local retention, never longer than the total (S-051)."""
         return _at_most(self.local_retention_ms, self.retention_ms)
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        """Never more than the total (S-051)."""
+        """Return the local retention, never more than the total (S-051)."""
         return _at_most(self.local_retention_bytes, self.retention_bytes)
 
     @property
     def effective_copy_lag_ms(self) -> int:
-        """-1 is the effective local retention (S-028)."""
+        """Return the lag; -1 is the effective local retention (S-028)."""
         return self.effective_local_retention_ms if self.copy_lag_ms == -1 else self.copy_lag_ms
 
     @property
     def effective_copy_lag_bytes(self) -> int:
-        """Likewise."""
+        """Return the lag; -1 is the effective local retention (S-028)."""
         return self.effective_local_retention_bytes if self.copy_lag_bytes == -1 else self.copy_lag_bytes
 
 

@@ -1,4 +1,4 @@
-"""A user's delete as a gateway proposes it: the gateway saw the broker accept it, the tier role of the leader decides."""
+"""A user's delete as a gateway proposes it: the gateway saw the broker accept it, and the leader's tier role decides."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteProposal:
-    """All records below ``offset`` go, by the will of ``principal``, whose DeleteRecords the broker has accepted.
+    """A delete of all records below ``offset`` by ``principal``, whose DeleteRecords the broker has accepted.
 
-    ``leader_epoch`` is the one in which the gateway found the leader after the broker's answer, ``low_watermark`` what that
-    answer said; -1 where not every follower had it in time.  ``start_generation`` is that of the remote log start which the
-    gateway knew: an operator who sets the start back ends all proposals of before.  ``gateway`` is the broker that it stands
+    ``leader_epoch`` is the one in which the gateway found the leader after the broker's answer, ``low_watermark`` that of the
+    answer; -1 where not every follower had it in time.  ``start_generation`` is that of the remote log start which the
+    gateway knew: an operator who sets the start back ends all earlier proposals.  ``gateway`` is the broker that it stands
     in front of.
     """
 

@@ -1,4 +1,4 @@
-"""Sizes, times and durations as people read them."""
+"""Readable forms of sizes, times and durations."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 
 
 def printable(text: str) -> str:
-    """``text`` without what a terminal would act on: control characters as escapes (``\\x1b``), and no lines of its own.
+    """Return ``text`` without what a terminal would act on: control characters as escapes (``\\x1b``), and no line breaks.
 
-    What clients name (client ids, principals, group ids) reaches logs and tables: it is not theirs to move the cursor.
+    Names given by clients (client ids, principals, group ids) reach logs and tables: they must not move the cursor.
     """
     if text.isprintable():
         return text
@@ -20,12 +20,12 @@ def printable(text: str) -> str:
 
 
 def cut_text(text: str, most: int = _MOST_SHOWN) -> str:
-    """``text``, cut after ``most`` characters, with how many there were."""
+    """Return ``text``, cut after ``most`` characters, with how many there were."""
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def size_text(size_bytes: int) -> str:
-    """``1.5 GiB``."""
+    """Return a size such as ``1.5 GiB``."""
     amount, unit = float(size_bytes), 0
     while abs(amount) >= 1023.95 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
@@ -33,7 +33,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def duration_text(time_ms: float) -> str:
-    """``3d 4h``, ``5m 2s``: the two largest units."""
+    """Return a duration such as ``3d 4h`` or ``5m 2s``: the two largest units."""
     if time_ms < _SECOND_MS:
         return f"{round(time_ms)}ms"
     left, parts = round(time_ms), list[str]()
@@ -47,7 +47,7 @@ def duration_text(time_ms: float) -> str:
 
 
 def moment_text(time_ms: int) -> str:
-    """``2026-01-31T08:15:00Z``; records may bear any number as their time."""
+    """Return a time such as ``2026-01-31T08:15:00Z``; records may bear any number as their time."""
     try:
         return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):

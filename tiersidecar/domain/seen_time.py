@@ -1,5 +1,5 @@
-"""Which time a sidecar was there to see, by the wall clock of its machine, over all its lives: those with one ``state.dir``,
-and, where that was lost, those that held its broker's lease before."""
+"""Time that a sidecar has seen pass, by the wall clock of its machine, over all its lives: those with one ``state.dir``, and,
+where that was lost, those that held its broker's lease before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UnseenTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTime:
-    """``until_ms`` is the wall clock as it was last seen to go right; ``unseen`` ascend, and none touches another."""
+    """``until_ms`` is the wall clock when it was last seen to be right; ``unseen`` ascend, and none touches another."""
 
     until_ms: int
     unseen: tuple[UnseenTime, ...] = ()

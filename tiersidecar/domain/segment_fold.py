@@ -27,7 +27,7 @@ _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentStep(Generic[Row]):
-    """An event that names the segment: an addition or an update.  ``state`` is its byte, ``row`` whatever else it says."""
+    """An event that names the segment: an addition or an update.  ``state`` is its byte, ``row`` its other fields."""
 
     offset: int
     is_addition: bool
@@ -38,7 +38,7 @@ class SegmentStep(Generic[Row]):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedSegment(Generic[Row]):
     """``added`` is the addition that counts, ``finished`` the update that finished the copy, if one did, ``last`` the
-    last event that counts; ``started_at`` is the offset at which the segment first became what it is."""
+    last event that counts; ``started_at`` is the offset at which the segment first entered its present state."""
 
     state: RemoteLogSegmentState
     added: SegmentStep[Row]
@@ -49,7 +49,7 @@ class FoldedSegment(Generic[Row]):
 
 
 def fold_segment(steps: Iterable[SegmentStep[Row]], cleared_at: Iterable[int] = ()) -> FoldedSegment[Row] | None:
-    """The segment by its events in the order of their offsets; None if none of them added it.
+    """Return the segment by its events in the order of their offsets; None if none of them added it.
 
     ``cleared_at`` are the offsets at which its whole partition's deletion finished (:func:`clearings`), ascending.
     """
@@ -62,7 +62,7 @@ def fold_segment(steps: Iterable[SegmentStep[Row]], cleared_at: Iterable[int] = 
 
 
 def clearings(events: Iterable[tuple[int, int]]) -> list[int]:
-    """Offsets at which a partition's deletion finished; ``events`` are offset and state of its
+    """Return offsets at which a partition's deletion finished; ``events`` are offset and state of its
     RemotePartitionDeleteMetadata, in the order of their offsets."""
     state: RemotePartitionDeleteState | None = None
     found = []

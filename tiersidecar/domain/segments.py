@@ -1,4 +1,4 @@
-"""What the metadata topic says of segments, and what the broker's disk holds.
+"""Segments: the metadata topic's records of them, and those on the broker's disk.
 
 The four record kinds of ``__remote_log_metadata`` keep Kafka's names and fields (FORMATS.md section 1).
 """
@@ -52,18 +52,18 @@ class RemoteLogSegmentMetadata:
 
     @property
     def next_offset(self) -> Offset:
-        """The offset after ``end_offset``."""
+        """Return the offset after ``end_offset``."""
         return Offset(self.end_offset + 1)
 
     def is_within(self, lineage: Lineage, log_end_offset: int = NO_LOG_END) -> bool:
-        """Return whether this segment is of the history that ``lineage`` tells; ``log_end_offset`` is exclusive.
+        """Return whether this segment is of the history ``lineage``; ``log_end_offset`` is exclusive.
 
-        Without a log end the epochs alone decide: what a client sees of it lags behind after an election.
+        Without a log end the epochs alone decide: a client's view of the log end lags behind after an election.
         """
         return lineage.contains_segment(self.segment_leader_epochs, self.end_offset, log_end_offset)
 
     def with_update(self, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
-        """Broker id, event time, custom metadata and state from ``update``; nothing else changes (S-117)."""
+        """Return the segment with broker id, event time, custom metadata and state of ``update``; the rest stays (S-117)."""
         return replace(
             self,
             broker_id=update.broker_id,
@@ -112,7 +112,7 @@ class RemoteLogSegmentMetadataSnapshot:
 
 
 MetadataEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
-"""What the metadata topic carries."""
+"""The records of the metadata topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,13 +141,13 @@ class LocalSegment:
         return self.path_of(f"{self.base_offset:020d}.log")
 
     def path_of(self, broker_name: str) -> str:
-        """Where the file is that the broker calls ``broker_name`` in its partition directory."""
+        """Return the path of the file that the broker calls ``broker_name`` in its partition directory."""
         return f"{self.directory}/{self.file_prefix}{broker_name}{self.file_suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentScan:
-    """What one walk over all batch headers of a segment shows, every CRC checked (rule 9).
+    """Result of one walk over all batch headers of a segment, every CRC checked (rule 9).
 
     ``leader_epochs`` has each epoch seen with the base offset of its first batch, ``leader_epoch_ends`` the last offset of
     each (inclusive); ``last_offset`` is inclusive, -1 for an empty segment.  ``crc32c`` is of the whole file.
@@ -163,10 +163,10 @@ class SegmentScan:
 
 
 class FollowTransactions(Protocol):
-    """Told of a segment's transactional and control batches, while something else walks it."""
+    """Receives a segment's transactional and control batches, while other code walks it."""
 
     def take(self, batch: bytes | bytearray | memoryview, *, where: str, position: int) -> None:
-        """The next of them, of format 2, whose checksum holds: all of it if it is a control batch, else its header at least.
+        """Take the next of them, of format 2, whose checksum holds: a control batch whole, others at least by their header.
 
         Raises:
             CorruptDataError: a marker that cannot be read.
@@ -194,7 +194,7 @@ class LocalPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderView:
-    """What the broker says of a partition right now (Metadata API)."""
+    """The broker's present report of a partition (Metadata API)."""
 
     topic_id_partition: TopicIdPartition
     leader_id: BrokerId

@@ -39,13 +39,13 @@ SEGMENT_ADDITIONS: dict[int | None, frozenset[int]] = {
     int(_S.COPY_SEGMENT_FINISHED): frozenset(),
     int(_S.DELETE_SEGMENT_STARTED): frozenset(),
 }
-"""States that a RemoteLogSegmentMetadata may say of a segment, by the one that it is in; None: not known, or deleted."""
+"""States that a RemoteLogSegmentMetadata may give a segment, by its present state; None: not known, or deleted."""
 
 # Only an added segment is COPY_SEGMENT_STARTED: no update says so, not even of one that is.
 SEGMENT_UPDATES: tuple[frozenset[int], ...] = tuple(
     frozenset(map(int, SEGMENT_TRANSITIONS[state])) - {int(_S.COPY_SEGMENT_STARTED)} for state in RemoteLogSegmentState
 )
-"""States that a RemoteLogSegmentMetadataUpdate may say of a segment, by the one that it is in."""
+"""States that a RemoteLogSegmentMetadataUpdate may give a segment, by its present state."""
 
 PARTITION_DELETE_TRANSITIONS: dict[RemotePartitionDeleteState | None, frozenset[RemotePartitionDeleteState]] = {
     None: frozenset({_P.DELETE_PARTITION_MARKED}),

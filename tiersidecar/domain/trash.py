@@ -1,4 +1,4 @@
-"""What was decided to be deleted and is not done yet: from the decision until it is due, everything can be brought back."""
+"""Decided deletions that are not done yet: from the decision until it is due, everything can be brought back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 
 class TrashKind(StrEnum):
-    """Who or what decided."""
+    """Source of a decision."""
 
     RETENTION = "retention"
     USER = "user"
@@ -39,8 +39,8 @@ NEEDLESS = frozenset({TrashKind.REPAIR}) | REPLACED
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TrashId:
-    """Which entry of a partition.  Decisions of one kind that were made within a 24th of the delay share an entry, so that
-    there are few; ``opened_ms`` is the begin of that time.
+    """Identity of an entry of a partition.  Decisions of one kind within a 24th of the delay share an entry, so that there are
+    few; ``opened_ms`` is the begin of that time.
 
     ``generation`` is the one of the remote log start (``PartitionState.start_generation``) that the decision was made in: an
     entry of an earlier one was undone.
@@ -53,12 +53,12 @@ class TrashId:
 
 
 MOST_DECIDERS = 16
-"""That one entry names; of more the latest.  Each delete has a line of its own in the log."""
+"""Deciders that one entry names; of more the latest.  Each delete has a line of its own in the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Decider:
-    """Who decided, when last, and up to which offset (exclusive, -1 where that is not known); for people."""
+    """A decider, its last time, and up to which offset (exclusive, -1 where that is not known); for the operator."""
 
     decided_ms: int
     by: str
@@ -66,7 +66,7 @@ class Decider:
 
 
 def deciders_of(several: Iterable[Decider]) -> tuple[Decider, ...]:
-    """Of each name one, ascending by time.  Merged in whatever order, and however often, the result is the same."""
+    """Return one per name, ascending by time.  Merged in whatever order, and however often, the result is the same."""
     named: dict[str, Decider] = {}
     for decider in several:
         known = named.get(decider.by, decider)
@@ -80,8 +80,8 @@ def deciders_of(several: Iterable[Decider]) -> tuple[Decider, ...]:
 class TrashEntry:
     """``up_to`` is exclusive, -1 where ``segments`` are named or all is meant.  ``decided_ms`` is the time of the last decision
     in it, ``due_ms`` when it may be carried out, ``purged_ms`` up to which decision an operator waits no longer (-1: none).
-    ``from_offset`` is where the log started before the first decision in it, -1 where nobody has said.  ``by`` decided last;
-    ``deciders`` are all who did, empty where that is one."""
+    ``from_offset`` is where the log started before the first decision in it, -1 where that is not known.  ``by`` decided last;
+    ``deciders`` are all deciders, empty where there is only one."""
 
     id: TrashId
     decided_ms: int
@@ -96,12 +96,12 @@ class TrashEntry:
 
     @property
     def decisions(self) -> tuple[Decider, ...]:
-        """Who decided in it, ascending by time."""
+        """Return the decisions in it with their deciders, ascending by time."""
         return self.deciders or (Decider(by=self.by, decided_ms=self.decided_ms, up_to=self.up_to),)
 
     @property
     def all_by(self) -> str:
-        """The names of all who decided in it."""
+        """Return the names of all its deciders."""
         return "; ".join(decision.by for decision in self.decisions)
 
     @property
@@ -110,7 +110,7 @@ class TrashEntry:
 
     @property
     def is_purged(self) -> bool:
-        """Whether an operator purged all of it: what was decided in it since then is not."""
+        """Return whether an operator purged all of it: what was decided in it since then is not purged."""
         return self.purged_ms >= self.decided_ms
 
     def is_undone(self, generation: int) -> bool:
@@ -119,7 +119,7 @@ class TrashEntry:
         return self.kind is not TrashKind.TOPIC and self.kind not in REPLACED and self.id.generation < generation
 
     def merged_with(self, other: TrashEntry) -> TrashEntry:
-        """Both decisions, due when the later one is.  In whatever order, and however often: the result is the same.
+        """Return both decisions, due when the later one is.  In whatever order, and however often: the result is the same.
 
         Raises:
             ValueError: they are two entries.
@@ -139,24 +139,24 @@ class TrashEntry:
         )
 
     def contains(self, other: TrashEntry) -> bool:
-        """Whether ``other`` adds nothing to it."""
+        """Return whether ``other`` adds nothing to it."""
         return self.merged_with(other) == self
 
     def stop_in(self, lineage: Lineage) -> Offset:
-        """Up to which offset, exclusive, it speaks of the history ``lineage``; -1 where it does not speak of offsets."""
+        """Return up to which offset, exclusive, it covers the history ``lineage``; -1 where it does not cover offsets."""
         if self.kind is TrashKind.DISABLE:
             return self.up_to
         return lineage.as_of(self.up_to, self.id.leader_epoch)
 
     def covers(self, segment: RemoteLogSegmentMetadata, lineage: Lineage) -> bool:
-        """Whether the decision is about ``segment``.  Not whether it still holds: see ``decide.trash``."""
+        """Return whether the decision covers ``segment``, not whether it still holds: see ``decide.trash``."""
         if self.kind is TrashKind.TOPIC or segment.remote_log_segment_id.uuid in self.segments:
             return True
         return segment.end_offset < self.stop_in(lineage)
 
 
 def merged_entries(entries: Iterable[TrashEntry], *, generation: int | None = None) -> tuple[TrashEntry, ...]:
-    """Of each id one, ascending; of ``generation`` alone where that is given."""
+    """Return one entry for each id, ascending; of ``generation`` alone where that is given."""
     merged: dict[TrashId, TrashEntry] = {}
     for entry in entries:
         if generation is None or entry.id.generation == generation:

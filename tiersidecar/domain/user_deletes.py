@@ -1,7 +1,7 @@
-"""What users have deleted: a floor under the remote log start, which nothing lowers but the undoing of just that delete.
+"""Users' deletes: a floor under the remote log start, which only the undoing of that very delete lowers.
 
-Retention's decisions can be undone as a whole, by setting the start back.  Below that there is what users deleted, and what
-was deleted before the first copy: it must not be readable again with it.
+Retention's decisions can be undone as a whole, by setting the start back.  What users deleted below that, and what was deleted
+before the first copy, must not become readable again with it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 
 FINAL = -1
-"""``opened_ms`` of what no entry of the trash is about, and nobody can undo."""
+"""``opened_ms`` of a delete that no entry of the trash covers, and that cannot be undone."""
 MOST_NAMED = 48
-"""Deletes that are told apart: twice as many as a partition has entries of them.  Of more the oldest become final."""
+"""Deletes that are kept apart: twice as many as a partition has entries of them.  Of more the oldest become final."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SaidDelete:
-    """That all below ``offset`` was deleted, said in ``leader_epoch``.
+    """A delete of all below ``offset``, said in ``leader_epoch``.
 
     ``opened_ms`` and the epoch name the entry of the trash that it is undone with (``TrashId``).  Where there is no such entry
     it has been carried out, and is final.
@@ -34,7 +34,7 @@ class SaidDelete:
         return self.leader_epoch <= other.leader_epoch and self.offset <= other.offset
 
     def is_end_of(self, other: SaidDelete) -> bool:
-        """Return whether it says of ``other``, or a part of it, that it is final: no new delete."""
+        """Return whether it makes ``other``, or a part of it, final: it is no new delete."""
         return self.opened_ms == FINAL and self.leader_epoch == other.leader_epoch and self.offset <= other.offset
 
     def is_undone_by(self, other: SaidDelete) -> bool:
@@ -44,7 +44,7 @@ class SaidDelete:
 
 
 def merged_deletes(said: Iterable[SaidDelete]) -> tuple[SaidDelete, ...]:
-    """All of ``said``, of each entry the highest, without those that a final one contains.  Merged again they are the same."""
+    """Return all of ``said``, the highest of each entry, without those that a final one contains.  Merging is idempotent."""
     highest: dict[tuple[int, int], SaidDelete] = {}
     for delete in sorted(said):
         highest[delete.opened_ms, delete.leader_epoch] = delete
@@ -61,7 +61,7 @@ def merged_deletes(said: Iterable[SaidDelete]) -> tuple[SaidDelete, ...]:
 
 
 def without(said: Iterable[SaidDelete], undone: Iterable[SaidDelete]) -> list[SaidDelete]:
-    """Those of ``said`` that ``undone`` does not undo: a delete that was said meanwhile stands."""
+    """Return those of ``said`` that ``undone`` does not undo: a delete that was said meanwhile stands."""
     taken_back = tuple(undone)
     return [delete for delete in said if not any(delete.is_undone_by(other) for other in taken_back)]
 
