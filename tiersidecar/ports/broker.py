@@ -1,7 +1,7 @@
-"""What we ask the local broker: one Protocol per request family.
+"""Requests to the local broker: one Protocol per request family.
 
 Each raises :class:`~tiersidecar.domain.errors.BrokerUnreachableError` when it does not answer, and
-:class:`~tiersidecar.domain.errors.BrokerRefusedError` with Kafka's error name when it says no to the whole request.
+:class:`~tiersidecar.domain.errors.BrokerRefusedError` with Kafka's error name when it refuses the whole request.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ class DescribeCluster(Protocol):
 
 class DescribePartitions(Protocol):
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
-        """Leader, epoch and replicas of every partition of ``topics`` (None: all topics); unknown topics are left out."""
+        """Return leader, epoch and replicas of every partition of ``topics`` (None: all), without unknown topics."""
 
 
 class DescribeTopicIds(Protocol):
     async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
-        """By topic id: None for one that exists, else Kafka's error name.  ``UNKNOWN_TOPIC_ID`` says that it does not; one
-        that we may not see is ``TOPIC_AUTHORIZATION_FAILED``."""
+        """Return by topic id: None for one that exists, else Kafka's error name.  ``UNKNOWN_TOPIC_ID`` says that it does not;
+        one that we may not see is ``TOPIC_AUTHORIZATION_FAILED``."""
 
 
 class ListOffsets(Protocol):
@@ -95,7 +95,7 @@ class ListOffsets(Protocol):
         *,
         read_committed: bool = False,
     ) -> dict[TopicIdPartition, OffsetAnswer]:
-        """Offsets by ``spec`` (or a timestamp in ms), fenced by each partition's current leader epoch (-1: unfenced).
+        """Return offsets by ``spec`` (or a timestamp in ms), fenced by each partition's current leader epoch (-1: unfenced).
 
         ``LATEST`` with ``read_committed`` is the last stable offset, without it the high watermark.
         """
@@ -118,7 +118,7 @@ class EndOfEpochs(Protocol):
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]
     ) -> dict[TopicIdPartition, EpochEndAnswer]:
-        """Where the leaders' logs end these epochs (OffsetForLeaderEpoch)."""
+        """Return where the leaders' logs end these epochs (OffsetForLeaderEpoch)."""
 
 
 class DeleteRecords(Protocol):
@@ -137,15 +137,15 @@ class DeleteRecords(Protocol):
 
 class DescribeConfigs(Protocol):
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Effective settings by name of each topic."""
+        """Return the effective settings by name of each topic."""
 
     async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
-        """Effective settings of one broker; values of sensitive ones are None."""
+        """Return the effective settings of one broker; values of sensitive ones are None."""
 
 
 class DescribeOverrides(Protocol):
     async def describe_topic_overrides(self, topic: str) -> dict[str, str | None]:
-        """Only what is set on the topic itself, by name.
+        """Return only the settings of the topic itself, by name.
 
         Raises:
             BrokerRefusedError: the topic does not exist, or may not be seen.
@@ -154,7 +154,7 @@ class DescribeOverrides(Protocol):
 
 class DescribeLogSizes(Protocol):
     async def describe_log_sizes(self, topic: str) -> dict[int, int]:
-        """Bytes on disk of each partition's leader, by partition; those whose leader did not answer are left out."""
+        """Return the bytes on disk of each partition's leader, by partition; those whose leader did not answer are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class DescribeLogDirs(Protocol):
     async def describe_log_dirs(
         self, broker_id: BrokerId, topic: str, partitions: Sequence[int]
     ) -> tuple[LogDirUse, ...]:
-        """The log dirs of a broker that have replicas of the topic; none where it may not be asked.
+        """Return the log dirs of a broker that have replicas of the topic; none where it may not be asked.
 
         Raises:
             BrokerUnreachableError: it does not answer.
@@ -179,7 +179,7 @@ class DescribeLogDirs(Protocol):
 
 
 class GroupType(StrEnum):
-    """What matters of a group's type: ``CONSUMER`` commits offsets (classic, consumer, streams), ``SHARE`` does not."""
+    """Type of a group: ``CONSUMER`` commits offsets (classic, consumer, streams), ``SHARE`` does not."""
 
     CONSUMER = "consumer"
     SHARE = "share"
@@ -187,9 +187,9 @@ class GroupType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupAnswer:
-    """One group's offsets by topic and partition, each the next to be read; or Kafka's name of what kept it from being told.
-    Partitions without an offset are left out.  ``begun`` are those that a share group's members have been given and of which
-    nothing is acknowledged: its start offset is told from the first acknowledgement on."""
+    """One group's offsets by topic and partition, each the next to be read; or Kafka's name of the error that prevented an
+    answer.  Partitions without an offset are left out.  ``begun`` are those that a share group's members have been given and of
+    which nothing is acknowledged: its start offset is reported from the first acknowledgement on."""
 
     offsets: Mapping[tuple[str, int], Offset]
     error: str | None = None
@@ -198,14 +198,14 @@ class GroupAnswer:
 
 class ReadGroups(Protocol):
     async def list_groups(self) -> dict[str, GroupType]:
-        """Every group of the cluster.
+        """Return every group of the cluster.
 
         Raises:
             BrokerRefusedError: not all of them can be seen: a right is missing, or a coordinator is not there (retriable).
         """
 
     async def list_share_groups(self) -> tuple[str, ...]:
-        """Every share group; asks nothing, and needs no right, where the brokers are too old to have any.
+        """Return every share group; send no request, and need no right, where the brokers are too old to have any.
 
         Raises:
             BrokerRefusedError: as :meth:`list_groups`.
@@ -214,12 +214,12 @@ class ReadGroups(Protocol):
     async def committed_offsets(
         self, groups: Collection[str], partitions: Collection[tuple[str, int]]
     ) -> dict[str, GroupAnswer]:
-        """What these consumer groups have committed; of one that does not exist, nothing."""
+        """Return the committed offsets of these consumer groups; of one that does not exist, nothing."""
 
     async def share_start_offsets(
         self, groups: Collection[str], partitions: Collection[tuple[str, int]]
     ) -> dict[str, GroupAnswer]:
-        """Where these share groups begin: all before it is acknowledged or archived."""
+        """Return where these share groups begin: all before it is acknowledged or archived."""
 
 
 class AlterConfigs(Protocol):
@@ -260,7 +260,7 @@ class Broker(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a caller of the read service presents: username and password, or a bearer token; all None is ANONYMOUS."""
+    """Credentials of a caller of the read service: username and password, or a bearer token; all None is ANONYMOUS."""
 
     username: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -269,14 +269,14 @@ class Credentials:
 
 class AuthorizeRead(Protocol):
     async def log_in(self, credentials: Credentials) -> None:
-        """Return when the broker has let the caller in.
+        """Return when the broker has accepted the caller.
 
         Raises:
             CallerNotAuthenticatedError: it has refused the credentials.
         """
 
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
-        """Whether the broker itself lets this caller READ ``topic`` (DESIGN.md section 4, rule 7).
+        """Return whether the broker itself lets this caller READ ``topic`` (DESIGN.md section 4, rule 7).
 
         Raises:
             CallerNotAuthenticatedError: the broker refused the credentials, or demands some and none were given.
@@ -298,7 +298,7 @@ class LocalBatches:
 
 
 class ReadLocal(Protocol):
-    """What the broker itself has, read as the caller: it authorizes, and shows nothing above the high watermark."""
+    """Reads of the broker's own log as the caller: it authorizes, and shows nothing above the high watermark."""
 
     async def fetch(
         self,
@@ -310,13 +310,13 @@ class ReadLocal(Protocol):
         read_committed: bool = False,
         last_fetched_epoch: LeaderEpoch = NO_EPOCH,
     ) -> LocalBatches:
-        """Batches from ``offset`` on; none at the end, which for read_committed is the last stable offset.
+        """Return batches from ``offset`` on; none at the end, which for read_committed is the last stable offset.
 
         With ``last_fetched_epoch``, the leader epoch of what lies right before ``offset`` in the caller's history, only if the
         broker's log has the same up to there.
 
         Raises:
-            HistoryChangedError: it has not, as far as the broker can tell.
+            HistoryChangedError: it has not, as far as the broker knows.
             OffsetOutOfRangeError: the broker's log does not hold ``offset``, with what it holds.
             CallerNotAuthenticatedError: as with :class:`AuthorizeRead`.
             BrokerUnreachableError: it did not answer.
@@ -326,7 +326,7 @@ class ReadLocal(Protocol):
     async def find_offset(
         self, credentials: Credentials, topic_id_partition: TopicIdPartition, timestamp_ms: int
     ) -> OffsetAnswer:
-        """ListOffsets for a timestamp (-1 latest, -3 the largest); offset -1 when there is none.
+        """Return the ListOffsets answer for a timestamp (-1 latest, -3 the largest); offset -1 when there is none.
 
         Raises:
             As :meth:`fetch`.

@@ -1,4 +1,4 @@
-"""Which segments another cluster's metadata topic says are finished: hints where to look in its bucket, and nothing more."""
+"""Finished segments by another cluster's metadata topic: hints where to look in its bucket, and nothing more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FinishedSegment:
 
 class FollowFinished(Protocol):
     def finished(self) -> AsyncGenerator[Sequence[FinishedSegment], None]:
-        """What has been finished since the last time, without end: at least once a second, also where there is nothing.
+        """Yield the newly finished segments, without end: at least once a second, also where there are none.
 
         Raises:
             BrokerUnreachableError, BrokerRefusedError: it cannot be followed now; asked again, it goes on where it was.

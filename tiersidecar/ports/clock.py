@@ -12,23 +12,23 @@ T = TypeVar("T")
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970."""
+        """Return the wall clock, milliseconds since 1970."""
 
     def monotonic_s(self) -> float:
-        """A clock that never goes back."""
+        """Return a clock that never goes back."""
 
     async def sleep(self, seconds: float) -> None: ...
 
 
 class Ids(Protocol):
     def random_uuid(self) -> Uuid:
-        """As Kafka's ``Uuid.randomUuid()``: version 4, not reserved, its text not beginning with a dash."""
+        """Return an id like Kafka's ``Uuid.randomUuid()``: version 4, not reserved, its text not beginning with a dash."""
 
     def random_bytes(self, count: int) -> bytes:
-        """Cryptographically strong."""
+        """Return cryptographically strong bytes."""
 
     def random(self) -> float:
-        """For jitter: uniform in [0, 1)."""
+        """Return a number for jitter: uniform in [0, 1)."""
 
 
 class Blocking(Protocol):

@@ -1,4 +1,4 @@
-"""What a cluster has of its tiered topics, in the store: how they were made, and where the consumer groups stand.
+"""Snapshots of a cluster's tiered topics in the store: their settings, and the offsets of the consumer groups.
 
 With the snapshots of partitions it is enough to set the topics up in another cluster (``tiersidecar mount``).
 """
@@ -14,7 +14,7 @@ from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, TopicPartiti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCommits:
-    """What one group has committed, by topic and partition; or Kafka's name of what kept it from being read."""
+    """Commits of one group, by topic and partition; or Kafka's name of the error that prevented reading them."""
 
     commits: Mapping[TopicPartition, Commit] = field(default_factory=dict)
     error: str = ""
@@ -23,7 +23,7 @@ class GroupCommits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
     """Topics by name, and the commits of each group on their partitions, at ``written_ms`` by the clock of the sidecar of
-    broker ``broker_id``.  ``groups_problem`` is why groups are as the snapshot before had them, empty where none is."""
+    broker ``broker_id``.  ``groups_problem`` says why groups are those of the snapshot before, empty where they are not."""
 
     cluster_id: str
     written_ms: int
@@ -35,7 +35,7 @@ class ClusterSnapshot:
 
 class ReadCommits(Protocol):
     async def commits(self, groups: Collection[str]) -> dict[str, GroupCommits]:
-        """Everything that these consumer groups have committed; of one that does not exist, nothing.
+        """Return all that these consumer groups have committed; of one that does not exist, nothing.
 
         Raises:
             BrokerUnreachableError: no broker returned their coordinators.
@@ -43,10 +43,10 @@ class ReadCommits(Protocol):
 
 
 class ClusterSnapshotShelf(Protocol):
-    """Where snapshots of clusters are kept."""
+    """Storage of cluster snapshots."""
 
     async def latest(self, cluster_id: str) -> ClusterSnapshot | None:
-        """The latest that can be read; None where there is none.
+        """Return the latest that can be read; None where there is none.
 
         Raises:
             StoreError: the store is away.

@@ -1,6 +1,6 @@
-"""Which copies this sidecar has begun, kept beyond the process: a COPY_SEGMENT_STARTED that is not in it is another's.
+"""Copies that this sidecar has begun, kept beyond the process: a COPY_SEGMENT_STARTED that is not in it is another's.
 
-The broker's id in the event tells nothing: native tiering writes the same one, and so does a second sidecar beside the broker.
+The broker's id in the event proves nothing: native tiering writes the same one, and so does a second sidecar beside the broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tiersidecar.domain.ids import Uuid
 class CopyJournal(Protocol):
     @property
     def begun(self) -> Set[Uuid]:
-        """Ids of the segments whose copy this sidecar, or a former process with its state.dir, began and has not settled."""
+        """Return ids of segments whose copy this sidecar, or a former process with its state.dir, began and has not settled."""
 
     async def begin(self, segment: Uuid) -> None:
         """Note a copy before it is published; it is on the disk when this returns.
@@ -29,7 +29,7 @@ class CopyJournal(Protocol):
 
 
 class NoJournal:
-    """Of a process that copies nothing."""
+    """Journal of a process that copies nothing."""
 
     begun: Set[Uuid] = frozenset()
 

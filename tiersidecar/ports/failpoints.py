@@ -16,11 +16,11 @@ class BlockingFailpoints(Protocol):
 
 
 class AllFailpoints(Failpoints, BlockingFailpoints, Protocol):
-    """Both kinds: what the environment arms."""
+    """Both kinds of failpoints."""
 
 
 class NoFailpoints:
-    """What production uses."""
+    """Failpoints of production."""
 
     async def reach(self, name: str) -> None:
         return None

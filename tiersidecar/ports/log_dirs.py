@@ -26,8 +26,8 @@ class LogDirIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirsView:
-    """All log dirs at one moment.  ``faults`` maps a log dir, or a partition directory, that could not be read to why: its
-    partitions are absent from ``partitions``, the others are there."""
+    """All log dirs at one moment.  ``faults`` maps a log dir, or a partition directory, that could not be read to the reason:
+    its partitions are absent from ``partitions``, the others are there."""
 
     partitions: Mapping[TopicIdPartition, LocalPartition]
     faults: Mapping[str, str]
@@ -35,7 +35,7 @@ class LogDirsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFingerprint:
-    """What must not change while a segment is copied (DESIGN.md section 2, pin)."""
+    """Properties that must not change while a segment is copied (DESIGN.md section 2, pin)."""
 
     inode: int
     size_bytes: int
@@ -43,7 +43,7 @@ class SegmentFingerprint:
 
 
 class Artefact(StrEnum):
-    """The companions of a .log, named as in messages."""
+    """The companions of a .log, by their names in messages."""
 
     OFFSET_INDEX = "offset index"
     TIME_INDEX = "time index"
@@ -53,7 +53,7 @@ class Artefact(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtefactFault:
-    """Why a companion cannot be used.  ``may_come``: the broker may still be writing it."""
+    """Reason why a companion cannot be used.  ``may_come``: the broker may still be writing it."""
 
     artefact: Artefact
     reason: str
@@ -91,7 +91,7 @@ class SegmentFile(Protocol):
     def size_bytes(self) -> int: ...
 
     async def fingerprint(self) -> SegmentFingerprint:
-        """As the file is now, through the open descriptor."""
+        """Return the fingerprint of the file now, through the open descriptor."""
 
     async def scan(self, transactions: FollowTransactions | None = None) -> SegmentScan:
         """Read the whole segment in slices off the event loop and check it; ``transactions`` follows its batches.
@@ -104,25 +104,25 @@ class SegmentFile(Protocol):
     async def read_into(
         self, position: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None = None
     ) -> int:
-        """Read at ``position`` until ``buffer`` is full or the file ends; returns the bytes read.
+        """Read at ``position`` until ``buffer`` is full or the file ends; return the number of bytes read.
 
-        ``look`` is shown them slice by slice, each with its position, in the reading thread, while the processor still has
-        them at hand; what it raises passes.
+        ``look`` is shown them slice by slice, each with its position, in the reading thread, while they are in the processor's
+        cache; its exceptions pass.
         """
 
     async def read_with_rests(
         self, position: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None = None
     ) -> int:
-        """As :meth:`read_into`, for whoever is in no hurry: in short turns with rests between them, so that no thread of the
-        broker waits long for its core."""
+        """Read like :meth:`read_into`, for a caller that is in no hurry: in short turns with rests between them, so that no
+        thread of the broker waits long for its core."""
 
     def let_go(self, position: int, size_bytes: int) -> None:
-        """These bytes were read, in order, and will not be needed again: what reading them left in the page cache may go."""
+        """Drop these bytes from the page cache: they were read, in order, and will not be needed again."""
 
 
 class LogDirs(Protocol):
     async def identities(self) -> tuple[LogDirIdentity, ...]:
-        """``meta.properties`` of every readable log dir.
+        """Return ``meta.properties`` of every readable log dir.
 
         Raises:
             LogDirError: none is readable.
@@ -133,8 +133,8 @@ class LogDirs(Protocol):
         """List all partitions and their segments; cheap when nothing changed (directory mtimes)."""
 
     def changes(self) -> AsyncIterator[None]:
-        """Yields soon after segments came or went (file events), many changes as one; never ends by itself.  A hint
-        only: the periodic :meth:`scan` is the safety net."""
+        """Yield soon after segments came or went (file events), many changes as one; never end by itself.  A hint only: the
+        periodic :meth:`scan` is the safety net."""
 
     def open_segment(self, segment: LocalSegment) -> AbstractAsyncContextManager[SegmentFile]:
         """Open the .log.
@@ -144,19 +144,19 @@ class LogDirs(Protocol):
         """
 
     async def read_artefacts(self, segment: LocalSegment) -> SegmentArtefacts:
-        """The indexes and the producer snapshots, each checked; what is missing or damaged is told in ``faults``.
+        """Return the indexes and the producer snapshots, each checked; ``faults`` has those that are missing or damaged.
 
         Raises:
             SegmentChangedError: the segment itself is gone.
         """
 
     def topic_id_now(self, topic: str, partition: int) -> Uuid | None:
-        """The topic whose partition this is on disk at this moment; None while there is none, or the broker has not written it
-        down.  Takes some microseconds."""
+        """Return the id of the topic whose partition this is on disk at this moment; None while there is none, or the broker
+        has not written it yet.  Takes some microseconds."""
 
     def leader_epoch_now(self, topic: str, partition: int) -> tuple[Uuid, LeaderEpoch] | None:
-        """As :meth:`topic_id_now`, with the last epoch of its leader-epoch-checkpoint; None also where there is none.
+        """Return :meth:`topic_id_now` with the last epoch of its leader-epoch-checkpoint; None also where there is none.
         Reads a small file."""
 
     async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
-        """From ``replication-offset-checkpoint``: a lower bound, all that a follower has."""
+        """Return those of ``replication-offset-checkpoint``: a lower bound, all that a follower has."""

@@ -39,45 +39,45 @@ class MetadataView(Protocol):
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The COPY_SEGMENT_FINISHED segment that holds ``offset`` as written in ``leader_epoch`` (S-098)."""
+        """Return the COPY_SEGMENT_FINISHED segment that holds ``offset`` as written in ``leader_epoch`` (S-098)."""
 
     def finished_segments_at(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """All COPY_SEGMENT_FINISHED segments that hold ``offset`` as written in ``leader_epoch``: first the one that is
+        """Yield all COPY_SEGMENT_FINISHED segments that hold ``offset`` as written in ``leader_epoch``: first the one that is
         read, last those that others cover."""
 
     def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
-        """Highest offset, inclusive, ever finished for the epoch; deletion does not lower it (T-67)."""
+        """Return the highest offset, inclusive, ever finished for the epoch; deletion does not lower it (T-67)."""
 
     def segment(self, remote_log_segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
-        """One segment in any state but DELETE_SEGMENT_FINISHED."""
+        """Return one segment in any state but DELETE_SEGMENT_FINISHED."""
 
     def list_remote_log_segments(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """All segments in any state but DELETE_SEGMENT_FINISHED, ascending by start offset (S-099)."""
+        """Yield all segments in any state but DELETE_SEGMENT_FINISHED, ascending by start offset (S-099)."""
 
     def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
-        """All segments as they are now, for whoever wants all of a hundred thousand: their dataclasses are made in a thread."""
+        """Return all segments as they are now, for callers that want all of a hundred thousand, made in a thread."""
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
-        """Segments in COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED: few, and found without walking the finished ones."""
+        """Yield segments in COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED: few, found without walking the finished ones."""
 
     def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
         """Return how many segments :meth:`list_remote_log_segments` lists (RemoteLogMetadataCount)."""
 
     def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
-        """Sum of ``segment_size_in_bytes`` of listed segments, of one epoch or of all."""
+        """Return the sum of ``segment_size_in_bytes`` of listed segments, of one epoch or of all."""
 
     def next_segment_with_txn_index(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The first finished segment at or after ``offset`` in ``leader_epoch`` with a transaction index (S-157)."""
+        """Return the first finished segment at or after ``offset`` in ``leader_epoch`` with a transaction index (S-157)."""
 
     def finished_runs(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Sequence[tuple[int, int]]:
-        """Offsets as written in ``leader_epoch`` that finished segments hold without a hole: start inclusive, stop exclusive,
-        ascending.  Kept up with each change: as cheap as any look-up."""
+        """Return the offsets as written in ``leader_epoch`` that finished segments hold without a hole: start inclusive, stop
+        exclusive, ascending.  Updated with each change: as cheap as any look-up."""
 
 
 class MetadataAssignment(Protocol):
@@ -90,9 +90,9 @@ class MetadataAssignment(Protocol):
 
 class CatchUpMetadata(Protocol):
     async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
-        """Return once every event is applied that was durable when this was called, whoever wrote it.
+        """Return once every event is applied that was durable when this was called, whichever process wrote it.
 
-        Our own consumer may be behind: above all when the broker that died led the partition and its part of the topic both.
+        Our own consumer may be behind: above all when the broker that died led both the partition and its part of the topic.
 
         Raises:
             MetadataNotReadyError: the partition is not assigned or not ready, or its events did not come in time.
@@ -104,9 +104,9 @@ class CatchUpMetadata(Protocol):
 class DoubtMetadata(Protocol):
     @property
     def halted_reason(self) -> str | None:
-        """Why nothing may be trimmed, unpinned or deleted on the strength of this topic although reads go on (it lost data, its
+        """Return why nothing may be trimmed, unpinned or deleted because of this topic although reads go on (it lost data, its
         settings are weak), else None.  Where it lost data nothing can be published, and so nothing copied; weak settings stop
-        no copy: it frees nothing."""
+        no copy, since it frees nothing."""
 
 
 class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMetadata, DoubtMetadata, Protocol):
@@ -114,11 +114,11 @@ class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMeta
 
     @property
     def readiness_reason(self) -> str | None:
-        """Return why not every assigned partition is ready yet, for people; None when all are."""
+        """Return why not every assigned partition is ready yet, for the operator; None when all are."""
 
     @property
     def topic_id(self) -> str:
-        """The topic's id as it is now; empty while that is not known."""
+        """Return the topic's present id; empty while that is not known."""
         ...
 
 
@@ -126,4 +126,4 @@ class ReadEpochs(Protocol):
     """Epoch blobs of finished segments, for the lineage; implemented by the reading side over the store."""
 
     async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
-        """The leader-epoch artefact of a remote segment."""
+        """Return the leader-epoch artefact of a remote segment."""

@@ -1,4 +1,4 @@
-"""Snapshots in the store: what both topics say of one partition, so that they can be made anew from the bucket alone."""
+"""Snapshots in the store of one partition in both topics, so that the topics can be rebuilt from the bucket alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiersidecar.ports.state_log import PartitionState, TopicState
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SnapshotVersion:
-    """Which of two snapshots of a partition is the later one: that of the later leader, of one leader the later one."""
+    """Order of two snapshots of a partition: that of the later leader is later, of one leader the later one."""
 
     leader_epoch: LeaderEpoch
     serial: int
@@ -29,7 +29,7 @@ class PartitionSnapshot:
 
     ``highest_offsets`` gives, by leader epoch, the highest offset (inclusive) that was ever copied: deletion does not lower it.
     All is of one moment, ``written_ms`` by the clock of the sidecar of broker ``broker_id``.  ``topic_state``, ``trash`` and
-    ``pauses`` are what the state topic says besides; ``settings`` are for people, and for who sets the sidecars up again.
+    ``pauses`` are the state topic's other records; ``settings`` are for the operator, to set the sidecars up again.
     """
 
     cluster_id: str
@@ -48,10 +48,10 @@ class PartitionSnapshot:
 
 
 def state_with(snapshot: PartitionState, known: PartitionState) -> PartitionState:
-    """Return what a snapshot's state and that of the topic say together.
+    """Return the union of a snapshot's state and that of the topic.
 
-    As if the snapshot came first: what a former leader said counts then, whatever a later one says that never read it.  A topic
-    that knows of a later undelete has read the snapshot's deletes, and undone them.
+    The snapshot counts as the earlier one: a former leader's records count then, whatever a later leader writes that never
+    read them.  A topic with a later undelete has read the snapshot's deletes, and undone them.
     """
     if known.start_generation > snapshot.start_generation:
         return known.merged_with(snapshot)
@@ -59,12 +59,12 @@ def state_with(snapshot: PartitionState, known: PartitionState) -> PartitionStat
 
 
 def snapshot_directory(key_prefix: str, owner: TopicIdPartition) -> str:
-    """Return what the keys of a partition's snapshots begin with."""
+    """Return the prefix of the keys of a partition's snapshots."""
     return f"{key_prefix}{SNAPSHOTS}{format_uuid(owner.topic_id)}/{owner.partition}/"
 
 
 class SnapshotShelf(Protocol):
-    """Where snapshots are kept."""
+    """Storage of partition snapshots."""
 
     async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
         """Return which version is the latest, None where there is none; and the latest snapshot that can be read.
@@ -75,7 +75,7 @@ class SnapshotShelf(Protocol):
 
     async def put(self, snapshot: PartitionSnapshot) -> None:
         """Store it beside the earlier ones, of which all but the last go.  It overwrites nothing, and a reader takes the one of
-        the highest version: what a deposed leader writes late counts for nothing.
+        the highest version: a deposed leader's late snapshot does not count.
 
         Raises:
             ObjectExistsError: there is one of this version.

@@ -1,4 +1,4 @@
-"""Hard links to sealed segments, the disks on which they lie, and what only they hold (docs/design/0004-pins.md)."""
+"""Hard links to sealed segments, the disks on which they lie, and the data that only they hold (docs/design/0004-pins.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tiersidecar.domain.segments import LocalPartition, LocalSegment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinsView:
-    """All pins at start.  ``faults`` maps a log dir whose pins could not be read to why."""
+    """All pins at start.  ``faults`` maps a log dir whose pins could not be read to the reason."""
 
     pins: tuple[Pin, ...]
     faults: Mapping[str, str]
@@ -36,7 +36,7 @@ class ReadPins(Protocol):
 
 class MakePins(Protocol):
     async def prepare(self) -> Mapping[str, str]:
-        """Find a place for each log dir that has none yet; gives the log dirs without one, and why."""
+        """Find a place for each log dir that has none yet; return the log dirs without one, and why."""
 
     async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
         """Link the files of a sealed segment of ``local``; one that is pinned already gets the links that it lacks.
@@ -56,7 +56,7 @@ class MakePins(Protocol):
 
 class MeasureDisks(Protocol):
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:
-        """By log dir, without those that cannot be asked."""
+        """Return the space by log dir, without log dirs whose space is not known."""
 
 
 class Pins(ReadPins, MakePins, MeasureDisks, Protocol):
@@ -68,6 +68,6 @@ ANYWHERE = 2**63 - 1
 
 class PendingCopies(Protocol):
     async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
-        """Whether pins may hold what the broker has deleted and the remote tier has not got yet, of segments that begin below
-        offset ``below``: pins made before the call, and any, as long as it is not known which there are."""
+        """Return whether pins may hold what the broker has deleted and the remote tier has not got yet, of segments that begin
+        below offset ``below``: pins made before the call, and any, as long as it is not known which there are."""
         ...

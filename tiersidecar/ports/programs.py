@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEnd:
-    """``code`` is the exit code, negative for a signal; ``said`` the end of what it wrote, for people."""
+    """``code`` is the exit code, negative for a signal; ``said`` the end of its output, for the operator."""
 
     code: int
     said: str
@@ -17,7 +17,7 @@ class ProgramEnd:
 
 class RunProgram(Protocol):
     async def run_idle(self, arguments: Sequence[str]) -> ProgramEnd:
-        """Run it to its end at the lowest priority for processor and disk.  Cancelled, it ends the program.
+        """Run it to its end at the lowest priority for processor and disk.  When cancelled, end the program.
 
         Raises:
             OSError: it cannot be started.

@@ -1,5 +1,5 @@
-"""The proposals topic: gateways write into it, tier roles read it.  It is a way to ask, and no record of what holds: that is
-the state topic's."""
+"""The proposals topic: gateways write to it, tier roles read it.  It carries requests, and does not record what holds: the
+state topic does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
 
 TakeProposals = Callable[[Sequence[ReceivedProposal]], Awaitable[None]]
-"""Given what came, in order; called often with nothing, too."""
+"""Receives new proposals, in order; called often with none, too."""
 
 
 class Propose(Protocol):
@@ -24,4 +24,4 @@ class Propose(Protocol):
 
 class Proposals(Propose, Protocol):
     async def keep_reading(self, take: TakeProposals, *, max_age_ms: int) -> None:
-        """Make the topic when it is missing; give ``take`` what comes, and what came in the last ``max_age_ms``; never ends."""
+        """Create the topic when it is missing; pass ``take`` new proposals, and those of the last ``max_age_ms``; never end."""

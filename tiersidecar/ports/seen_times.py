@@ -1,4 +1,4 @@
-"""What a sidecar has seen of the time, kept beyond the process."""
+"""Time that a sidecar has seen pass, kept beyond the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiersidecar.domain.seen_time import SeenTime
 
 class SeenTimes(Protocol):
     async def read(self) -> SeenTime | None:
-        """Return what former processes kept; None where there is nothing, or nothing that can be read."""
+        """Return what former processes kept; None where there is nothing, or nothing readable."""
 
     async def write(self, seen: SeenTime) -> None:
         """Keep it; a crash leaves the former one or this one.
@@ -20,7 +20,7 @@ class SeenTimes(Protocol):
 
 
 class NoSeenTimes:
-    """Of a process that deletes nothing."""
+    """Seen times of a process that deletes nothing."""
 
     async def read(self) -> SeenTime | None:
         return None

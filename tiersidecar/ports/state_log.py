@@ -1,6 +1,6 @@
-"""``__tiersidecar_state``: what Kafka's metadata topic has no record for (DESIGN.md section 5, where state lives).
+"""``__tiersidecar_state``: records that Kafka's metadata topic has no place for (DESIGN.md section 5, where state lives).
 
-A compacted topic.  Offsets in it only rise within a leader epoch, and what a later epoch said counts: a write that would
+A compacted topic.  Offsets in it only rise within a leader epoch, and a later epoch's record counts: a write that would
 lower one, or of an earlier epoch, is a no-op.  A later epoch's lower remote log start hides no earlier one: see
 :meth:`PartitionState.start_in`.  A publish returns after read-back, so that a delete may act on it.
 """
@@ -19,7 +19,7 @@ from tiersidecar.domain.trash import TrashEntry, merged_entries
 from tiersidecar.domain.user_deletes import FINAL, SaidDelete, merged_deletes, without
 
 MOST_EPOCHS = 8
-"""Of a history that are said: more than there are between the last copy and now, unless a store is away for long."""
+"""Epochs of a history that are recorded: more than begin between the last copy and now, unless a store is away for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,11 @@ class SaidStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Hold:
-    """Keeps retention off a partition, or says that it does no longer: of two the one with the higher ``serial`` counts.
+    """Keeps retention off a partition, or says that it no longer does: of two the one with the higher ``serial`` counts.
 
-    It holds until the remote log start is at ``until`` again, the highest start before it was set back since nothing held it,
+    It holds until the remote log start is again at ``until``, the highest start before it was first set back without a hold,
     or until it is released.
-    ``since_ms``, ``by`` and ``reason`` are for people.
+    ``since_ms``, ``by`` and ``reason`` are for the operator.
     """
 
     serial: int
@@ -49,7 +49,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SeenGeneration:
-    """That the leader of ``leader_epoch`` does nothing any more by what was decided in a generation before ``generation``.
+    """Says that the leader of ``leader_epoch`` no longer acts on what was decided in a generation before ``generation``.
 
     ``pinned`` are the offsets, [from, to), that only its pins hold, ascending.
     """
@@ -61,31 +61,32 @@ class SeenGeneration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Per partition.
+    """The state of one partition.
 
-    ``remote_log_start_offset`` is the first offset a reader may have at all, -1 while nobody has said it (before the first
+    ``remote_log_start_offset`` is the first offset a reader may have at all, -1 while it is not set (before the first
     copy).
     ``trim_offset`` is the highest offset that a DeleteRecords of ours was meant to reach, published before the request
     is sent; -1 before the first.  All come with the leader epoch that published them.
-    ``held_offset`` is the highest up to which such a DeleteRecords gave up what was remote: segments tell of it, or the
-    metadata are not whole.  Above it only what nobody holds was given up (``disk.pressure.policy``).  -1 while nothing is said:
+    ``held_offset`` is the highest up to which such a DeleteRecords gave up what was remote: the metadata have its segments, or
+    they are not whole.  Above it only data held nowhere else was given up (``disk.pressure.policy``).  -1 while it is not set:
     then all that was trimmed was remote (:meth:`held_in`).
     ``accepted_loss_epoch`` is the leader epoch in which, an operator has confirmed, the log began anew: segments of the
-    history before it may expire; -1 while nobody had to.
+    history before it may expire; -1 while no confirmation was needed.
     ``earlier_starts`` are higher starts that were said before, in earlier epochs, ascending by epoch, each with a lower offset
-    than the one before it.  The later leader may have had another history, or not have read them yet: only a lineage tells.
-    ``start_generation`` rises when an operator sets the start back (``tiersidecar undelete``): whatever was said of starts in
-    an earlier generation counts no more.  ``hold`` keeps retention from moving the start again.
-    ``guard_stop`` is the last stop of expiry by the guard, None where there was none, or nothing is said of it.
+    than the one before it.  The later leader may have had another history, or not have read them yet: only a lineage decides.
+    ``start_generation`` rises when an operator sets the start back (``tiersidecar undelete``): starts of an earlier generation
+    no longer count.  ``hold`` keeps retention from moving the start again.
+    ``guard_stop`` is the last stop of expiry by the guard, None where there was none, or none is recorded.
     ``user_deletes`` are what users deleted, and what was deleted before the first copy: the remote log start is never below
     them, whatever its generation.  ``undone`` are those that the present generation undid; one that was said meanwhile is not.
     ``seen`` is the leader's answer to the last undelete.  ``kept`` are the entries of the trash that the undelete let stand.
-    They come with its start, for the command may end between two records, and count as if they were in the trash until the
+    They come with its start, since the command may end between two records, and count as if they were in the trash until the
     leader answers: by then it has put them there.
     ``owner_seen_ms`` is when the owner object was first seen in the store while segments of the partition were remote, -1 while
-    it was not, or a release wrote this that made none: where the object is missing after that, the store is another one.
+    it was not, or in records of a release that made no such object.  If the object is missing after that, the store is another
+    one.
     ``leader_epochs`` are the last ones of a leader's history, as it was when the start was said.  The broker's file forgets
-    where an epoch began when what was written in it goes, which may be before any of that is remote.
+    where an epoch began when its records go, which may be before any of them are remote.
     """
 
     remote_log_start_offset: Offset = NO_OFFSET
@@ -107,7 +108,7 @@ class PartitionState:
     leader_epochs: tuple[EpochEntry, ...] = ()
 
     def with_start(self, offset: Offset, leader_epoch: LeaderEpoch) -> PartitionState:
-        """What says that the remote log starts at ``offset``, decided by this state: a start that was set back since then
+        """Return a record that the remote log starts at ``offset``, decided by this state: a start that was set back since then
         outranks it."""
         return PartitionState(
             remote_log_start_offset=offset,
@@ -116,12 +117,12 @@ class PartitionState:
         )
 
     def with_epochs(self, lineage: Lineage) -> PartitionState:
-        """As this, and the history in which it is said."""
+        """Return this with the history in which it is said."""
         return replace(self, leader_epochs=lineage.entries[-MOST_EPOCHS:])
 
     def with_trim(self, offset: Offset, leader_epoch: LeaderEpoch, held_offset: Offset | None) -> PartitionState:
-        """What says that a trim is to reach ``offset``, and gives up what is remote up to ``held_offset``; None: nothing of it
-        is."""
+        """Return a record that a trim is to reach ``offset``, and gives up what is remote up to ``held_offset``; None: nothing
+        of it is remote."""
         said = PartitionState(trim_offset=offset, trim_epoch=leader_epoch)
         if held_offset is not None:
             return replace(said, held_offset=held_offset, held_epoch=leader_epoch)
@@ -132,47 +133,47 @@ class PartitionState:
         return replace(said, held_offset=Offset(0), held_epoch=leader_epoch)
 
     def held_in(self, lineage: Lineage) -> Offset:
-        """How far our trims gave up what was remote, as far as it holds in the history ``lineage``; -1 where there was none."""
+        """Return how far our trims gave up what was remote, as far as it holds in the history ``lineage``; -1 if none did."""
         if self.held_offset >= 0:
             return lineage.as_of(self.held_offset, self.held_epoch)
         return lineage.as_of(self.trim_offset, self.trim_epoch)
 
     def with_delete(self, offset: Offset, leader_epoch: LeaderEpoch, opened_ms: int = FINAL) -> PartitionState:
-        """As :meth:`with_start`, by a user's will, or because it was so before the first copy: no later decision lowers it."""
+        """Return :meth:`with_start` by a user, or because it was so before the first copy: no later decision lowers it."""
         said = SaidDelete(opened_ms=opened_ms, leader_epoch=leader_epoch, offset=offset)
         return replace(self.with_start(offset, leader_epoch), user_deletes=(said,))
 
     @property
     def awaits_answer(self) -> bool:
-        """Return whether the start was set back, and no leader has said yet that it knows."""
+        """Return whether the start was set back, and no leader has acknowledged it yet."""
         return self.start_generation > (0 if self.seen is None else self.seen.generation)
 
     def hold_in(self, lineage: Lineage) -> Hold | None:
-        """The hold that keeps retention off the history ``lineage``; None where there is none."""
+        """Return the hold that keeps retention off the history ``lineage``; None where there is none."""
         if self.hold is None or not self.hold.is_held or self.start_in(lineage) >= self.hold.until:
             return None
         return self.hold
 
     def start_in(self, lineage: Lineage) -> Offset:
-        """The remote log start of the history ``lineage``: the highest that was said, each as far as it holds there."""
+        """Return the remote log start of the history ``lineage``: the highest that was said, each as far as it holds there."""
         return max((lineage.as_of(one.offset, one.leader_epoch) for one in self._said()), default=NO_OFFSET)
 
     @property
     def highest_start(self) -> Offset:
-        """The highest remote log start that was said in any epoch: from there on nothing is deleted, in whatever history."""
+        """Return the highest remote log start of any epoch: from there on nothing is deleted, in whatever history."""
         return max(one.offset for one in self._said())
 
     def start_for(self, leader_epoch: int) -> Offset:
-        """The remote log start for what leader epoch ``leader_epoch`` wrote, without a lineage: the highest that was said in
-        that epoch or in a later one.  What a later epoch wrote was not there yet when the others were said."""
+        """Return the remote log start for records of epoch ``leader_epoch``, without a lineage: the highest that was said in
+        that epoch or in a later one.  A later epoch's records were not there yet when the others were said."""
         return max((one.offset for one in self._said() if one.leader_epoch >= leader_epoch), default=NO_OFFSET)
 
     def merged_with(self, later: PartitionState) -> PartitionState:
-        """Of each offset the one of the later leader epoch, of the same epoch the higher: a deposed leader changes nothing.
-        A later generation's start counts alone.
+        """Return, of each offset, the one of the later leader epoch, of the same epoch the higher: a deposed leader changes
+        nothing.  A later generation's start counts alone.
 
-        ``later`` comes later in the topic.  A later leader may say a lower offset, where the earlier one spoke of a history
-        that an unclean election ended, or was not heard yet: what it said is kept among ``earlier_starts``.
+        ``later`` comes later in the topic.  A later leader may say a lower offset, where the earlier one referred to a history
+        that an unclean election ended, or was not read yet: the earlier one is kept among ``earlier_starts``.
         """
         start = max(self, later, key=_rank_of_start)
         seen = max((one for one in (self.seen, later.seen) if one is not None), default=None)
@@ -199,7 +200,8 @@ class PartitionState:
         )
 
     def _user_deletes_with(self, later: PartitionState) -> tuple[SaidDelete, ...]:
-        """One that a deposed leader says changes nothing; one that an undelete had not heard of is not undone by it."""
+        """Return the users' deletes of both.  A deposed leader's changes nothing; an undelete undoes none that it did not
+        know."""
         if later.start_generation < self.start_generation:
             return self.user_deletes
         if later.start_generation > self.start_generation:
@@ -242,7 +244,7 @@ def _rank_of_start(state: PartitionState) -> tuple[int, int, int]:
 
 
 def _earlier(start: PartitionState, said: Iterable[SaidStart]) -> tuple[SaidStart, ...]:
-    """Of ``said`` what a later epoch did not reach: no lineage makes any other count."""
+    """Return those of ``said`` that a later epoch did not reach: no lineage makes any other count."""
     kept: list[SaidStart] = []
     reached = start.remote_log_start_offset
     for one in sorted(said, key=lambda one: (one.leader_epoch, one.offset), reverse=True):
@@ -254,7 +256,7 @@ def _earlier(start: PartitionState, said: Iterable[SaidStart]) -> tuple[SaidStar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """Per topic id: how it is tiered, and what the broker's settings were before (for ``disable``).
+    """State of one topic id: how it is tiered, and the broker's settings before (for ``disable``).
 
     ``mode`` is ``strict`` or ``race``, or, once tiering is switched off, ``detached`` (nothing is copied or trimmed, what is
     remote stays readable and expires) or ``deleting`` (all that is remote goes).  ``former_settings`` maps settings of the
@@ -272,7 +274,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignState:
-    """What a sidecar of another cluster said of a partition, in a record that came with a mirrored topic."""
+    """A partition's state by a sidecar of another cluster, in a record that came with a mirrored topic."""
 
     cluster_id: str
     state: PartitionState
@@ -280,7 +282,7 @@ class ForeignState:
 
 class CatchUpState(Protocol):
     async def catch_up(self) -> None:
-        """Return once every record is applied that was durable when this was called, whoever wrote it.
+        """Return once every record is applied that was durable when this was called, whichever process wrote it.
 
         Raises:
             MetadataNotReadyError: the topic was not read that far in time.
@@ -304,43 +306,43 @@ class Pauses(Protocol):
         ...
 
     def pauses(self) -> Sequence[Pause]:
-        """All of them, that of all topics first, then by topic; raises as :meth:`why_paused`."""
+        """Return all of them, that of all topics first, then by topic; raise what :meth:`why_paused` does."""
         ...
 
 
 class StateLog(CatchUpState, Pauses, Protocol):
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
-        """The state as read back; the empty one where nothing was published.
+        """Return the state as read back; the empty one where nothing was published.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.
         """
 
     def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
-        """:attr:`PartitionState.highest_start`, one look-up and no more: every Fetch through the gateway asks.  Before the
-        topic has been replayed to its end, by what was read so far; -1 where nothing was."""
+        """Return :attr:`PartitionState.highest_start`, by one look-up: every Fetch through the gateway asks.  Before the topic
+        has been replayed to its end, by what was read so far; -1 where nothing was."""
         ...
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
-        """As :meth:`partition_state`, per topic."""
+        """Return the topic's state like :meth:`partition_state`; None where nothing was published."""
 
     def partitions(self) -> Sequence[TopicIdPartition]:
-        """Every partition with a state, of topics that exist and of those that are gone.
+        """Return every partition with a state, of topics that exist and of those that are gone.
 
         Raises:
             MetadataNotReadyError: as :meth:`partition_state`.
         """
 
     def is_ours(self, topic_id_partition: TopicIdPartition) -> bool:
-        """Whether a sidecar of this very cluster has written the partition's state: it was led here.  Records of the first
-        format do not tell, and those of other clusters, from a mirrored topic, are not among the states at all.
+        """Return whether a sidecar of this very cluster has written the partition's state: it was led here.  Records of the
+        first format do not say, and those of other clusters, from a mirrored topic, are not among the states at all.
 
         Raises:
             MetadataNotReadyError: as :meth:`partition_state`.
         """
 
     def foreign_partitions(self) -> Mapping[TopicIdPartition, ForeignState]:
-        """Partitions that only records of other clusters name.
+        """Return partitions that only records of other clusters name.
 
         Raises:
             MetadataNotReadyError: as :meth:`partition_state`.
@@ -348,9 +350,8 @@ class StateLog(CatchUpState, Pauses, Protocol):
         ...
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
-        """Merge ``state`` with what is known (:meth:`PartitionState.merged_with`), write it, return after read-back: what
-        counts then is in :meth:`partition_state`.  One that says nothing makes the partition known, among
-        :meth:`partitions`.
+        """Merge ``state`` with what is known (:meth:`PartitionState.merged_with`), write it, return after read-back: the result
+        is in :meth:`partition_state`.  An empty one makes the partition known, among :meth:`partitions`.
 
         Raises:
             PublishTimeoutError: not read back in time.
@@ -363,15 +364,15 @@ class StateLog(CatchUpState, Pauses, Protocol):
         """Remove the partition's state (a tombstone); return after read-back.  One that has none is no error."""
 
     async def forget_topic(self, topic_id: Uuid) -> None:
-        """As :meth:`forget_partition`, per topic."""
+        """Remove the topic's state (a tombstone); return after read-back.  One that has none is no error."""
 
     @property
     def readiness_reason(self) -> str | None:
-        """Return why the topic has not been replayed to its end yet, for people; None when it has."""
+        """Return why the topic has not been replayed to its end yet, for the operator; None when it has."""
 
     @property
     def halted_reason(self) -> str | None:
-        """Return why nothing may be trimmed or deleted on the strength of this topic (weak settings, lost data), else None."""
+        """Return why nothing may be trimmed or deleted because of this topic (weak settings, lost data), else None."""
 
 
 class PauseLog(Pauses, Protocol):

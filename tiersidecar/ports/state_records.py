@@ -24,7 +24,7 @@ class RecopyRequest:
     """Offsets, both inclusive, that are to be remote again.
 
     ``segment_uuid`` is the segment to be given up once others hold all of them; None: they are in none.  ``from_store``: its
-    batches are right, what was uploaded beside them is not: it is written again from the store.  ``declined`` says why the
+    batches are right, its indexes are not: it is written again from the store.  ``declined`` says why the
     sidecar of a broker cannot.
     """
 
@@ -37,7 +37,7 @@ class RecopyRequest:
     declined: Mapping[BrokerId, str] = field(default_factory=dict)
 
     def is_same(self, other: RecopyRequest) -> bool:
-        """Return whether both ask for the same, whenever and whatever was answered."""
+        """Return whether both ask for the same, whatever their times and answers."""
         return (self.topic_id_partition, self.start_offset, self.end_offset, self.segment_uuid) == (
             other.topic_id_partition,
             other.start_offset,
@@ -47,36 +47,36 @@ class RecopyRequest:
 
 
 def segments_of(requests: Iterable[RecopyRequest]) -> frozenset[Uuid]:
-    """The remote segments that ``requests`` give up: the store has lost something of each."""
+    """Return the remote segments that ``requests`` give up: the store has lost a part of each."""
     return frozenset(request.segment_uuid for request in requests if request.segment_uuid is not None)
 
 
 class RecopyRequests(Protocol):
     def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
-        """Return what is asked for and not done, ascending by offset.
+        """Return the requests that are not done, ascending by offset.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.
         """
 
     async def request_recopy(self, request: RecopyRequest) -> None:
-        """Ask, or ask again; return after read-back.  Of two for the same the later one counts."""
+        """Request it, or request it again; return after read-back.  Of two for the same the later one counts."""
 
     async def decline_recopy(self, request: RecopyRequest, broker_id: BrokerId, reason: str) -> None:
-        """Say that this broker cannot; return after read-back.  A request that is gone by now stays gone."""
+        """Record that this broker cannot; return after read-back.  A request that is gone by now stays gone."""
 
     async def forget_recopy(self, request: RecopyRequest) -> None:
-        """It is done, or has nothing to it any more (a tombstone); return after read-back."""
+        """Remove a request that is done or void (a tombstone); return after read-back."""
 
 
 class AcceptedLosses(Protocol):
     @property
     def topic_id(self) -> str:
-        """The state topic's id as it is now; empty while that is not known."""
+        """Return the state topic's present id; empty while that is not known."""
         ...
 
     def accepted_losses(self) -> Collection[str]:
-        """Ids of topics, as they are since then, that may lack what was in them before.
+        """Return ids of topics that may lack what was in them before.
 
         Raises:
             MetadataNotReadyError: the state topic has not been replayed to its end yet.
@@ -84,19 +84,19 @@ class AcceptedLosses(Protocol):
         ...
 
     async def accept_losses(self, topic_ids: Mapping[str, str], *, by: str) -> None:
-        """Say that what the topics of these names and ids lack is lost for good; return after read-back."""
+        """Record that what the topics of these names and ids lack is lost for good; return after read-back."""
 
 
 class TrashLog(Protocol):
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
-        """Return what is in the trash of a partition, ascending by id; the topic's name has no part in it.
+        """Return the trash of a partition, ascending by id; the topic's name has no part in it.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.
         """
 
     def trash_partitions(self) -> Sequence[TopicIdPartition]:
-        """Every partition with an entry, of topics that exist and of those that are gone; raises likewise."""
+        """Return every partition with an entry, also of topics that are gone; raise what :meth:`trash` does."""
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
         """Merge each with what is known of its id (:meth:`TrashEntry.merged_with`), write it, return after read-back.
@@ -112,7 +112,7 @@ class TrashLog(Protocol):
 
 class Leases(Protocol):
     def lease(self, name: str) -> Lease | None:
-        """The lease that counts, as read back; None where nobody ever claimed it.
+        """Return the lease that counts, as read back; None where it was never claimed.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.
@@ -126,7 +126,7 @@ class Leases(Protocol):
         """
 
     async def publish_lease(self, lease: Lease) -> Lease:
-        """Claim, renew or release; return after read-back the lease that counts then: another's where it was faster.
+        """Claim, renew or release; return after read-back the lease that counts then: another process's where it was faster.
 
         Raises:
             PublishTimeoutError: not read back in time.
@@ -135,7 +135,7 @@ class Leases(Protocol):
 
 class KnownLeases(Protocol):
     def known_leases(self) -> Sequence[Lease]:
-        """Every lease that counts, released or not, by name.
+        """Return every lease that counts, released or not, by name.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.

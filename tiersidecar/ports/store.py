@@ -1,4 +1,4 @@
-"""What we need of an object store: one Protocol per verb (obspec's way), and :class:`Store`, which has them all.
+"""Operations of an object store: one Protocol per verb (obspec's way), and :class:`Store`, which has them all.
 
 Keys are ``/``-separated relative paths.  Every verb raises :class:`~tiersidecar.domain.errors.StoreError` (retriable) when
 the store is away or refuses, and its subclasses where named.
@@ -21,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
-    """What the store says of an object.
+    """An object as the store describes it.
 
     ``crc32c`` is the full-object CRC32C that the store itself computed or keeps, None where it has none.
     """
@@ -45,7 +45,7 @@ class SourceFile:
     """An open file whose bytes from ``byte_range`` are exactly the body, so that a store may read it where it needs them.
 
     ``look`` is shown all that is read, with its position in the file, and may raise; it must see the whole range in order,
-    and again what is read again.
+    and again any part that is read again.
     """
 
     fileno: int
@@ -82,24 +82,24 @@ class ObjectBody(Protocol):
 
     @property
     def size_bytes(self) -> int | None:
-        """Size of all pieces together; None while a compressing transform has not seen them all."""
+        """Return the size of all pieces together; None while a compressing transform has not seen them all."""
 
     @property
     def piece_count(self) -> int: ...
 
     @property
     def source_file(self) -> SourceFile | None:
-        """The file that is this body byte for byte, or None when it is transformed.  A store that reads it need not ask for
-        pieces."""
+        """Return the file that is this body byte for byte, or None when it is transformed.  A store that reads it need not ask
+        for pieces."""
 
     async def piece(self, index: int) -> Buffer:
-        """Piece ``index``, counted from 0."""
+        """Return piece ``index``, counted from 0."""
 
     async def grant(self, wanted_bytes: int) -> int:
         """Return how many of ``wanted_bytes`` the store may hand on now, to its disk or network: at least 1.
 
-        A store asks before each slice that it writes or sends, and again when it sends one again.  Here uploads are paced,
-        and here it shows that they move.
+        A store asks before each slice that it writes or sends, and again when it sends one again.  Uploads are paced here, and
+        their progress is seen here.
         """
 
 
@@ -142,7 +142,7 @@ class PutObject(Protocol):
 
 class FetchRange(Protocol):
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
-        """Exactly ``len(byte_range)`` bytes.
+        """Return exactly ``len(byte_range)`` bytes.
 
         Raises:
             ObjectNotFoundError: no such object.
@@ -150,9 +150,9 @@ class FetchRange(Protocol):
         """
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
-        """A whole small object (manifest, index blob), of at most ``max_bytes``: no more is fetched of a larger one.
+        """Return a whole small object (manifest, index blob), of at most ``max_bytes``: no more is fetched of a larger one.
 
-        ``max_bytes`` is what an object of this kind may have: whoever may write to the bucket can put a larger one there.
+        ``max_bytes`` is the most that an object of this kind may have: any client with write access can put a larger one there.
 
         Raises:
             ObjectNotFoundError: no such object.
@@ -163,12 +163,12 @@ class FetchRange(Protocol):
 class FeedRange(Protocol):
     @property
     def is_local(self) -> bool:
-        """Return whether objects are files here: the kernel keeps what was read, and whoever keeps it too has it twice."""
+        """Return whether objects are files here: the kernel keeps what was read, so a second cache would hold it twice."""
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """Hand the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it gives False.
+        """Pass the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it returns False.
 
-        Where the store ``is_local``, ``take`` runs in the thread that reads, so that what was read is looked at while it is in
+        Where the store ``is_local``, ``take`` runs in the thread that reads, so that bytes are looked at while they are in
         the processor's cache; it may keep the pieces, and must not raise.
 
         Raises:
@@ -179,8 +179,9 @@ class FeedRange(Protocol):
 
 class FeedWithRests(Protocol):
     async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """As :meth:`FeedRange.feed_range`, for whoever is in no hurry: where the store ``is_local``, it is read in short turns
-        with rests between them, so that no thread of the broker waits long for its core.  ``take`` must not keep the pieces.
+        """Pass the bytes like :meth:`FeedRange.feed_range`, for a caller that is in no hurry: where the store ``is_local``, it
+        is read in short turns with rests between them, so that no thread of the broker waits long for its core.  ``take`` must
+        not keep the pieces.
 
         Raises:
             As :meth:`FeedRange.feed_range`.
@@ -188,16 +189,16 @@ class FeedWithRests(Protocol):
 
 
 class ReadStore(FetchRange, FeedRange, Protocol):
-    """What reading asks of a store."""
+    """The operations of a store that reading needs."""
 
 
 class OwnerStore(PutObject, FetchRange, Protocol):
-    """What claims ask of a store: a put that succeeds only where nothing is, and what is there."""
+    """The operations of a store that claims need: a put that succeeds only on a free key, and reading what is there."""
 
 
 class HeadObject(Protocol):
     async def head_object(self, key: str) -> StoredObject:
-        """Size, time and checksum.
+        """Return size, time and checksum.
 
         Raises:
             ObjectNotFoundError: no such object.
@@ -211,7 +212,7 @@ class DeleteObjects(Protocol):
 
 class ListObjects(Protocol):
     def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
-        """Objects whose key begins with ``prefix`` and sorts after ``start_after``, ascending by key bytes."""
+        """Yield objects whose key begins with ``prefix`` and sorts after ``start_after``, ascending by key bytes."""
 
 
 class Store(PutObject, FetchRange, FeedRange, FeedWithRests, HeadObject, DeleteObjects, ListObjects, Protocol):
@@ -219,17 +220,17 @@ class Store(PutObject, FetchRange, FeedRange, FeedWithRests, HeadObject, DeleteO
 
     @property
     def description(self) -> str:
-        """Where it is, for people: ``filesystem /srv/tier`` or ``s3://bucket/prefix``; no secrets."""
+        """Return the store's place, for the operator: ``filesystem /srv/tier`` or ``s3://bucket/prefix``; no secrets."""
 
     @property
     def max_name_bytes(self) -> int | None:
-        """The longest part of a key between slashes, in bytes of UTF-8; None where only whole keys have a limit."""
+        """Return the longest part of a key between slashes, in bytes of UTF-8; None where only whole keys have a limit."""
 
     async def check_writable(self) -> None:
         """Write, read back and remove a probe object.
 
         Raises:
-            StoreError: naming what failed, so that a bad store is told at start and not at the first segment.
+            StoreError: naming what failed, so that a bad store is reported at start and not at the first segment.
         """
 
 
@@ -255,4 +256,4 @@ class StoreKind(Protocol):
         """Return what is wrong with ``options``: the option, and a sentence that says what it must be.  No I/O."""
 
     def open_store(self, options: Options, tools: StoreTools) -> AbstractAsyncContextManager[Store]:
-        """The store, closed at the end.  One that is away does not fail here, but when it is used."""
+        """Yield the store, closed at the end.  One that is away does not fail here, but when it is used."""

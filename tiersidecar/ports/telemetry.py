@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 class Metric:
     """One metric family.  A label ``partition`` makes it a per-partition series, exported only on request.
 
-    A metric without labels tells 0 from the start, except where that would be untrue: ``absent_until_set``.
+    A metric without labels shows 0 from the start, except where that would be untrue: ``absent_until_set``.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Telemetry(Protocol):
 
 
 class NoTelemetry:
-    """Takes everything and keeps nothing."""
+    """Accepts all values and keeps none."""
 
     def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
         return None

@@ -1,4 +1,4 @@
-"""All metrics, in the order of the metrics reference, and which of them a partition's leader alone reports."""
+"""All metrics, in the order of the metrics reference, and those that only a partition's leader reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEADER_GAUGES = (
     retention.TRASH_SEGMENTS,
     retention.TRIM_HELD_BYTES,
 )
-"""What only a partition's leader says of it: forgotten when it leads no more (T-30)."""
+"""Metrics that only a partition's leader reports: forgotten when it no longer leads (T-30)."""
 
 
 def _metrics_of(module: ModuleType) -> list[Metric]:

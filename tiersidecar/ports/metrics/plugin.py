@@ -67,4 +67,4 @@ OTHERWISE: tuple[tuple[str, str], ...] = (
         f"retries and times of single requests are not counted apart. Failed reads: `{FETCH_ERRORS.name}`",
     ),
 )
-"""What else the plugin has, and where to look here instead."""
+"""The plugin's other metrics, and where to look here instead."""

@@ -111,5 +111,5 @@ TIER_LEASE_HELD = Metric(
     name="tiersidecar_tier_lease_held",
     kind="gauge",
     help="1 while this process is its broker's sidecar; 0 while it stands by for another one, or has not renewed its lease.",
-    absent_until_set=True,  # a process without the tier role is nobody's
+    absent_until_set=True,  # a process without the tier role is no broker's sidecar
 )

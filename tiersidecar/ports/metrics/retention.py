@@ -1,4 +1,4 @@
-"""Metrics of what is deleted, and of the disks that this is done for."""
+"""Metrics of deletions, and of the disks that they relieve."""
 
 from __future__ import annotations
 
