@@ -19,17 +19,17 @@ _HIGHEST = (1 << 63) - 1
 
 
 class Walks(Protocol):
-    """Each begins at ``start`` of ``buffer``, with a batch, and gives first where it stopped.  Offsets are below 2^63: see
+    """Each begins at ``start`` of ``buffer``, with a batch, and returns first where it stopped.  Offsets are below 2^63: see
     :func:`clamped`."""
 
     def scan(
         self, buffer: memoryview, start: int, leader_epoch: int, last_offset: int, max_timestamp: int, /
     ) -> tuple[int, int, int, int, Sequence[tuple[int, int]]]:
-        """Take sound batches of ``leader_epoch`` whose offsets rise above ``last_offset``; give stop, their count, last offset,
-        largest timestamp, and start and stop of each that is of a transaction."""
+        """Take sound batches of ``leader_epoch`` whose offsets rise above ``last_offset``; return stop, their count, last
+        offset, largest timestamp, and start and stop of each that is of a transaction."""
 
     def digest(self, buffer: memoryview, start: int, next_offset: int, stop_offset: int, /) -> tuple[int, int, bytes]:
-        """Take sound batches; give stop, the offset after the last one that counted, and the headers of those that did:
+        """Take sound batches; return stop, the offset after the last one that counted, and the headers of those that did:
         with an offset from ``next_offset`` on and below ``stop_offset``."""
 
     def cut(
@@ -46,9 +46,9 @@ class Walks(Protocol):
         takes_any_size: bool,
         /,
     ) -> tuple[int, int, int, int, int, int, int]:
-        """Take sound batches of ``leader_epoch`` below ``epoch_stop`` within the offsets and the bytes that are given, and pass
-        over those below ``start_offset``; give stop, where the first one taken begins (-1: none was) and its base offset, the
-        offset that is due next, where the last one taken begins and which offset was due there, and the bytes passed over."""
+        """Take sound batches of ``leader_epoch`` below ``epoch_stop`` within the offsets and the bytes that are given, and skip
+        those below ``start_offset``; return stop, where the first one taken begins (-1: none was) and its base offset, the
+        offset that is due next, where the last one taken begins and which offset was due there, and the bytes skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class NativeCore:
 
     @property
     def name(self) -> str:
-        """``native`` or ``python``."""
+        """Return ``native`` or ``python``."""
         return "python" if self.walks is None else "native"
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class NativeCore:
 
 
 def find_core() -> NativeCore:
-    """The native core if it is installed, of our version, and not turned off by ``TIERSIDECAR_NATIVE=off``."""
+    """Return the native core if it is installed, of our version, and not turned off by ``TIERSIDECAR_NATIVE=off``."""
     try:
         module = import_module(MODULE)
     except ImportError as error:
@@ -90,10 +90,10 @@ def find_core() -> NativeCore:
 
 
 def clamped(number: int) -> int:
-    """``number``, or the highest that native code takes.  Batches whose offsets reach it are left to Python, so that a bound
-    above it means the same."""
+    """Return ``number``, or the highest that native code takes.  Batches whose offsets reach it are left to Python, so that a
+    bound above it means the same."""
     return min(number, _HIGHEST)
 
 
 core = find_core()
-"""What this process runs."""
+"""The core that this process runs."""

@@ -74,7 +74,7 @@ def parse_chunk_index(
 
 
 def _check_chunks(chunk_bytes: int, file_bytes: int, bounds: SegmentBounds, where: str) -> None:
-    """Before anything is made of that size."""
+    """Check the sizes before anything so large is made."""
     if chunk_bytes <= 0 or file_bytes < 0:
         raise _corrupt(where, f"chunkIndex: chunk size {_told(chunk_bytes)}, file size {_told(file_bytes)}")
     if file_bytes > bounds.segment_size_bytes or (bounds.is_size_known and file_bytes != bounds.segment_size_bytes):
@@ -98,7 +98,7 @@ def _check_transformed(index: ChunkIndex, where: str) -> None:
 
 
 def _told(value: object) -> str:
-    """Of what the store says, not all of it."""
+    """Return a value of the store for a message, not all of it."""
     return repr(value)[:64]
 
 
@@ -139,7 +139,7 @@ def read_chunk_sizes(data: bytes, *, where: str = "chunk sizes") -> tuple[int, .
 
 
 def _open_chunk_sizes(text: object, count: int, where: str) -> tuple[int, ...]:
-    """``count`` sizes: what opens to more than they take is not opened."""
+    """Return ``count`` sizes: data that opens to more than they take is not opened."""
     if not isinstance(text, str):
         raise _corrupt(where, f"chunkIndex.transformedChunks is {_told(text)}, not base64 text")
     try:

@@ -37,7 +37,7 @@ class CustomMetadata:
 
 
 def write_custom_metadata(metadata: CustomMetadata) -> bytes:
-    """The bytes; none at all where there is no field."""
+    """Return the bytes; none at all without fields."""
     values: dict[int, bytes] = {}
     if metadata.remote_size is not None:
         values[_REMOTE_SIZE_TAG] = _unsigned_varint(metadata.remote_size << 1 ^ metadata.remote_size >> 63)
@@ -52,7 +52,7 @@ def write_custom_metadata(metadata: CustomMetadata) -> bytes:
 
 
 def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") -> CustomMetadata:
-    """The fields that we know; others are passed over.
+    """Return the known fields; others are skipped.
 
     Raises:
         CorruptDataError: not such a section, or cut short; or tags that do not ascend, which Kafka's ``TaggedFields`` refuses.
@@ -70,7 +70,7 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
 
 
 def stored_bytes(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
-    """Return what ``segments`` take in the store, from the end of each copy until its deletion is finished.
+    """Return the size of ``segments`` in the store, from the end of each copy until its deletion is finished.
 
     A segment counts with its size on the broker's disk if its custom metadata have no REMOTE_SIZE, or are another plugin's.
     """
@@ -105,7 +105,7 @@ class _Reader:
         raise self._corrupt("a variable-length integer that does not end")
 
     def tagged_fields(self) -> Iterator[tuple[int, bytes]]:
-        """Yield tags with their values, ascending: of a tag that came twice, two readers could believe different values."""
+        """Yield tags with their values, ascending: of a repeated tag, two readers could believe different values."""
         former = -1
         for _ in range(self.unsigned_varint()):
             tag = self.unsigned_varint()

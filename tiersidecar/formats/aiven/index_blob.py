@@ -27,7 +27,7 @@ class IndexKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentIndexes:
-    """Where each part lies in the object; ``transaction`` is None for a segment without aborted transactions."""
+    """Place of each part in the object; ``transaction`` is None for a segment without aborted transactions."""
 
     offset: ByteRange
     timestamp: ByteRange
@@ -39,7 +39,7 @@ class SegmentIndexes:
         return dict(self.ranges()).get(kind)
 
     def ranges(self) -> tuple[tuple[IndexKind, ByteRange], ...]:
-        """Each part that there is, in order."""
+        """Return each part that is there, in order."""
         parts = (self.offset, self.timestamp, self.producer_snapshot, self.leader_epoch, self.transaction)
         return tuple((kind, part) for kind, part in zip(IndexKind, parts, strict=True) if part is not None)
 
@@ -60,14 +60,14 @@ class IndexArtefacts:
     transaction_index: Buffer | None = None
 
     def parts(self) -> tuple[Buffer, ...]:
-        """Those that there are, in order."""
+        """Return the parts that are there, in order."""
         always = (self.offset_index, self.time_index, self.producer_snapshot, self.leader_epochs)
         return always if self.transaction_index is None else (*always, self.transaction_index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexBlob:
-    """The object and where each part lies in it."""
+    """The object and the place of each part in it."""
 
     data: bytes
     indexes: SegmentIndexes
@@ -76,7 +76,7 @@ class IndexBlob:
 def build_index_blob(
     artefacts: IndexArtefacts, cipher: ChunkCipher | None = None, ivs: Sequence[bytes] = ()
 ) -> IndexBlob:
-    """The object.  ``ivs`` has one for each kind of index, whether or not it is there.
+    """Build the object.  ``ivs`` has one for each kind of index, whether or not it is there.
 
     Raises:
         ValueError: too few IVs.
@@ -100,7 +100,7 @@ def build_index_blob(
 
 
 def open_index(stored: Buffer, cipher: ChunkCipher | None = None, *, where: str = "index") -> bytes:
-    """One part from exactly its bytes of the object.
+    """Return one part from exactly its bytes of the object.
 
     Raises:
         CorruptDataError: it does not open.
@@ -118,7 +118,7 @@ def slice_index(
     *,
     where: str = ".indexes",
 ) -> bytes | None:
-    """One part out of the whole object, opened; None for a transaction index that is not there.
+    """Return one part out of the whole object, opened; None for a transaction index that is not there.
 
     Raises:
         CorruptDataError: the object is shorter than the manifest says, or the part does not open.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # and below where keys are used: pycryptodome takes time to i
 
 _SHA3_512_BYTES = 64
 _LEAST_MODULUS_BYTES = 2 * _SHA3_512_BYTES + 2 + 32
-"""What OAEP with this hash needs around a key of 32 bytes."""
+"""Overhead of OAEP with this hash around a key of 32 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def read_rsa_key_pair(public: bytes, private: bytes | None = None) -> RsaKeyPair
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRing:
-    """Key pairs by key id, and which of them wraps new data keys.
+    """Key pairs by key id, and the one that wraps new data keys.
 
     Raises:
         ValueError: the active key is not among them, or an id cannot be written.
@@ -69,7 +69,7 @@ class KeyRing:
                 raise ValueError(f"key id {key_id!r} is blank or has a colon")
 
     def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
-        """``data_key`` under the active key, as a manifest has it."""
+        """Return ``data_key`` wrapped by the active key, as a manifest has it."""
         public = self.keys[self.active_key_id].public
         wrapped = _oaep(public, random_bytes).encrypt(data_key)
         return f"{self.active_key_id}:{base64.b64encode(wrapped).decode('ascii')}"

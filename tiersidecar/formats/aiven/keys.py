@@ -39,7 +39,7 @@ class ObjectKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedObjectKey:
-    """What a key says."""
+    """The parts of a key."""
 
     segment_id: RemoteLogSegmentId
     start_offset: Offset
@@ -54,7 +54,7 @@ LAYOUT_PATTERN = (
     rf"(?P<topic>[a-zA-Z0-9._-]{{1,249}})-(?P<topic_id>[a-zA-Z0-9_-]{{21}}[AQgw])/(?P<partition>{_BELOW_2_31})"
     r"/(?P<offset>[0-9]{20})-(?P<uuid>[a-zA-Z0-9_-]{21}[AQgw])\.(?P<kind>log|indexes|rsm-manifest)"
 )
-"""A key without its prefix, in the words that Python, Java and RE2 share but for the names of groups.
+"""A key without its prefix, in syntax that Python, Java and RE2 share but for the names of groups.
 
 22 characters hold 132 bits: the last one of an id ends in four zeros.
 """
@@ -74,7 +74,7 @@ def planned_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> Ob
 
 
 def plugin_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
-    """Return the keys where the plugin looks for a segment: prefix and path as its custom metadata have them, where they do.
+    """Return the keys where the plugin looks for a segment: prefix and path by its custom metadata, where they have them.
 
     The manifest's key never comes from there: it is looked up under the configured prefix, whatever it was when the segment was
     written (``reading.manifests.recorded_keys`` are the keys of what was written).

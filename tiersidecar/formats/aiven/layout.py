@@ -1,6 +1,6 @@
-"""How one segment becomes three objects, and how its manifest says to read them back: the layout (DESIGN.md section 2).
+"""Layout of one segment as three objects, and of the manifest that says how to read them back (DESIGN.md section 2).
 
-Nothing here holds a .log: the uploader passes each chunk through :attr:`SegmentLayout.transform`, puts what comes out, and
+Nothing here holds a .log: the uploader passes each chunk through :attr:`SegmentLayout.transform`, puts the result, and
 asks for the small objects in the end.
 """
 
@@ -37,7 +37,7 @@ class SegmentEncryption:
 
 def new_segment_encryption(key_ring: KeyRing, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
     """A fresh data key and AAD, wrapped by the ring's active key."""
-    # Two draws: were the AAD part of the data key, the manifest would tell it.
+    # Two draws: if the AAD were part of the data key, the manifest would reveal it.
     data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
     cipher = ChunkCipher(data_key, aad)
     return SegmentEncryption(cipher=cipher, wrapped_data_key=key_ring.wrap(data_key, random_bytes))
@@ -61,7 +61,7 @@ class SegmentLayout:
 
     @property
     def fixed_chunk_index(self) -> ChunkIndex | None:
-        """The chunk index, where the transform lets it be known beforehand; else None."""
+        """Return the chunk index, where the transform lets it be known beforehand; else None."""
         return self.transform.fixed_chunk_index(self.metadata.segment_size_in_bytes)
 
     def chunk_index(self, transformed_sizes: Sequence[int]) -> ChunkIndex:
@@ -91,7 +91,7 @@ class SegmentLayout:
         )
 
     def custom_metadata(self, object_sizes: Iterable[int]) -> bytes | None:
-        """Return what COPY_SEGMENT_FINISHED bears, from the sizes of the three objects; None when no field is wanted."""
+        """Return the custom metadata of COPY_SEGMENT_FINISHED, from the sizes of the three objects; None without fields."""
         wanted = self.custom_metadata_fields
         if not wanted:
             return None
@@ -115,7 +115,7 @@ def plan_objects(
     custom_metadata_fields: Set[CustomMetadataField] = frozenset(),
     kafka_version: tuple[int, int] = (4, 3),
 ) -> SegmentLayout:
-    """The layout of the segment that ``metadata``, its COPY_SEGMENT_STARTED event, tells of.
+    """Plan the layout of the segment of ``metadata``, its COPY_SEGMENT_STARTED event.
 
     ``kafka_version`` is the (major, minor) of the brokers that are to read the segment natively one day.  A segment that would
     have more chunks than readers take gets larger ones.
@@ -134,7 +134,7 @@ def plan_objects(
 
 
 def reading_plan(manifest: Manifest, key_ring: KeyRing | None) -> TransformPlan:
-    """How to open the chunks and indexes that ``manifest`` tells of.
+    """Return how to open the chunks and indexes of ``manifest``.
 
     Raises:
         DataKeyError: encrypted, and the ring cannot open the data key.

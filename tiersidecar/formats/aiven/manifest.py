@@ -36,7 +36,7 @@ class ManifestEncryption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestSegment:
-    """What a manifest repeats of its segment's metadata.  Nothing is read by it: the metadata topic is the truth."""
+    """Copy of the segment's metadata in a manifest.  It decides nothing: the metadata topic is the truth."""
 
     remote_log_segment_id: RemoteLogSegmentId
     start_offset: Offset
@@ -51,7 +51,7 @@ class ManifestSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """How to read a segment's objects."""
+    """Description of how to read a segment's objects."""
 
     chunk_index: ChunkIndex
     indexes: SegmentIndexes
@@ -87,7 +87,7 @@ def write_manifest(
 
 
 def read_manifest(data: bytes, *, where: str = "manifest", bounds: SegmentBounds = ANY_SEGMENT) -> Manifest:
-    """The manifest; keys that we do not know are passed over.  Nothing is made of it that ``bounds`` do not allow.
+    """Return the manifest; unknown keys are skipped.  Nothing is made of it that ``bounds`` do not allow.
 
     Raises:
         CorruptDataError: naming what is missing or wrong.
@@ -95,7 +95,7 @@ def read_manifest(data: bytes, *, where: str = "manifest", bounds: SegmentBounds
     _check_amount(data, where, bounds)
     try:
         document = _Fields(json.loads(data), where, "")
-    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
         raise CorruptDataError(where=where, position=0, reason=f"not JSON: {error}") from error
     version = document.text("version")
     if version != _VERSION:
@@ -112,7 +112,7 @@ def read_manifest(data: bytes, *, where: str = "manifest", bounds: SegmentBounds
 
 
 def _check_amount(data: bytes, where: str, bounds: SegmentBounds) -> None:
-    """Before it is parsed: a list of a million empty lists takes 40 times its text."""
+    """Check the amount before parsing: a list of a million empty lists takes 40 times its text."""
     if len(data) > bounds.manifest_bytes:
         reason = f"{len(data)} bytes, where the segment's metadata allow {bounds.manifest_bytes}"
         raise CorruptDataError(where=where, position=0, reason=reason)
@@ -146,7 +146,7 @@ def _segment_document(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
 
 
 class _Fields:
-    """Typed access to a JSON object that names what is wrong."""
+    """Typed access to a JSON object, with errors that name the key."""
 
     __slots__ = ("_document", "_path", "_where", "get")
 
@@ -186,7 +186,7 @@ class _Fields:
 
 
 def _told(value: object) -> str:
-    """Of what the store says, not all of it."""
+    """Return a value of the store for a message, not all of it."""
     return repr(value)[:64]
 
 

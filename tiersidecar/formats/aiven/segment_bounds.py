@@ -1,7 +1,7 @@
-"""What a segment's metadata let its objects in the store be: larger ones are refused before they are fetched or opened.
+"""Bounds that a segment's metadata set for its objects in the store: larger ones are refused before they are fetched or opened.
 
-Everybody who may write to the bucket decides what stands in a manifest, and nothing in it is signed: 822 bytes once cost
-970 MiB.  So each number in it is compared with what the metadata topic says of the segment.
+Any client that may write to the bucket decides about the content of a manifest, and nothing in it is signed: 822 bytes once
+cost 970 MiB.  So each number in it is compared with the metadata topic's record of the segment.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tiersidecar.formats.aiven.index_blob import IndexKind
 MIB = 1024 * 1024
 
 MOST_CHUNKS = 1 << 18
-"""Of one segment: 4 KiB chunks of 1 GiB.  Smaller chunks are not written."""
+"""Chunks of one segment: 4 KiB chunks of 1 GiB.  Smaller chunks are not written."""
 MOST_CHUNK_BYTES = 16 * MIB
-"""Of a chunk that is opened whole, unless chunks are written larger here."""
+"""Size of a chunk that is opened whole, unless chunks are written larger here."""
 MOST_INDEX_BYTES = 10 * MIB
 """``segment.index.bytes``: a broker rolls its segment before an index is larger, unless that is configured higher."""
 
 _LEAST_BATCH_BYTES = 26
-"""A message of format 0."""
+"""Size of a message of format 0."""
 _LEAST_MARKER_BYTES = 78
 _ENCRYPTION_BYTES = 28
 _MANIFEST_BYTES = 64 * 1024
@@ -48,7 +48,7 @@ class SegmentBounds:
 
     @property
     def manifest_bytes(self) -> int:
-        """The most that a manifest may have."""
+        """Return the most bytes that a manifest may have."""
         chunks = min(self.segment_size_bytes, MOST_CHUNKS)
         return (
             _MANIFEST_BYTES
@@ -58,11 +58,11 @@ class SegmentBounds:
 
     @property
     def manifest_values(self) -> int:
-        """The most that a manifest may have of commas, and of brackets and braces: what costs memory when it is parsed."""
+        """Return the most commas, brackets and braces that a manifest may have: they cost memory when it is parsed."""
         return 256 + 2 * self.leader_epoch_count
 
     def index_bytes(self, kind: IndexKind) -> int:
-        """The most that an index may take in the store.
+        """Return the most bytes that an index may take in the store.
 
         An offset or time index that an unclean stop left preallocated has as many zeros as ``segment.index.bytes``.
         """
@@ -79,17 +79,17 @@ class SegmentBounds:
 
     @property
     def index_entries(self) -> int:
-        """The most entries of an offset or time index that are not zeros: one for each batch."""
+        """Return the most entries of an offset or time index that are not zeros: one for each batch."""
         return min(self.offset_count, self.segment_size_bytes // _LEAST_BATCH_BYTES) + _SPARE_ENTRIES
 
     @property
     def transaction_entries(self) -> int:
-        """The most aborted transactions: each has its marker in the segment."""
+        """Return the most aborted transactions: each has its marker in the segment."""
         return min(self.offset_count, self.segment_size_bytes // _LEAST_MARKER_BYTES) + _SPARE_ENTRIES
 
 
 def transformed_bytes_at_most(original_bytes: int) -> int:
-    """Return what a chunk may take in the store: zstd's own bound (``ZSTD_compressBound``), and IV and tag."""
+    """Return the most bytes of a chunk in the store: zstd's own bound (``ZSTD_compressBound``), and IV and tag."""
     return original_bytes + original_bytes // 128 + 1024
 
 
@@ -99,7 +99,7 @@ def bounds_of(
     most_chunk_bytes: int = MOST_CHUNK_BYTES,
     most_index_bytes: int = MOST_INDEX_BYTES,
 ) -> SegmentBounds:
-    """The bounds that ``metadata`` set."""
+    """Return the bounds that ``metadata`` set."""
     return SegmentBounds(
         segment_size_bytes=metadata.segment_size_in_bytes,
         is_size_known=True,

@@ -1,10 +1,10 @@
-"""What is done to each chunk of a .log on its way to the store and back: compress, then encrypt; either, both or neither.
+"""Transform of each chunk of a .log on its way to the store and back: compress, then encrypt; either, both or neither.
 
 An encrypted chunk is ``IV 12 bytes | ciphertext | tag 16 bytes`` of AES-256-GCM.  Randomness comes in as arguments.
 
 Zstandard frames as the plugin writes them: level 3, the content size in the header, no checksum (``ZstdCompressCtx``).
 
-libzstd gives the same bytes as zstd-jni does.  A (de)compressor serves one thread at a time, and is dear to make: each thread
+libzstd gives the same bytes as zstd-jni does.  A (de)compressor serves one thread at a time, and is costly to make: each thread
 has its own.
 """
 
@@ -31,7 +31,7 @@ class FrameError(ValueError):
 
 
 def compress_frame(data: Buffer) -> bytes:
-    """One frame of ``data``."""
+    """Return one frame of ``data``."""
     if not hasattr(_thread, "compressor"):
         _thread.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True, write_checksum=False)
     compressor: zstandard.ZstdCompressor = _thread.compressor
@@ -39,7 +39,7 @@ def compress_frame(data: Buffer) -> bytes:
 
 
 def decompress_frame(frame: Buffer, *, max_bytes: int) -> bytes:
-    """Return what ``frame`` holds; nothing is allocated for more than ``max_bytes``.
+    """Return the content of ``frame``; nothing is allocated for more than ``max_bytes``.
 
     Raises:
         FrameError: not one whole frame with its content size, or larger than ``max_bytes``.
@@ -110,7 +110,7 @@ class ChunkCipher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformPlan:
-    """How the chunks of one segment are transformed.
+    """Transform of the chunks of one segment.
 
     ``chunk_size`` is ``chunk.size`` in bytes, before the transform.  Safe to use from several threads at once.
     """
@@ -128,7 +128,7 @@ class TransformPlan:
         return -(-file_size // self.chunk_size)
 
     def transform(self, chunk: Buffer, iv: bytes | None = None) -> Buffer:
-        """One chunk as it is stored.  ``iv`` is needed for encryption alone; the same arguments give the same bytes."""
+        """Return one chunk as it is stored.  ``iv`` is only needed for encryption; the same arguments give the same bytes."""
         stored = compress_frame(chunk) if self.compression else chunk
         if self.cipher is None:
             return stored
@@ -137,7 +137,7 @@ class TransformPlan:
         return self.cipher.encrypt(stored, iv)
 
     def detransform(self, stored: Buffer, original_size: int, *, where: str = "chunk") -> Buffer:
-        """The inverse of :meth:`transform`; ``original_size`` is what the chunk index says of the chunk.
+        """The inverse of :meth:`transform`; ``original_size`` is the chunk index's for the chunk.
 
         Raises:
             CorruptDataError: it does not open, or not to exactly ``original_size`` bytes.

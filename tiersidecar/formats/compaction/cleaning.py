@@ -1,4 +1,4 @@
-"""Second pass: which records and batches of a log stay (``Cleaner.cleanInto``)."""
+"""Second pass: choice of the records and batches of a log that stay (``Cleaner.cleanInto``)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tiersidecar.formats.kafka.record_batches import RecordBatchHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRecord:
-    """What the log ends with of one active producer; ``data_offset`` is None where that is a marker."""
+    """Last record in the log of one active producer; ``data_offset`` is None where that is a marker."""
 
     data_offset: int | None
     epoch: int
 
 
 def last_records(states: Iterable[ProducerState]) -> dict[int, LastRecord]:
-    """By producer id, of a producer snapshot (``UnifiedLog.lastRecordsOfActiveProducers``)."""
+    """Return them by producer id, of a producer snapshot (``UnifiedLog.lastRecordsOfActiveProducers``)."""
     return {
         state.producer_id: LastRecord(
             data_offset=state.last_offset if state.last_offset >= 0 else None, epoch=state.epoch
@@ -40,7 +40,7 @@ def last_records(states: Iterable[ProducerState]) -> dict[int, LastRecord]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningTerms:
-    """What holds for one round.
+    """Terms of one round.
 
     ``upper_bound_offset`` is the first offset that the round does not clean: the batch that ends right before it stays, empty
     if need be, so that the last offset is not lost.  ``legacy_horizon_ms`` is for formats 0 and 1, which have no horizon of
@@ -59,7 +59,7 @@ class CleaningTerms:
 
 
 class Cleaner:
-    """Is shown every batch below the map's end, from the log's first on, in order."""
+    """Takes every batch below the map's end, from the log's first on, in order."""
 
     def __init__(self, offset_map: OffsetMap, terms: CleaningTerms, aborted: Iterable[AbortedTransaction] = ()) -> None:
         self._map, self._terms = offset_map, terms

@@ -1,8 +1,8 @@
 """One batch without the records of given keys, for a log that is not compacted.
 
-No batch goes, though nothing of it stays: every offset is still in one, so that no reader takes the place for a hole, and
+No batch goes, even if no record of it stays: every offset is still in one, so that no reader takes the place for a hole, and
 every sequence of a producer.  Markers stay as they are.  Records of aborted transactions go with the others: their bytes are
-in the object, whoever is shown them.
+in the object, whatever readers are shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tiersidecar.formats.compaction.rewriting import Emptied, Keeps, RewrittenBa
 from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, RecordBatchHeader
 
 _MOST_SOUGHT = 64
-"""Keys that are looked for as bytes, one by one: of more, reading every record costs less."""
+"""Keys that are searched for as bytes, one by one: with more, reading every record costs less."""
 
 
 class KeyEraser:
@@ -35,7 +35,7 @@ class KeyEraser:
         """Whether the first batch that was kept is compressed; None before there was one."""
 
     def __call__(self, batch: memoryview, header: RecordBatchHeader, position: int) -> RewrittenBatch:
-        """Return what stays of the batch; raises as :func:`erase_keys`."""
+        """Return what stays of the batch; raise what :func:`erase_keys` does."""
         if self.is_first_compressed is None:
             self.is_first_compressed = bool(header.attributes & COMPRESSION_MASK)
         if header.magic >= 2 and self._sought and not header.is_control:
@@ -55,7 +55,7 @@ def erase_keys(
     where: str = "record batch",
     position: int = 0,
 ) -> RewrittenBatch:
-    """Give the batch without the records whose key is one of ``keys``: the same bytes where it has none.  Keys that a record
+    """Return the batch without the records whose key is one of ``keys``: the same bytes where it has none.  Keys that a record
     has are added to ``found``.
 
     A message of format 0 or 1 that has one becomes a batch of format 2, with the same offsets.

@@ -16,7 +16,7 @@ class OffsetMapBuilder:
     """Reads dirty segments in their order until all were read or the map is full.
 
     Records below ``first_dirty_offset``, of aborted transactions, in control batches and without a key are not put in.  The
-    map's ``latest_offset`` moves with whole batches alone: of the batch in which the map got full every record stays.
+    map's ``latest_offset`` moves only with whole batches: of the batch in which the map got full every record stays.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class OffsetMapBuilder:
         self._transactions = CleanedTransactions(aborted)
 
     def add(self, log: Buffer, *, next_base_offset: int, where: str) -> bool:
-        """Put in the whole .log of the next segment; False where the map got full, and no further segment may come.
+        """Put in the whole .log of the next segment; return False where the map got full, and no further segment may come.
 
         Raises:
             CorruptDataError: a batch is damaged or cannot be read.

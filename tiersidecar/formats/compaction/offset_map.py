@@ -1,4 +1,4 @@
-"""Key to last offset, in a bounded amount of memory (``SkimpyOffsetMap``).
+"""Map from key to last offset, in a bounded amount of memory (``SkimpyOffsetMap``).
 
 A key is known by its MD5 alone, as in Kafka: 16 bytes of digest and 8 of offset per slot, of which no more than the load
 factor's share is filled.  Two keys of one digest would be taken for one key, here as there.
@@ -16,7 +16,7 @@ NOT_FOUND = -1
 
 _DIGEST_BYTES = 16
 _HASHED_PROBES = 13
-"""The digest has so many 4-byte windows; after them the probing is linear."""
+"""Number of 4-byte windows in the digest; after them the probing is linear."""
 
 
 class OffsetMap:
@@ -38,7 +38,7 @@ class OffsetMap:
 
     @property
     def size_bytes(self) -> int:
-        """Return what the slots take."""
+        """Return the size of the slots."""
         return self._slots * BYTES_PER_SLOT
 
     @property
@@ -48,14 +48,14 @@ class OffsetMap:
 
     @property
     def utilization(self) -> float:
-        """Share of the slots that is filled."""
+        """Return the share of the slots that is filled."""
         return self._size / self._slots
 
     def put(self, key: bytes, offset: int) -> None:
-        """Let ``offset``, 0 or above, be the last one of ``key``: offsets come in their order.
+        """Record ``offset``, 0 or above, as the last one of ``key``: offsets come in their order.
 
         Raises:
-            ValueError: every slot is taken, which a caller that asks ``is_full`` first does not see.
+            ValueError: every slot is taken, which cannot happen to a caller that asks ``is_full`` first.
         """
         digest = md5(key, usedforsecurity=False).digest()
         slot = self._find(digest)
@@ -67,12 +67,12 @@ class OffsetMap:
         self._offsets[slot] = offset + 1  # 0 is an empty slot
 
     def get(self, key: bytes) -> int:
-        """Give the last offset of ``key``, or -1."""
+        """Return the last offset of ``key``, or -1."""
         slot = self._find(md5(key, usedforsecurity=False).digest())
         return NOT_FOUND if slot is None else self._offsets[slot] - 1
 
     def _find(self, digest: bytes) -> int | None:
-        """The slot of ``digest``, or the empty one where it belongs; None where it is in none and all are taken."""
+        """Return the slot of ``digest``, or the empty one where it belongs; None where it is in none and all are taken."""
         offsets, digests, slots = self._offsets, self._digests, self._slots
         slot = 0
         for attempt in range(_HASHED_PROBES):

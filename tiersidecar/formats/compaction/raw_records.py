@@ -1,6 +1,6 @@
-"""The records of a batch as bytes to be copied on: what a rewrite must know of each, and nothing that it need not decode.
+"""The records of a batch as bytes to be copied: a rewrite decodes only what it must know of each.
 
-A rewrite changes the timestamp delta of a record alone.  So all from its offset delta on (key, value, headers) is one slice.
+A rewrite changes only the timestamp delta of a record.  So all from its offset delta on (key, value, headers) is one slice.
 Layout and tolerance are those of :mod:`tiersidecar.formats.kafka.records`.
 """
 
@@ -109,7 +109,7 @@ def _field(data: bytes | None) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Zig-zag, of up to 64 bits (``ByteUtils.writeVarlong``)."""
+    """Return a zig-zag varint, of up to 64 bits (``ByteUtils.writeVarlong``)."""
     raw = ((value << 1) ^ (value >> 63)) & _LONG_BITS
     if raw < 0x80:
         return bytes((raw,))
@@ -122,12 +122,12 @@ def varint(value: int) -> bytes:
 
 
 def wrapped(value: int) -> int:
-    """``value`` as a Java long."""
+    """Return ``value`` as a Java long."""
     return ((value + _SIGN_BIT) & _LONG_BITS) - _SIGN_BIT
 
 
 def _read(data: bytes, at: int, bits: int = _INT_BITS) -> tuple[int, int]:
-    """The varint, cut to ``bits`` before the zig-zag as Java does, and the place after it; most have one byte or two."""
+    """Return the varint, cut to ``bits`` before the zig-zag as in Java, and the place after it; most have one byte or two."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1

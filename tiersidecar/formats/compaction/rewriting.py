@@ -33,15 +33,15 @@ _KEPT_ATTRIBUTES = 0x3F
 _PLAIN_ATTRIBUTES = _KEPT_ATTRIBUTES & ~COMPRESSION_MASK
 
 Keeps = Callable[[RawRecord], bool]
-"""Whether a record stays."""
+"""Returns whether a record stays."""
 
 
 class Emptied(Enum):
-    """What becomes of a batch of which no record stays."""
+    """Fate of a batch of which no record stays."""
 
     DROPPED = auto()
     KEPT_EMPTY = auto()
-    """Its header stays: its producer's last sequence, or the last offset, is known from it alone."""
+    """Its header stays: only it has its producer's last sequence, or the last offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class RewrittenBatch:
 
 
 def delete_horizon_ms(header: RecordBatchHeader) -> int | None:
-    """From when the tombstones and markers of the batch may go; None where no cleaner has set it yet."""
+    """Return when the tombstones and markers of the batch may go; None where no cleaner has set it yet."""
     has_one = header.magic >= 2 and header.attributes & DELETE_HORIZON_FLAG
     return header.base_timestamp if has_one else None
 
@@ -72,7 +72,7 @@ def rewrite_batch(
     where: str = "record batch",
     position: int = 0,
 ) -> RewrittenBatch:
-    """Give the batch with the records that ``keeps`` wants; formats 0 and 1 become format 2, as in Kafka.
+    """Return the batch with the records that ``keeps`` wants; formats 0 and 1 become format 2, as in Kafka.
 
     ``horizon_ms`` is set where the batch has no delete horizon yet and keeps a tombstone, or ``is_horizon_due``; None sets
     none.  ``renews_horizon``: one that the batch has counts for nothing.  ``span`` is the first and the last offset that a
@@ -80,7 +80,7 @@ def rewrite_batch(
 
     Raises:
         CorruptDataError: the records cannot be read.
-        ValueError: a batch of format 0 or 1 is to be kept empty, which these formats cannot say.
+        ValueError: a batch of format 0 or 1 is to be kept empty, which these formats cannot express.
     """
     kept: list[RawRecord] = []
     read, has_tombstone = 0, False
@@ -102,7 +102,7 @@ def rewrite_batch(
 
 
 def empty_batch(header: RecordBatchHeader) -> bytes:
-    """Give the batch without any record (``DefaultRecordBatch.writeEmptyHeader``).
+    """Return the batch without any record (``DefaultRecordBatch.writeEmptyHeader``).
 
     Raises:
         ValueError: it is of format 0 or 1.
@@ -116,7 +116,7 @@ def empty_batch(header: RecordBatchHeader) -> bytes:
 def _written(
     header: RecordBatchHeader, records: list[RawRecord], horizon_ms: int | None, legacy_span: tuple[int, int] | None
 ) -> bytes:
-    """``MemoryRecordsBuilder``: the first record's timestamp is the base, unless that is the delete horizon."""
+    """Write the batch like ``MemoryRecordsBuilder``: the first record's timestamp is the base, unless a delete horizon is."""
     is_legacy = header.magic < 2
     base_offset: int = header.base_offset
     last_offset: int = header.last_offset

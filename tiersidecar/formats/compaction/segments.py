@@ -1,6 +1,6 @@
-"""A new segment out of one or several: the .log while it streams past, and what lies beside it.
+"""A new segment out of one or several: the .log while it streams past, and its companions.
 
-The rewrite itself is given: that of a cleaner, or that of an erasure.
+The rewrite itself is an argument: that of a cleaner, or that of an erasure.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MOST_OFFSETS = (1 << 31) - 1
 """An index has offsets relative to the base of its segment, in 31 bits."""
 
 RewriteBatch = Callable[[memoryview, RecordBatchHeader, int], RewrittenBatch]
-"""A whole batch whose checksum is right, its header and its position: what stays of it."""
+"""Given a whole batch with a right checksum, its header and its position, returns what stays of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTally:
-    """Of the sources and of the new segment.  ``last_offset`` is -1 where no batch stays, and ``max_timestamp_ms`` where no
-    record does: a batch that is kept empty still has the time of its latest record, which a look-up by time would not find.
+    """Counts of the sources and of the new segment.  ``last_offset`` is -1 where no batch stays, and ``max_timestamp_ms`` where
+    no record does: a batch that is kept empty still has the time of its latest record, which a look-up by time would not find.
 
     ``untouched_batches`` are the same bytes as before.
     """
@@ -49,7 +49,7 @@ class SegmentTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenSegment:
-    """What belongs beside the new .log."""
+    """The companions of the new .log."""
 
     offset_index: bytes
     time_index: bytes
@@ -95,7 +95,7 @@ class WholeBatches:
 
 
 class SegmentRewriter:
-    """Takes the .log files of one group, each in slices of any size, in order, and gives the new one in pieces.
+    """Takes the .log files of one group, each in slices of any size, in order, and returns the new one in pieces.
 
     At most one batch and the slice in hand are in memory.
     """
@@ -107,7 +107,7 @@ class SegmentRewriter:
         self._counts = dict.fromkeys(SegmentTally.__slots__, 0) | {"last_offset": -1, "max_timestamp_ms": NO_TIMESTAMP}
 
     def feed(self, data: Buffer, *, where: str) -> Iterator[Buffer]:
-        """Give what stays of the next slice of ``where``; the buffer may be reused once the iterator has ended.
+        """Yield what stays of the next slice of ``where``; the buffer may be reused once the iterator has ended.
 
         Raises:
             CorruptDataError: a batch is damaged or cannot be read, or its offsets are too far from the first.
@@ -120,7 +120,7 @@ class SegmentRewriter:
                 yield rewritten.data
 
     def end_of_source(self, *, where: str) -> None:
-        """The .log that was fed is over; the next one of the group begins at its position 0.
+        """End the .log that was fed; the next one of the group begins at its position 0.
 
         Raises:
             TruncatedDataError: it ends within a batch.
@@ -128,7 +128,7 @@ class SegmentRewriter:
         self._batches.end(where=where)
 
     def finish(self) -> RewrittenSegment:
-        """Give what belongs beside the .log, after the last source."""
+        """Return the companions of the .log, after the last source."""
         offset_index, time_index = self._indexes.finish()
         return RewrittenSegment(
             offset_index=offset_index.write(), time_index=time_index.write(), tally=SegmentTally(**self._counts)

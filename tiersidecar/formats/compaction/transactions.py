@@ -1,4 +1,4 @@
-"""Which transactions a pass over the log is in, and which markers may go (``CleanedTransactionMetadata``)."""
+"""Transactions that a pass over the log is in, and markers that may go (``CleanedTransactionMetadata``)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class _Ongoing:
 
 
 class CleanedTransactions:
-    """Is shown every batch of one pass, in the order of the log.
+    """Takes every batch of one pass, in the order of the log.
 
-    ``aborted`` has all transactions whose abort marker lies in what the pass reads, or that began there: in any order, and one
-    may be named twice.  They are to come off the batches (``TransactionWalk``), not off a broker's index alone.
+    ``aborted`` has all transactions whose abort marker lies in what the pass reads, or that began there: in any order, perhaps
+    named twice.  They must come from the batches (``TransactionWalk``), not from a broker's index alone.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
@@ -30,7 +30,7 @@ class CleanedTransactions:
         self._retained: list[AbortedTransaction] = []
 
     def is_aborted(self, header: RecordBatchHeader) -> bool:
-        """Take a batch of data; True where it is of an aborted transaction, and its records go whatever their keys are."""
+        """Take a batch of data; return True if it is of an aborted transaction, and its records go whatever their keys are."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -42,7 +42,7 @@ class CleanedTransactions:
         return True
 
     def may_drop_marker(self, batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bool:
-        """Take a control batch; True where no batch of its transaction was seen in this pass.
+        """Take a control batch; return True if no batch of its transaction was seen in this pass.
 
         Raises:
             CorruptDataError: the marker cannot be read.
@@ -65,8 +65,8 @@ class CleanedTransactions:
         return False
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
-        """Give the aborted transactions that were seen to end since the last call and had batches: the entries of the cleaned
-        segment's transaction index."""
+        """Return the aborted transactions that ended since the last call and had batches: the entries of the cleaned segment's
+        transaction index."""
         retained, self._retained = tuple(self._retained), []
         return retained
 

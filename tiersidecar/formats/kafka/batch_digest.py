@@ -31,7 +31,7 @@ _LEAST_LENGTH_V2 = BATCH_HEADER_SIZE - LOG_OVERHEAD
 
 
 class BatchDigest:
-    """Feed it the bytes of one or several segments in offset order; batches that overlap what was fed are left out.
+    """Digest the bytes of one or several segments in offset order; batches that overlap what was fed are left out.
 
     ``start_offset`` is inclusive, ``stop_offset`` exclusive: a batch counts if any of its offsets is in the range.
     """
@@ -46,15 +46,15 @@ class BatchDigest:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch that counted, or the start while none did."""
+        """Return the offset after the last batch that counted, or the start while none did."""
         return self._next_offset
 
     def begin_segment(self, where: str) -> None:
-        """The next buffer begins a segment; ``where`` names it in errors."""
+        """Begin a segment; ``where`` names it in errors."""
         self._where, self._tail, self._position = where, bytearray(), 0
 
     def feed(self, buffer: Buffer) -> None:
-        """Bytes that follow those fed before in this segment.
+        """Take bytes that follow those fed before in this segment.
 
         Raises:
             CorruptDataError: a batch fails its checks.
@@ -76,8 +76,8 @@ class BatchDigest:
         self._position += offset
 
     def _take_plain_batches(self, view: memoryview, offset: int) -> int:
-        """Those of format 2 that are whole and sound, by a short loop: a segment has a million of them per GiB.  Returns the
-        offset of the first one that is left to the long way, where faults are named."""
+        """Take batches of format 2 that are whole and sound, by a short loop: a segment has a million of them per GiB.  Return
+        the offset of the first one that is left to the long way, where faults are named."""
         if self._walks is not None:
             return self._walk_plain_batches(self._walks, view, offset)
         unpack, checksum, update, size = _PLAIN.unpack_from, crc32c, self._digest.update, len(view)
@@ -100,7 +100,7 @@ class BatchDigest:
         return offset
 
     def _walk_plain_batches(self, walks: Walks, view: memoryview, offset: int) -> int:
-        """As the short loop, in native code."""
+        """Do the short loop in native code."""
         bounds = clamped(self._next_offset), clamped(self._stop_offset)
         stop, next_offset, headers = walks.digest(view, offset, *bounds)
         if headers:
@@ -109,7 +109,7 @@ class BatchDigest:
         return stop
 
     def end_segment(self) -> None:
-        """No more bytes of this segment.
+        """End this segment.
 
         Raises:
             TruncatedDataError: it ends in the middle of a batch.
@@ -120,5 +120,5 @@ class BatchDigest:
             )
 
     def digest(self) -> bytes:
-        """32 bytes that stand for the batches seen."""
+        """Return 32 bytes that stand for the batches seen."""
         return self._digest.digest()

@@ -1,7 +1,7 @@
-"""How transactions end that are open where the remote tier ends: by the markers in the broker's log behind it (rule 14).
+"""Ends of transactions that are open where the remote tier ends: by the markers in the broker's log behind it (rule 14).
 
-The broker lists the aborted transactions that it knows of.  One that began before its log did, and that it has lost, it lists
-as little as one that was committed: only the marker tells the two apart.
+The broker lists the aborted transactions that it knows of.  One that began before its log did, and that it has lost, it does
+not list, like one that was committed: only the marker shows the difference.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Transaction = tuple[int, int]
 
 
 class BorderWalk:
-    """Looks for the first marker of each producer of ``open_at_end`` from ``end_offset`` on, in what a broker gives for one
-    Fetch after the other.  What it has found holds for as long as the history is the same."""
+    """Search for the first marker of each producer of ``open_at_end`` from ``end_offset`` on, in a broker's answers to one
+    Fetch after the other.  The result holds for as long as the history is the same."""
 
     def __init__(
         self, end_offset: int, open_at_end: Iterable[Transaction], epoch_before: LeaderEpoch = NO_EPOCH
@@ -35,7 +35,7 @@ class BorderWalk:
         return any(pid not in self._ended and (pid, first) not in listed for pid, first in self._open.items())
 
     def take(self, records: Buffer, *, where: str) -> bool:
-        """Whole batches from :attr:`next_offset` on; False if there was none.
+        """Take whole batches from :attr:`next_offset` on; return False if there was none.
 
         Raises:
             CorruptDataError: a batch that cannot be read.
@@ -50,7 +50,7 @@ class BorderWalk:
         return self.next_offset > before
 
     def aborted(self, listed: Collection[Transaction], last_stable_offset: Offset) -> tuple[AbortedTransaction, ...]:
-        """Those that the broker has listed, as if they reached up to its ``last_stable_offset``, and those that it has not."""
+        """Return those that the broker has listed, as if they reached up to its ``last_stable_offset``, and others."""
         found = [
             AbortedTransaction(pid, Offset(first), Offset(last_stable_offset - 1), last_stable_offset)
             for pid, first in listed

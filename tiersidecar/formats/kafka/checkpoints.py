@@ -29,7 +29,7 @@ _ESCAPE = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Whose a log dir is.  Version 0 is of ZooKeeper days: it has no directory id."""
+    """Cluster and node that a log dir belongs to.  Version 0 is of ZooKeeper days: it has no directory id."""
 
     version: int
     cluster_id: str
@@ -38,7 +38,7 @@ class MetaProperties:
 
 
 def read_leader_epochs(data: bytes, *, where: str = LEADER_EPOCH_CHECKPOINT) -> tuple[EpochEntry, ...]:
-    """Entries in the order of the file.
+    """Return entries in the order of the file.
 
     Raises:
         CorruptDataError: not such a file, or cut short.
@@ -56,7 +56,7 @@ def write_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
 
 
 def read_offset_checkpoint(data: bytes, *, where: str) -> dict[tuple[str, int], Offset]:
-    """Offsets by topic and partition.
+    """Return offsets by topic and partition.
 
     Raises:
         CorruptDataError: not such a file, or cut short.
@@ -90,7 +90,7 @@ def read_partition_metadata(data: bytes, *, where: str = PARTITION_METADATA) -> 
 
 
 def read_meta_properties(data: bytes, *, where: str = META_PROPERTIES) -> MetaProperties:
-    """Cluster, node and directory of a log dir.
+    """Return cluster, node and directory of a log dir.
 
     Raises:
         CorruptDataError: not such a file, or without cluster or node id.
@@ -111,11 +111,11 @@ def _write_checkpoint(lines: Iterable[str]) -> bytes:
 
 
 def _checkpoint_lines(data: bytes, where: str) -> Iterator[tuple[int, list[str]]]:
-    """Number (from 1) and fields of each entry's line, one after the other: what the store has may be of any kind.  A file that
-    the broker has made and not yet written to is empty and has no entries, as for Kafka's own CheckpointReadBuffer.
+    """Yield number (from 1) and fields of each entry's line, one by one: the store may return anything.  A file that the broker
+    has made and not yet written to is empty and has no entries, as for Kafka's own CheckpointReadBuffer.
 
     Raises:
-        CorruptDataError: also at the end, where there are not as many as were announced.
+        CorruptDataError: also at the end, where there are fewer or more than announced.
     """
     lines = StringIO(_text(data, where), newline=None)
     head, announced = lines.readline(), lines.readline()

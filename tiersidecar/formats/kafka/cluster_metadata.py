@@ -35,7 +35,7 @@ _TOPIC, _PARTITION, _CONFIG, _PRODUCER_IDS = 2, 3, 4, 15
 _WITH_DIRECTORIES = 1
 """Version of PartitionRecord since Kafka 3.7."""
 _UNASSIGNED_DIRECTORY = bytes(16)
-"""``DirectoryId.UNASSIGNED``: the broker says where it has the replica."""
+"""``DirectoryId.UNASSIGNED``: the broker reports later where it has the replica."""
 _TOPIC_RESOURCE = 2
 _NO_LEADER = -1
 _NO_TAGS = b"\0"
@@ -110,7 +110,7 @@ def _batches(file: bytes, where: str) -> Iterator[tuple[int, int, int, int, int,
 
 
 def _moved(tail: bytes, by: int, where: str) -> Iterator[bytes]:
-    """The batches of ``tail`` with offsets higher ``by`` so many; no checksum covers a base offset."""
+    """Return the batches of ``tail`` with offsets higher ``by`` so many; no checksum covers a base offset."""
     for position, size, base_offset, *_ in _batches(tail, where):
         yield struct.pack(">q", base_offset + by) + tail[position + 8 : position + size]
 
@@ -129,7 +129,7 @@ def _batch(values: Sequence[bytes], *, base_offset: int, epoch: int) -> bytes:
 
 
 def _record(offset_delta: int, value: bytes) -> bytes:
-    """Without timestamp delta, key and headers."""
+    """Return a record without timestamp delta, key and headers."""
     body = b"\0" + varint(0) + varint(offset_delta) + varint(-1) + varint(len(value)) + value + varint(0)
     return varint(len(body)) + body
 

@@ -29,7 +29,7 @@ _ZSTD_LEVEL = 3
 
 
 def compress(data: Buffer, compression: Compression) -> Buffer:
-    """Give ``data`` as the codec writes them; of no codec, as they are."""
+    """Return ``data`` as the codec writes them; without a codec, unchanged."""
     match compression:
         case Compression.NONE:
             return data

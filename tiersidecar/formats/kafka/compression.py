@@ -1,7 +1,7 @@
 """Open the compressed records of a batch (``org.apache.kafka.common.compress``): whole, never to more than a given size, or
 piece by piece, so that what they open to need not fit in memory.
 
-Several gzip members, snappy streams or zstd frames one after the other are one, as Java reads them; brokers take such batches.
+Several gzip members, snappy streams or zstd frames in succession are one, as Java reads them; brokers take such batches.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ZSTD_PIECE_BYTES = 1 << 17
 _ZSTD_LARGEST_WINDOW_BYTES = 1 << 27
 
 PIECE_BYTES = 256 * 1024
-"""Of opened records, in memory at once; snappy and LZ4 have blocks of their own, up to 4 MiB."""
+"""Size of opened records in memory at once; snappy and LZ4 have blocks of their own, up to 4 MiB."""
 SMALL_BYTES = 1024 * 1024
-"""What opens to no more is opened in one go."""
+"""Data that opens to no more is opened in one go."""
 _SMALL_WINDOW_BYTES = 8 * 1024 * 1024
 """zstd's own recommendation for what a decoder should take (RFC 8878, 3.1.1.1.2)."""
 _FED_BYTES = 64 * 1024
@@ -55,7 +55,7 @@ class DecompressionError(ValueError):
 
 
 def decompress(data: memoryview, compression: Compression, *, max_bytes: int) -> bytes | bytearray | memoryview:
-    """``data`` opened.
+    """Return ``data`` opened.
 
     Raises:
         DecompressionError: not of this codec, damaged, or larger than ``max_bytes`` when opened.
@@ -82,8 +82,8 @@ class _TooLargeError(DecompressionError):
 
 
 def open_pieces(data: memoryview, compression: Compression, lease: MemoryLease) -> Iterator[bytes | memoryview]:
-    """``data`` opened, piece by piece: what the codec must remember is taken from ``lease``.  A piece is written over when the
-    next is asked for.
+    """Yield ``data`` opened, piece by piece: memory that the codec must keep is taken from ``lease``.  A piece is overwritten
+    when the next is asked for.
 
     Raises:
         DecompressionError: not of this codec, or damaged; which may show at a later piece.
@@ -112,7 +112,7 @@ def open_pieces(data: memoryview, compression: Compression, lease: MemoryLease) 
 
 
 def _open_small(data: memoryview, compression: Compression) -> bytes | memoryview | None:
-    """None where it is not small; most batches are."""
+    """Return the opened data, None where it is not small; most batches are."""
     if compression is Compression.LZ4 and _lz4_capacity(data) > SMALL_BYTES:
         return None
     try:
@@ -127,7 +127,7 @@ def _open_small(data: memoryview, compression: Compression) -> bytes | memoryvie
 
 
 def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
-    """What follows a member and is none is passed over, as by ``GZIPInputStream``."""
+    """Yield pieces of all members; bytes after a member that are none are skipped, as by ``GZIPInputStream``."""
     while True:
         end = yield from _gzip_member(data)
         data = data[end:]
@@ -136,7 +136,7 @@ def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
 
 
 def _gzip_member(data: memoryview) -> Generator[bytes, None, int]:
-    """The pieces of the first member; returns where it ends."""
+    """Yield the pieces of the first member; return where it ends."""
     stream = zlib.decompressobj(wbits=_GZIP_WBITS)
     for at in range(0, len(data), _FED_BYTES):
         fed: bytes | memoryview = data[at : at + _FED_BYTES]
@@ -154,7 +154,7 @@ def _gzip_member(data: memoryview) -> Generator[bytes, None, int]:
 
 
 def _snappy_pieces(data: memoryview, lease: MemoryLease) -> Iterator[memoryview]:
-    """A block is opened whole: snappy-java writes 32 KiB blocks, and librdkafka one for all."""
+    """Yield opened blocks, each whole: snappy-java writes 32 KiB blocks, and librdkafka one for all."""
     blocks = _xerial_blocks(data) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [data]
     for block in blocks:
         size = cramjam.snappy.decompress_raw_len(block)
@@ -163,7 +163,7 @@ def _snappy_pieces(data: memoryview, lease: MemoryLease) -> Iterator[memoryview]
 
 
 def _lz4_pieces(data: memoryview, lease: MemoryLease) -> Iterator[memoryview]:
-    """Block by block (the LZ4 frame format); a linked block refers to the 64 KiB before it.
+    """Yield opened blocks (the LZ4 frame format); a linked block refers to the 64 KiB before it.
 
     cramjam opens blocks without such a dictionary.  So the history goes in front, as literals of the block's first sequence.
     """
@@ -175,7 +175,7 @@ def _lz4_pieces(data: memoryview, lease: MemoryLease) -> Iterator[memoryview]:
     history = b""
     for block, is_compressed in _lz4_blocks(data, flags):
         if is_compressed:
-            # Without the length four bytes that could be one are taken for it, and passed over.
+            # Without the length, four bytes that could be one are taken for it, and skipped.
             size = cramjam.lz4.decompress_block_into(_with_history(block, history), opened, output_len=len(opened))
             found = memoryview(opened)[len(history) : size]
         else:
@@ -201,8 +201,8 @@ def _lz4_blocks(data: memoryview, flags: int) -> Iterator[tuple[memoryview, bool
 
 
 def _with_history(block: memoryview, history: bytes) -> bytes | memoryview:
-    """``block`` with ``history`` as its first literals.  A sequence is ``token | more of the literals' length | literals |
-    offset | …``, the token's upper half the length up to 15, to which bytes of 255 and a last one add."""
+    """Return ``block`` with ``history`` as its first literals.  A sequence is ``token | more of the literals' length | literals
+    | offset | …``, the token's upper half the length up to 15, to which bytes of 255 and a last one add."""
     if not history:
         return block
     token, at = block[0], 1
@@ -222,7 +222,7 @@ def _with_history(block: memoryview, history: bytes) -> bytes | memoryview:
 
 def _zstd_pieces(data: memoryview, lease: MemoryLease) -> Iterator[bytes]:
     for frame in _zstd_frames(data):
-        # One of its own: between two pieces the thread's may be used for another batch, and by another thread.
+        # A decompressor of its own: between two pieces the thread's may be used for another batch, and by another thread.
         lease.window(zstandard.get_frame_parameters(frame).window_size)
         decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_LARGEST_WINDOW_BYTES)
         yield from decompressor.read_to_iter(frame, write_size=PIECE_BYTES)
@@ -233,8 +233,8 @@ def _widest_window(data: memoryview) -> int:
 
 
 def _zstd_frames(data: memoryview) -> Iterator[memoryview]:
-    """One after the other, by the headers of their blocks, without those to be skipped (RFC 8878, 3.1).  The last one may be
-    cut off."""
+    """Yield frames, by the headers of their blocks, without those to be skipped (RFC 8878, 3.1).  The last one may be cut
+    off."""
     while len(data) >= _ZSTD_SKIPPABLE_HEADER.size:
         magic, size = _ZSTD_SKIPPABLE_HEADER.unpack_from(data)
         if magic & _ZSTD_SKIPPABLE_MASK == _ZSTD_SKIPPABLE:
@@ -248,7 +248,7 @@ def _zstd_frames(data: memoryview) -> Iterator[memoryview]:
 
 
 def _zstd_frame_end(data: memoryview) -> int:
-    """A block's header is ``last | type 2 bits | size 21 bits``; one of a repeated byte has one, whatever its size."""
+    """Return the end.  A block's header is ``last | type 2 bits | size 21 bits``; a repeated byte takes one byte."""
     at, is_last = zstandard.frame_header_size(data), False
     while not is_last and at + 3 <= len(data):
         head = int.from_bytes(data[at : at + 3], "little")
@@ -301,7 +301,7 @@ def _open_lz4(data: memoryview, max_bytes: int) -> memoryview:
 
 
 def _lz4_capacity(data: memoryview) -> int:
-    """The most that a frame can open to: its blocks times their largest size, from the block headers alone."""
+    """Return the most that a frame can open to: its blocks times their largest size, from the block headers alone."""
     if len(data) < _LZ4_LEAST_HEADER_SIZE:
         raise DecompressionError("lz4 data end within the frame header")
     flags = data[4]
@@ -337,7 +337,7 @@ def _joined(found: Iterable[bytes], max_bytes: int) -> bytes:
 
 
 def _zstd_decompressor() -> zstandard.ZstdDecompressor:
-    """One per thread: they are dear to make and not to be shared."""
+    """Return the thread's own: they are expensive to make and cannot be shared."""
     if not hasattr(_thread, "decompressor"):
         _thread.decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_LARGEST_WINDOW_BYTES)
     decompressor: zstandard.ZstdDecompressor = _thread.decompressor

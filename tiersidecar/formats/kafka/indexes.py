@@ -128,7 +128,7 @@ def read_offset_index(
 ) -> OffsetIndex:
     """Parse and check an ``.index``; zeros at its end, which an unclean stop leaves behind, are no entries.
 
-    ``segment_size_bytes`` and ``end_offset`` (inclusive) are the limits for positions and offsets, where known.  More than
+    ``segment_size_bytes`` and ``end_offset`` (inclusive) are the limits for positions and offsets, where known.  Entries past
     ``most_entries`` are not looked at.
 
     Raises:
@@ -156,7 +156,7 @@ def read_time_index(
     end_offset: Offset | None = None,
     most_entries: int | None = None,
 ) -> TimeIndex:
-    """Parse and check a ``.timeindex``; zeros at its end are no entries.  ``end_offset`` is inclusive.  More than
+    """Parse and check a ``.timeindex``; zeros at its end are no entries.  ``end_offset`` is inclusive.  Entries past
     ``most_entries`` are not looked at.
 
     Raises:
@@ -213,7 +213,7 @@ def write_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes
 def collect_aborted(
     transactions: Sequence[AbortedTransaction], start_offset: int, stop_offset: int
 ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-    """Those that overlap the offsets from ``start_offset`` up to, not including, ``stop_offset``, and whether the search
+    """Return those that overlap the offsets from ``start_offset`` up to, not including, ``stop_offset``, and whether the search
     ends here; if not, the next segment's index may have more (``TransactionIndex.collectAbortedTxns``)."""
     found: list[AbortedTransaction] = []
     for entry in transactions:
@@ -225,7 +225,7 @@ def collect_aborted(
 
 
 class IndexRebuilder:
-    """Makes both indexes anew from a segment's batches, as a recovering broker does (``LogSegment.recover``): an entry for
+    """Rebuild both indexes from a segment's batches, like a recovering broker (``LogSegment.recover``): an entry for
     the first batch after each ``index_interval_bytes``, and the largest timestamp at the end.  The broker's first ones may
     differ, since they count appends, which can be several batches."""
 
@@ -236,7 +236,7 @@ class IndexRebuilder:
         self._indexed_position = 0
 
     def add(self, position: int, header: RecordBatchHeader) -> None:
-        """The next batch, and where in the file it begins."""
+        """Add the next batch, and its position in the file."""
         if header.max_timestamp > self._latest.timestamp_ms:
             self._latest = TimeIndexEntry(header.max_timestamp, header.last_offset)
         if position - self._indexed_position > self._interval_bytes:
@@ -246,7 +246,7 @@ class IndexRebuilder:
             self._indexed_position = position
 
     def finish(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both, after the last batch."""
+        """Return both, after the last batch."""
         _append_later(self._time_index, self._latest)
         return self._offset_index, self._time_index
 
@@ -257,7 +257,7 @@ def rebuild_indexes(
     base_offset: Offset,
     index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
 ) -> tuple[OffsetIndex, TimeIndex]:
-    """Both indexes from positions and headers of a segment's batches: see :class:`IndexRebuilder`."""
+    """Return both indexes from positions and headers of a segment's batches: see :class:`IndexRebuilder`."""
     rebuilder = IndexRebuilder(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
     for position, header in batches:
         rebuilder.add(position, header)
@@ -265,15 +265,15 @@ def rebuild_indexes(
 
 
 def _append_later(index: TimeIndex, latest: TimeIndexEntry) -> None:
-    """``TimeIndex.maybeAppend``: only what is later than the last entry."""
+    """Append only what is later than the last entry (``TimeIndex.maybeAppend``)."""
     if latest.timestamp_ms > (index.timestamps_ms[-1] if index.timestamps_ms else NO_TIMESTAMP):
         index.timestamps_ms.append(latest.timestamp_ms)
         index.relative_offsets.append(latest.offset - index.base_offset)
 
 
 def _used_entries(data: Buffer, layout: Struct, where: str, most_entries: int | None) -> bytes:
-    """Without the zero entries at the end (no broker writes an entry of zeros at position 0; one for time 0 at the base
-    offset says nothing)."""
+    """Return the entries without zero entries at the end (no broker writes an entry of zeros at position 0; one for time 0 at
+    the base offset says nothing)."""
     _check_whole_entries(data, layout, where)
     entries = bytes(data)
     count = -(-len(entries.rstrip(b"\0")) // layout.size)
@@ -284,8 +284,8 @@ def _used_entries(data: Buffer, layout: Struct, where: str, most_entries: int | 
 
 
 def _column(typecode: str, entries: bytes, begin: int, entry_size: int) -> array[int]:
-    """The big-endian field at byte ``begin`` of each entry.  Gathered byte by byte of the field rather than entry by entry: a
-    segment of 1 GiB has a quarter of a million of them."""
+    """Return the big-endian field at byte ``begin`` of each entry, gathered byte by byte of the field rather than entry by
+    entry: a segment of 1 GiB has a quarter of a million of them."""
     column = array(typecode)
     width = column.itemsize
     gathered = bytearray(len(entries) // entry_size * width)
@@ -315,7 +315,7 @@ def _check_ascending(
 
 
 def _check_limit(column: array[int], limit: int | None, where: str, entry_size: int) -> None:
-    """``column`` ascends, so that its last value is the largest."""
+    """Check the last value of ``column``, which ascends, so that it is the largest."""
     if limit is not None and column and column[-1] > limit:
         slot = bisect_right(column, limit)
         reason = f"entry {column[slot]} is past the segment's {limit}"

@@ -41,7 +41,7 @@ class LegacyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegacyOpening:
-    """What a compressed message may open to, and whose memory it takes."""
+    """Limit of a compressed message when opened, and the memory it uses."""
 
     max_bytes: int
     lease: MemoryLease
@@ -80,7 +80,7 @@ def _opened(value: bytes, header: RecordBatchHeader, opening: LegacyOpening) -> 
 
 
 def _last_offset(value: bytes, header: RecordBatchHeader, opening: LegacyOpening) -> int:
-    """Of the inner messages, without keeping any: it is opened twice."""
+    """Return the last offset of the inner messages, without keeping any: it is opened twice."""
     opened, last_offset = _opened(value, header, opening), None
     while (head := opened.take(_OVERHEAD.size)) is not None:
         opened.next_record()

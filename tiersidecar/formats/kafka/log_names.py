@@ -10,7 +10,7 @@ from tiersidecar.domain.offsets import Offset
 
 
 class DirectoryKind(StrEnum):
-    """What a partition directory is; all but ``CURRENT`` end in the value and are not ours to copy (DESIGN.md section 5)."""
+    """Kind of a partition directory; all but ``CURRENT`` end in the value and are not ours to copy (DESIGN.md section 5)."""
 
     CURRENT = ""
     DELETE = "-delete"
@@ -52,7 +52,7 @@ class LogFileName:
 
 
 DELETED_SUFFIX = ".deleted"
-"""What the broker appends to the names of a segment's files ``file.delete.delay.ms`` before it removes them."""
+"""Suffix of a segment's files from ``file.delete.delay.ms`` before the broker removes them."""
 
 _TOPIC = r"(?P<topic>[a-zA-Z0-9._-]{1,249})"
 _CURRENT = re.compile(rf"{_TOPIC}-(?P<partition>0|[1-9][0-9]{{0,9}})")
@@ -61,7 +61,7 @@ _FILE = re.compile(r"(?P<offset>[0-9]{20})\.(?P<kind>log|index|timeindex|txninde
 
 
 def parse_log_directory(name: str) -> LogDirectoryName | None:
-    """``<topic>-<partition>``, or that with ``.<unique id>`` and one of the suffixes; None for any other name."""
+    """Parse ``<topic>-<partition>``, or that with ``.<unique id>`` and one of the suffixes; None for any other name."""
     if match := _MOVED.fullmatch(name):
         kind = DirectoryKind(match["suffix"])
         return LogDirectoryName(topic=match["topic"], partition=int(match["partition"]), kind=kind)
@@ -71,7 +71,7 @@ def parse_log_directory(name: str) -> LogDirectoryName | None:
 
 
 def log_file_name(offset: int, kind: LogFileKind) -> str:
-    """``<offset, 20 digits>.<suffix>``."""
+    """Return ``<offset, 20 digits>.<suffix>``."""
     return f"{offset:020d}.{kind}"
 
 

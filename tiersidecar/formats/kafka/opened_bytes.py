@@ -1,4 +1,4 @@
-"""What the records of a batch open to, of which a piece is in memory at a time."""
+"""The opened records of a batch, of which one piece is in memory at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RECORDS_MASK = 0xFF
 
 
 class OpenedBytes:
-    """``data`` from ``offset`` on is what comes next of ``pieces``; the owner moves ``offset``.
+    """The next byte is at ``offset`` of ``data``, after which come ``pieces``; the owner moves ``offset``.
 
     ``copies`` is how often the owner has what it asks for in memory, itself included: it counts where it is more than small.
     """
@@ -39,17 +39,17 @@ class OpenedBytes:
 
     @property
     def at_hand(self) -> int:
-        """Bytes that have been opened and not been passed."""
+        """Return how many bytes have been opened and not passed."""
         return len(self.data) - self.offset
 
     def next_record(self) -> None:
-        """A record begins: of each few hundred, which the interpreter needs some 0.3 ms for, the lease is told."""
+        """Begin a record; tell the lease after each few hundred, for which the interpreter needs some 0.3 ms."""
         self._records += 1
         if not self._records & _RECORDS_MASK:
             self._lease.rest()
 
     def fill(self, size_bytes: int) -> bool:
-        """Have ``size_bytes`` at hand; False where there are fewer left.
+        """Have ``size_bytes`` at hand; return False where there are fewer left.
 
         Raises:
             DecompressionError: damaged, or it opens to more than ``max_bytes``.
@@ -68,7 +68,7 @@ class OpenedBytes:
         return missing <= 0
 
     def hold_more(self, size_bytes: int) -> None:
-        """What the owner makes of what it has asked for takes as much, until it asks again.
+        """Count as much again for the owner's own copy, until it asks for more.
 
         Raises:
             NoMemoryLeftError, TooLargeToOpenError: by the lease.
@@ -76,7 +76,7 @@ class OpenedBytes:
         self._lease.record(self._held_bytes + size_bytes)
 
     def skip(self, size_bytes: int) -> bool:
-        """Pass ``size_bytes``; False where there are fewer left."""
+        """Pass ``size_bytes``; return False where there are fewer left."""
         while size_bytes > self.at_hand:
             size_bytes -= self.at_hand
             piece = self._next()
@@ -87,7 +87,7 @@ class OpenedBytes:
         return True
 
     def take(self, size_bytes: int) -> bytes | None:
-        """Pass ``size_bytes`` and give them; None where there are fewer left."""
+        """Pass ``size_bytes`` and return them; None where there are fewer left."""
         if not self.fill(size_bytes):
             return None
         begin, self.offset = self.offset, self.offset + size_bytes

@@ -1,4 +1,4 @@
-"""Memory for what is opened of compressed record batches, of all readers of a process together."""
+"""Memory for opened record batches, of all readers of a process together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _no_rest() -> None:
 class OpenedMemory:
     """``size_bytes`` for all leases together.  Safe to use from several threads at once.
 
-    ``rest`` is called by the thread that opens, every millisecond or so: there it may let others go first.
+    ``rest`` is called by the thread that opens, every millisecond or so: there it may let other threads go first.
     """
 
     def __init__(self, size_bytes: int = _NO_LIMIT, *, rest: Callable[[], None] = _no_rest) -> None:
@@ -33,19 +33,19 @@ class OpenedMemory:
 
     @property
     def held_bytes(self) -> int:
-        """Return what is taken now."""
+        """Return the bytes taken now."""
         return self._held_bytes
 
     def lease(self) -> MemoryLease:
-        """For one batch: a context manager."""
+        """Return a context manager for one batch."""
         return MemoryLease(self)
 
     def change(self, before_bytes: int, now_bytes: int) -> None:
         """Hold ``now_bytes`` instead of ``before_bytes``.
 
         Raises:
-            NoMemoryLeftError: others hold too much; nothing has changed.
-            TooLargeToOpenError: it is more than there is for all.
+            NoMemoryLeftError: other leases hold too much; nothing has changed.
+            TooLargeToOpenError: it is more than there is for all leases together.
         """
         if now_bytes > self._size_bytes:
             raise TooLargeToOpenError(wanted_bytes=now_bytes, most_bytes=self._size_bytes)
@@ -57,7 +57,7 @@ class OpenedMemory:
 
 
 class MemoryLease:
-    """What one open batch holds: its codec's window, and the record in hand."""
+    """Memory held by one open batch: its codec's window, and the record in hand."""
 
     __slots__ = ("_memory", "_record_bytes", "_window_bytes")
 
@@ -75,20 +75,20 @@ class MemoryLease:
         self.record(0)
 
     def window(self, size_bytes: int) -> None:
-        """Hold as much for the codec.  Raises as :meth:`OpenedMemory.change`."""
+        """Hold as much for the codec.  Raise what :meth:`OpenedMemory.change` does."""
         if size_bytes != self._window_bytes:
             self._change(size_bytes, self._record_bytes)
 
     def record(self, size_bytes: int) -> None:
-        """Hold as much for the record in hand.  Raises as :meth:`OpenedMemory.change`."""
+        """Hold as much for the record in hand.  Raise what :meth:`OpenedMemory.change` does."""
         if size_bytes != self._record_bytes:
             self._change(self._window_bytes, size_bytes)
 
     def stream(self) -> None:
-        """What is opened is not small: it will come in pieces, and may take its time."""
+        """Note that the opened data is not small: it will come in pieces, and may take its time."""
 
     def rest(self) -> None:
-        """Some hundred records, or a piece, have been opened."""
+        """Let other threads go first, after some hundred records, or a piece."""
         self._memory.rest()
 
     def _change(self, window_bytes: int, record_bytes: int) -> None:
@@ -108,8 +108,8 @@ class _SmallLease(MemoryLease):
 
 
 class SmallMemory(OpenedMemory):
-    """For batches that open to little (``compression.SMALL_BYTES``), which holds nothing: any other raises NotSmallError where
-    it would begin to be opened in pieces, or would have a large record whole."""
+    """Memory for batches that open to little (``compression.SMALL_BYTES``), which holds nothing: any other raises NotSmallError
+    where it would begin to be opened in pieces, or would have a large record whole."""
 
     def lease(self) -> MemoryLease:
         return _SmallLease(self)

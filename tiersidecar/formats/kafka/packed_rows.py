@@ -1,7 +1,7 @@
 """Rows of a file of fixed layout, kept as its bytes and made when they are looked at.
 
-As objects they take six times the room: a transaction index or a producer snapshot of 10 MiB, which whoever may write to the
-bucket can make, would be 60 MiB and more.
+As objects they take six times the memory: a transaction index or a producer snapshot of 10 MiB, which any client with write
+access to the bucket can make, would be 60 MiB and more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class PackedRows(Sequence[T]):
-    """``make`` is given the fields of one row of ``layout``."""
+    """``make`` takes the fields of one row of ``layout``."""
 
     __slots__ = ("_data", "_layout", "_make")
 

@@ -30,7 +30,7 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """What a broker remembers of one producer, in the order of the file; -1 for what there is none of.
+    """The broker's state of one producer, in the order of the file; -1 for a missing value.
 
     ``last_offset`` is inclusive, and of data.
     """
@@ -49,7 +49,7 @@ _FIELD_NAMES = tuple(field.name for field in fields(ProducerState))
 
 
 def read_producer_snapshot(data: Buffer, *, where: str = "producer snapshot") -> PackedRows[ProducerState]:
-    """All producers, in the order of the file.
+    """Return all producers, in the order of the file.
 
     Raises:
         TruncatedDataError: shorter than its count says.
@@ -59,7 +59,7 @@ def read_producer_snapshot(data: Buffer, *, where: str = "producer snapshot") ->
 
 
 def read_open_producers(data: Buffer, *, where: str = "producer snapshot") -> tuple[ProducerState, ...]:
-    """As :func:`read_producer_snapshot`, those with an open transaction: mostly few of many."""
+    """Return those of :func:`read_producer_snapshot` with an open transaction: mostly few of many."""
     return tuple(_state(row) for row in _ENTRY.iter_unpack(_rows(data, where)) if row[-1] != _NONE)
 
 
@@ -94,7 +94,7 @@ def write_producer_snapshot(states: Iterable[ProducerState] = ()) -> bytes:
 class ProducerStates:
     """Producers' states, moved on batch by batch: from a segment's snapshot to that of the next (U9).
 
-    What ``ProducerStateManager`` does for replicated batches: nothing is refused.  ``aborted`` gathers the transactions
+    Like ``ProducerStateManager`` for replicated batches, it refuses nothing.  ``aborted`` gathers the transactions
     whose abort marker went past, as the segment's transaction index has them.
     """
 
@@ -104,11 +104,11 @@ class ProducerStates:
 
     @property
     def states(self) -> tuple[ProducerState, ...]:
-        """By producer id."""
+        """Return the states by producer id."""
         return tuple(self._states[producer_id] for producer_id in sorted(self._states))
 
     def add_batch(self, header: RecordBatchHeader) -> None:
-        """A batch of data; those of producers without id change nothing."""
+        """Add a batch of data; those of producers without id change nothing."""
         if header.producer_id < 0:
             return
         state = self._states.get(header.producer_id, ProducerState(producer_id=header.producer_id))
@@ -126,7 +126,7 @@ class ProducerStates:
         )
 
     def add_marker(self, header: RecordBatchHeader, marker: ControlMarker, timestamp_ms: int) -> None:
-        """A batch with the marker that ends a transaction; ``timestamp_ms`` is the marker record's."""
+        """Add a batch with the marker that ends a transaction; ``timestamp_ms`` is the marker record's."""
         state = self._states.get(header.producer_id, ProducerState(producer_id=header.producer_id))
         if state.epoch != header.producer_epoch:
             # A bumped epoch starts its sequences anew.
@@ -154,6 +154,6 @@ class ProducerStates:
         return state.current_transaction_first_offset if state is not None else _NONE
 
     def _stable_offset(self, next_offset: Offset) -> Offset:
-        """The first offset of the oldest transaction still open, or ``next_offset``."""
+        """Return the first offset of the oldest transaction still open, or ``next_offset``."""
         open_offsets = [state.current_transaction_first_offset for state in self._states.values()]
         return Offset(min((offset for offset in open_offsets if offset != _NONE), default=next_offset))

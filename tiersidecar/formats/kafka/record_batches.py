@@ -1,4 +1,4 @@
-"""Record batch headers: all that most of tiersidecar ever parses of a batch (``DefaultRecordBatch``).
+"""Record batch headers, the only part of a batch that most of tiersidecar parses (``DefaultRecordBatch``).
 
 Message format 2, big endian::
 
@@ -29,7 +29,7 @@ Buffer = bytes | bytearray | memoryview
 LOG_OVERHEAD = 12
 """Bytes before what ``batch_length`` counts."""
 BATCH_HEADER_SIZE = 61
-"""Bytes of a format 2 header: as many as are needed to know all about a batch but its records."""
+"""Bytes of a format 2 header: they hold everything about a batch but its records."""
 MAGIC_POSITION = 16
 CRC_START_V2 = 21
 
@@ -63,7 +63,7 @@ HIGHEST_COMPRESSION = max(Compression)
 
 
 class TimestampType(StrEnum):
-    """Who set the timestamps; the names are Kafka's."""
+    """Source of the timestamps; the names are Kafka's."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -71,7 +71,7 @@ class TimestampType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatchHeader:
-    """The header of one batch; offsets and sequences inclusive, timestamps in ms, -1 for what there is none of.
+    """The header of one batch; offsets and sequences inclusive, timestamps in ms, -1 for a missing value.
 
     Of a compressed format 0 or 1 message only the last offset is known without opening it: both offsets are that.
     """
@@ -97,7 +97,7 @@ class RecordBatchHeader:
 
     @property
     def last_offset(self) -> Offset:
-        """Inclusive; kept by compaction even when that record is gone."""
+        """Return the last offset, inclusive; compaction keeps it even when that record is gone."""
         return Offset(self.base_offset + self.last_offset_delta)
 
     @property
@@ -106,7 +106,7 @@ class RecordBatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Producer sequences wrap from 2^31-1 to 0 (``DefaultRecordBatch.incrementSequence``)."""
+        """Return the last sequence: producer sequences wrap from 2^31-1 to 0 (``DefaultRecordBatch.incrementSequence``)."""
         return incremented_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
@@ -124,19 +124,19 @@ class RecordBatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """Return whether the records are markers, which no consumer is shown."""
+        """Return whether the records are markers, which consumers are not shown."""
         return bool(self.attributes & CONTROL_FLAG)
 
 
 def incremented_sequence(sequence: int, count: int) -> int:
-    """``sequence`` moved on by ``count``, back to 0 after the highest; -1 where there is none."""
+    """Return ``sequence`` moved on by ``count``, back to 0 after the highest; -1 where there is none."""
     return -1 if sequence < 0 else (sequence + count) % _SEQUENCE_MODULUS
 
 
 def read_batch_header(
     buffer: Buffer, offset: int = 0, *, where: str = "record batch", position: int = 0
 ) -> RecordBatchHeader:
-    """The header at ``buffer[offset:]``; its checksum is not looked at.  ``where`` and ``position`` name it in errors.
+    """Return the header at ``buffer[offset:]``; its checksum is not looked at.  ``where`` and ``position`` are for errors.
 
     Raises:
         TruncatedDataError: the buffer ends within the header.
@@ -198,9 +198,9 @@ def check_batch(
 def iter_batch_headers(
     buffer: Buffer, base_position: int = 0, *, where: str = "record batch"
 ) -> Iterator[tuple[int, RecordBatchHeader]]:
-    """Position and header of every whole batch of ``buffer``, whose first byte is byte ``base_position`` of ``where``.
+    """Yield position and header of every whole batch of ``buffer``, whose first byte is byte ``base_position`` of ``where``.
 
-    Ends without complaint before a batch of which the buffer has only a part.
+    Ends without an error before a batch of which the buffer has only a part.
 
     Raises:
         CorruptDataError: no batch can look like this.
@@ -214,7 +214,7 @@ def iter_batch_headers(
 def read_whole_batch_header(
     buffer: Buffer, offset: int, *, where: str = "record batch", position: int = 0
 ) -> RecordBatchHeader | None:
-    """The header at ``buffer[offset:]``, as :func:`read_batch_header`; None where the buffer has only a part of the batch.
+    """Return the header like :func:`read_batch_header`; None where the buffer has only a part of the batch.
 
     Raises:
         CorruptDataError: no batch can look like this.
@@ -227,7 +227,7 @@ def read_whole_batch_header(
 
 
 def _has_whole_legacy_message(buffer: Buffer, offset: int) -> bool:
-    """Formats 0 and 1 have messages that are shorter than a format 2 header."""
+    """Return whether it has: messages of formats 0 and 1 may be shorter than a format 2 header."""
     available = len(buffer) - offset
     if available <= MAGIC_POSITION:
         return False

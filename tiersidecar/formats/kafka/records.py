@@ -4,8 +4,8 @@ A record of format 2, all integers zig-zag varints of 32 bits but the attributes
 
     length | attributes i8 | timestampDelta | offsetDelta | keyLength key | valueLength value | headerCount headers
 
-Brokers take what clients write.  So bits beyond those are dropped, and a timestamp wraps, as Java does (``ByteUtils``,
-``DefaultRecord.readFrom``): or we would tell other offsets and times than a consumer of the broker's sees.
+Brokers accept what clients write.  So bits beyond those are dropped, and a timestamp wraps, as in Java (``ByteUtils``,
+``DefaultRecord.readFrom``): otherwise offsets and times would differ from those that a consumer of the broker sees.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tiersidecar.formats.kafka.record_batches import (
 )
 
 MAX_OPENED_BYTES = 256 * 1024 * 1024
-"""What the records of one batch may open to where all of them are in memory at once."""
+"""Most bytes that one batch's records may open to where all of them are in memory at once."""
 MAX_STREAMED_BYTES = (1 << 32) - 1
-"""What they may open to where they come one after the other: it costs time alone."""
+"""Most bytes that they may open to one after the other: it costs only time."""
 
 _COPIES = 3
-"""Of a large record: the pieces it came in, itself, and its key and value."""
+"""Copies of a large record: the pieces it came in, itself, and its key and value."""
 _MOST_VARINT_BYTES, _MOST_VARLONG_BYTES = 5, 10
 _INT_BITS, _LONG_BITS = (1 << 32) - 1, (1 << 64) - 1
 _MOST_HEAD_BYTES = 1 + _MOST_VARLONG_BYTES + _MOST_VARINT_BYTES
 """Attributes, timestamp and offset of a record."""
 _HEADER_COST_BYTES, _FEW_HEADERS = 600, 1000
-"""A record header of two bytes as objects and as text; of no more than a few nothing is counted."""
+"""A record header of two bytes as objects and as text; a few are not counted."""
 
 _CONTROL_KEY = Struct(">hh")
 _END_TRANSACTION_VALUE = Struct(">hi")
@@ -54,7 +54,7 @@ _END_TRANSACTION_VALUE = Struct(">hi")
 class Record:
     """One record.  A None key or value is Kafka's null (a None value: a tombstone).
 
-    Brokers take header keys of any bytes.  What is no UTF-8 in one is U+FFFD here, as Kafka's own clients show it.
+    Brokers accept header keys of any bytes.  Bytes that are not UTF-8 become U+FFFD here, as in Kafka's own clients.
     """
 
     offset: Offset
@@ -75,7 +75,7 @@ class ControlKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlMarker:
-    """What an end-transaction marker says (``EndTransactionMarker``)."""
+    """Content of an end-transaction marker (``EndTransactionMarker``)."""
 
     kind: ControlKind
     coordinator_epoch: int
@@ -83,12 +83,12 @@ class ControlMarker:
 
 @dataclass(frozen=True, slots=True)
 class AbortedRanges:
-    """Which transactional batches a read_committed reader is not shown: offsets, inclusive, per producer id."""
+    """Transactional batches that a read_committed reader is not shown: offsets, inclusive, per producer id."""
 
     ranges: dict[int, tuple[tuple[int, int], ...]]
 
     def hides(self, header: RecordBatchHeader) -> bool:
-        """Whether the batch belongs to an aborted transaction.  Markers are for no reader, whatever this says of them."""
+        """Return whether the batch belongs to an aborted transaction.  Markers are for no reader, whatever this returns."""
         if not header.is_transactional:
             return False
         ranges = self.ranges.get(header.producer_id, ())
@@ -96,7 +96,7 @@ class AbortedRanges:
 
 
 def aborted_ranges(transactions: Iterable[AbortedTransaction]) -> AbortedRanges:
-    """The filter that the entries of transaction indexes make; each spans its first record to its abort marker."""
+    """Return the filter by the entries of transaction indexes; each spans its first record to its abort marker."""
     ranges: dict[int, tuple[tuple[int, int], ...]] = {}
     for transaction in transactions:
         span = (transaction.first_offset, transaction.last_offset)
@@ -107,7 +107,7 @@ def aborted_ranges(transactions: Iterable[AbortedTransaction]) -> AbortedRanges:
 def read_records(
     batch: Buffer, *, where: str = "record batch", position: int = 0, max_bytes: int = MAX_OPENED_BYTES
 ) -> list[Record]:
-    """All records of the batch at the front of ``batch``.  Raises as :func:`iter_records`."""
+    """Return all records of the batch at the front of ``batch``.  Raise what :func:`iter_records` does."""
     return list(iter_records(batch, where=where, position=position, max_bytes=max_bytes))
 
 
@@ -120,17 +120,17 @@ def iter_records(
     memory: OpenedMemory = UNLIMITED,
     copies: int = _COPIES,
 ) -> Iterator[Record]:
-    """The records of the batch at the front of ``batch``, one after the other; its checksum is compared before the first.
+    """Yield the records of the batch at the front of ``batch``; its checksum is compared before the first.
 
-    As objects they take many times the room that they take in the batch: of small records 30 times, and more.  What they open
-    to is in memory piece by piece; a record of more than a MiB counts ``copies`` times in ``memory`` until the next is asked
+    As objects they take many times their size in the batch: small records 30 times, and more.  The opened bytes
+    are in memory piece by piece; a record of more than a MiB counts ``copies`` times in ``memory`` until the next is asked
     for.
 
     Raises:
         CorruptDataError: checksum, codec or record structure, which may show at a later record; or the records open to more
             than ``max_bytes``.
         TruncatedDataError: the buffer ends within the batch.
-        NoMemoryLeftError: others have taken ``memory``.
+        NoMemoryLeftError: other readers have taken ``memory``.
         TooLargeToOpenError: it is not enough for this batch.
     """
     with _opening(batch, where, position), memory.lease() as lease:
@@ -147,7 +147,7 @@ def iter_records(
 def iter_record_times(
     batch: Buffer, *, where: str = "record batch", position: int = 0, memory: OpenedMemory = UNLIMITED
 ) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record; keys, values and headers are passed over, and never in memory whole.
+    """Yield offset and timestamp of each record; keys, values and headers are skipped, and never in memory whole.
 
     Raises:
         As :func:`iter_records`.
@@ -180,7 +180,7 @@ def _checked(batch: Buffer, where: str, position: int) -> tuple[RecordBatchHeade
 
 
 def read_control_marker(record: Record, *, where: str = "record batch") -> ControlMarker | None:
-    """Return what a control record says of a transaction; None for other kinds (of the metadata log, of later versions).
+    """Return the marker of a control record; None for other kinds (of the metadata log, of later versions).
 
     Raises:
         CorruptDataError: key or value too short.
@@ -306,7 +306,7 @@ def _read_bytes(data: bytes, offset: int) -> tuple[bytes | None, int]:
 
 
 def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """A zig-zag varint of 32 bits, and the offset after it."""
+    """Return a zig-zag varint of 32 bits, and the offset after it."""
     byte = data[offset]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), offset + 1
@@ -314,7 +314,7 @@ def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _read_varlong(data: bytes, offset: int) -> tuple[int, int]:
-    """A zig-zag varint of 64 bits, and the offset after it."""
+    """Return a zig-zag varint of 64 bits, and the offset after it."""
     byte = data[offset]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), offset + 1

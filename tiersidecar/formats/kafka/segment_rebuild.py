@@ -1,4 +1,4 @@
-"""Indexes and producer snapshot of a segment, made anew from its batches while they stream past (U9)."""
+"""Indexes and producer snapshot of a segment, rebuilt from its batches while they stream past (U9)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SegmentRebuilder:
         self._position = 0
 
     def feed(self, buffer: Buffer) -> None:
-        """The next slice of the file.  The buffer may be reused as soon as this returns.
+        """Take the next slice of the file.  The buffer may be reused as soon as this returns.
 
         Raises:
             CorruptDataError: a batch that cannot be read.
@@ -55,7 +55,7 @@ class SegmentRebuilder:
         self._position += whole
 
     def finish(self) -> RebuiltArtefacts:
-        """Return what was made, after the last slice.
+        """Return the rebuilt files, after the last slice.
 
         Raises:
             TruncatedDataError: the file ends within a batch.

@@ -30,12 +30,12 @@ _SCANNED = Struct(">qiibIhi8xq")
 """The fields of a format 2 header that the fast path looks at."""
 _LEAST_LENGTH_V2 = BATCH_HEADER_SIZE - LOG_OVERHEAD
 _MOST_CONTROL_BYTES = 64 * 1024
-"""A control batch has one small record; what is larger ends no transaction, and is not kept."""
+"""A control batch has one small record; a larger one ends no transaction, and is not kept."""
 _HEADER_SIZES = {0: 18, 1: 26, 2: BATCH_HEADER_SIZE}
 
 
 class SegmentScanner:
-    """Takes a .log in slices of any size, in order, and gives a :class:`SegmentScan` at the end.
+    """Takes a .log in slices of any size, in order, and returns a :class:`SegmentScan` at the end.
 
     Batches may straddle slices: of an unfinished one only its header and a running checksum are kept, so that memory
     does not depend on what a damaged length field says.  Format 2 batches that lie whole in a slice and bring nothing
@@ -43,7 +43,7 @@ class SegmentScanner:
 
     ``base_offset`` and ``next_base_offset`` are the segment's and its successor's: together they show a damaged offset,
     which no checksum covers.  A damaged epoch shows when the scan is compared with the lineage (``Lineage.explains``).
-    ``transactions`` is told of every sound batch that is of a transaction.
+    ``transactions`` receives every sound batch that is of a transaction.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SegmentScanner:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch that has been checked."""
+        """Return the offset after the last batch that has been checked."""
         return self._last_offset + 1
 
     def feed(self, buffer: Buffer) -> None:
@@ -96,7 +96,7 @@ class SegmentScanner:
         self._slice_position += len(view)
 
     def finish(self) -> SegmentScan:
-        """Return what was seen, after the last slice.
+        """Return the result, after the last slice.
 
         Raises:
             TruncatedDataError: the file ends within a batch.
@@ -120,7 +120,7 @@ class SegmentScanner:
         )
 
     def _take_plain_batches(self, view: memoryview, offset: int) -> int:
-        """The short loops; returns the offset of the first batch that they leave to :meth:`_take_part`."""
+        """Run the short loops; return the offset of the first batch that they leave to :meth:`_take_part`."""
         if self._walks is None:
             return self._loop(view, offset, is_once=False)
         before = -1
@@ -130,7 +130,7 @@ class SegmentScanner:
         return offset
 
     def _loop(self, view: memoryview, offset: int, *, is_once: bool) -> int:
-        """The loop in Python, over one batch alone if ``is_once``; returns where it stopped."""
+        """Run the loop in Python, over only one batch if ``is_once``; return where it stopped."""
         # Locals throughout: this loop runs a million times per GiB of small batches.
         unpack, checksum, size = _SCANNED.unpack_from, crc32c, len(view)
         epoch, last_offset, max_timestamp = self._epoch, self._last_offset, self._max_timestamp
@@ -159,7 +159,7 @@ class SegmentScanner:
         return offset
 
     def _walk(self, walks: Walks, view: memoryview, offset: int) -> int:
-        """As :meth:`_loop`, in native code, up to the first batch that it does not know for certain to be plain."""
+        """Run :meth:`_loop` in native code, up to the first batch that it does not know for certain to be plain."""
         last_offset, latest = clamped(self._last_offset), self._max_timestamp
         stop, count, last_offset, latest, spans = walks.scan(view, offset, self._epoch, last_offset, latest)
         for begin, end in spans:
@@ -170,7 +170,7 @@ class SegmentScanner:
         return stop
 
     def _take_part(self, view: memoryview, offset: int) -> int:
-        """Go on with the batch that is open, or open one, and take what the slice has of it; returns where that ends."""
+        """Go on with the batch that is open, or open one, and take the slice's part of it; return where that ends."""
         if self._header is None:
             offset = self._take_head(view, offset)
         header = self._header
@@ -228,10 +228,10 @@ class SegmentScanner:
 
 
 def _header_size(head: bytearray) -> int:
-    """Return how many bytes the header has, as far as ``head`` tells: up to the magic byte at first."""
+    """Return how many bytes the header has, as far as ``head`` shows: up to the magic byte at first."""
     if len(head) <= MAGIC_POSITION:
         return MAGIC_POSITION + 1
-    # An unknown format is told by read_batch_header, in its words.
+    # read_batch_header reports an unknown format, in its own words.
     return _HEADER_SIZES.get(head[MAGIC_POSITION], MAGIC_POSITION + 1)
 
 

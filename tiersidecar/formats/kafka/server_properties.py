@@ -1,4 +1,4 @@
-"""A node's ``server.properties``, as Java reads it, and what it says of where the node keeps its data."""
+"""A node's ``server.properties``, as Java reads it, and the places of the node's data by it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodePlaces:
 
 
 def read_node_places(data: bytes, *, where: str) -> NodePlaces:
-    """Return what the file says.
+    """Return the places that the file names.
 
     Raises:
         CorruptDataError: a property is missing, or cannot be used.
@@ -55,7 +55,7 @@ def read_node_places(data: bytes, *, where: str) -> NodePlaces:
 
 
 def read_properties(data: bytes, *, where: str) -> dict[str, str]:
-    """Return what ``java.util.Properties`` reads of a file, as ISO-8859-1; the last of several values of a key counts.
+    """Return the properties that ``java.util.Properties`` reads, as ISO-8859-1; the last of several values of a key counts.
 
     Lines end at ``\\n``, ``\\r`` or both.  A line that ends in an odd number of backslashes goes on in the next; a comment
     does not.
@@ -95,7 +95,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The key ends at the first blank, ``=`` or ``:`` that is not escaped; one ``=`` or ``:`` may have blanks around it."""
+    """Split at the first blank, ``=`` or ``:`` that is not escaped; one ``=`` or ``:`` may have blanks around it."""
     match = _KEY.match(line)
     end = match.end() if match is not None else 0
     rest = line[end:].lstrip(_BLANKS)

@@ -37,8 +37,8 @@ class TransactionFaults:
 def expected_transactions(
     slices: Iterable[Buffer], *, base_offset: Offset, open_at_start: Iterable[ProducerState], where: str = "segment"
 ) -> SegmentTransactions:
-    """What the batches of a segment say, given as slices of its .log in order, and the producers whose transaction is open
-    where it begins: by the snapshot of the segment before it, once that one has been checked and completed likewise.
+    """Return the transactions by the batches of a segment, given as slices of its .log in order, and the producers whose
+    transaction is open where it begins: by the snapshot of the segment before it, once that is checked and completed too.
 
     Raises:
         CorruptDataError: a batch fails its checks.
@@ -55,7 +55,7 @@ def expected_transactions(
 def check_transactions(
     expected: SegmentTransactions, entries: Sequence[AbortedTransaction], states: Sequence[ProducerState]
 ) -> TransactionFaults:
-    """Return what the uploaded index ``entries`` and the uploaded snapshot ``states`` lack of what is ``expected``."""
+    """Return what the uploaded index ``entries`` and the uploaded snapshot ``states`` lack of ``expected``."""
     return TransactionFaults(
         lacking_entries=lacking_entries(entries, expected.aborted),
         lost_states=tuple(one for one in expected.open_at_end if not lacks_none(states, (one,))),

@@ -1,8 +1,8 @@
-"""Transactions, read off a segment's batches (DESIGN.md rule 14; ``ProducerStateManager``, ``CompletedTxn``).
+"""Transactions, read from a segment's batches (DESIGN.md rule 14; ``ProducerStateManager``, ``CompletedTxn``).
 
 A broker that has lost its producers' state (a move to another log dir, a new replica, a crash after the last snapshot was
 deleted) writes no abort entry for a transaction that began before, and a producer snapshot in which that one is not open.
-The batches have the markers, and the segment before has what was open where this one begins.
+The batches have the markers, and the segment before has the transactions that are open where this one begins.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tiersidecar.formats.kafka.record_batches import (
 from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
 
 TRANSACTION_FLAGS = TRANSACTIONAL_FLAG | CONTROL_FLAG
-"""Of a batch without any of them a walk need not be told."""
+"""Attribute bits without which a walk can skip a batch."""
 
 _FIELDS = Struct(">q13xhi8xqqhi")
-"""Of a header: base offset, attributes, last offset delta, max timestamp, producer id, producer epoch, base sequence."""
+"""Header fields: base offset, attributes, last offset delta, max timestamp, producer id, producer epoch, base sequence."""
 _NONE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentTransactions:
-    """What a segment's batches say: the transactions whose abort marker is in it, by marker, and the state of the producers
+    """Transactions of a segment by its batches: those whose abort marker is in it, by marker, and the state of the producers
     whose transaction is open where it ends, by producer id."""
 
     aborted: tuple[AbortedTransaction, ...] = ()
@@ -41,7 +41,7 @@ class SegmentTransactions:
 
 
 class TransactionWalk:
-    """Follows the transactions through the batches of a segment, in their order.
+    """Follow the transactions through the batches of a segment, in their order.
 
     ``open_at_start`` has the producers whose transaction is open where the segment begins; others in it are left out.
     """
@@ -63,7 +63,7 @@ class TransactionWalk:
             self._latest[producer_id] = (base_offset, delta, epoch, sequence, timestamp_ms)
 
     def finish(self) -> SegmentTransactions:
-        """Return what was seen, after the last batch."""
+        """Return the result, after the last batch."""
         return SegmentTransactions(
             aborted=tuple(self._aborted), open_at_end=tuple(self._state(first) for first in sorted(self._firsts))
         )
@@ -98,7 +98,7 @@ class TransactionWalk:
 
 
 class WalkWithin:
-    """Lets ``walk`` follow the batches alone that begin at ``start`` or above it and below ``stop``."""
+    """Let ``walk`` follow only the batches that begin at ``start`` or above it and below ``stop``."""
 
     def __init__(self, walk: TransactionWalk, *, start: int, stop: int) -> None:
         self._walk, self._start, self._stop = walk, start, stop
@@ -110,7 +110,7 @@ class WalkWithin:
 
 
 def open_states(states: Iterable[ProducerState], below: int | None = None) -> tuple[ProducerState, ...]:
-    """Those with an open transaction, that begins below offset ``below`` if that is given."""
+    """Return those with an open transaction, that begins below offset ``below`` if that is given."""
     return tuple(
         state
         for state in states
@@ -122,7 +122,7 @@ def open_states(states: Iterable[ProducerState], below: int | None = None) -> tu
 def open_before(
     offset: Offset, entries: Iterable[AbortedTransaction], states_at_end: Iterable[ProducerState]
 ) -> tuple[ProducerState, ...]:
-    """What the index of a segment and the snapshot of its end tell to be open at an ``offset`` within it: all but what it has
+    """Return what is open at an ``offset`` within a segment by its index and the snapshot of its end: all but what it has
     committed from there on."""
     ended = tuple(
         ProducerState(producer_id=entry.producer_id, current_transaction_first_offset=entry.first_offset)
@@ -133,8 +133,8 @@ def open_before(
 
 
 def merge_open(ours: Iterable[ProducerState], brokers: Iterable[ProducerState]) -> tuple[ProducerState, ...]:
-    """The producers whose transaction is open by either, by producer id.  Who has lost a transaction's beginning takes a later
-    batch of it for the first: the lower offset is the right one."""
+    """Return the producers whose transaction is open by either, by producer id.  If one has lost a transaction's beginning, it
+    takes a later batch for the first: the lower offset is the right one."""
     found = {state.producer_id: state for state in open_states(ours)}
     for state in open_states(brokers):
         known = found.get(state.producer_id)
@@ -158,8 +158,8 @@ def lacks_none(brokers: Iterable[ProducerState], ours: Iterable[ProducerState]) 
 def complete_index(
     brokers: Sequence[AbortedTransaction], derived: Sequence[AbortedTransaction]
 ) -> tuple[AbortedTransaction, ...]:
-    """The broker's entries and, where it lacks them, those from the batches, by marker.  Of two for one marker the first offset
-    and the last stable offset are the lower ones: state that was lost can only raise them."""
+    """Return the broker's entries and, where it lacks them, those from the batches, by marker.  Of two for one marker the lower
+    first offset and last stable offset count: lost state can only raise them."""
     found = {broker.last_offset: broker for broker in brokers}
     for transaction in derived:
         known = found.get(transaction.last_offset)
@@ -175,8 +175,8 @@ def complete_index(
 def complete_snapshot(
     brokers: Sequence[ProducerState], open_at_end: Sequence[ProducerState]
 ) -> tuple[ProducerState, ...]:
-    """The broker's producers in their order, and those with an open transaction that it does not know, or knows a later first
-    offset of."""
+    """Return the broker's producers in their order, and those with an open transaction that it does not know, or knows with a
+    later first offset."""
     missing = {state.producer_id: state for state in open_at_end}
     found = []
     for broker in brokers:
@@ -191,7 +191,7 @@ def complete_snapshot(
 def lacking_entries(
     uploaded: Sequence[AbortedTransaction], expected: Sequence[AbortedTransaction]
 ) -> tuple[AbortedTransaction, ...]:
-    """Those of ``expected``, which the batches tell, that the ``uploaded`` index does not hide, or not from their first offset
+    """Return those of ``expected``, from the batches, that the ``uploaded`` index does not hide, or not from their first offset
     on: with any of them, read_committed shows aborted records."""
     firsts = {(transaction.producer_id, transaction.last_offset): transaction.first_offset for transaction in uploaded}
     return tuple(

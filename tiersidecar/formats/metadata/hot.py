@@ -1,7 +1,7 @@
 """Struct codec of the two hot records, RemoteLogSegmentMetadata and its update (FORMATS.md section 1).
 
-Reading is exact or declines: whatever is not the common shape (one leader epoch, no tag but TxnIndexEmpty, custom metadata
-below 127 bytes) makes :func:`read_added` and :func:`read_updated` return None, and
+Reading is exact or declines: a record of another than the common shape (one leader epoch, no tag but TxnIndexEmpty, custom
+metadata below 127 bytes) makes :func:`read_added` and :func:`read_updated` return None, and
 :func:`tiersidecar.formats.metadata.serde.read_event` reads it instead.  No dataclass is made, which is what a replay of
 millions of events needs; kio is the oracle of both in the tests.
 """
@@ -19,7 +19,7 @@ from tiersidecar.domain.segments import (
 )
 
 ADDED, UPDATED, PARTITION_DELETE = 0, 1, 2
-"""apiKeys of the records that the topic carries."""
+"""apiKeys of the topic's records."""
 
 PARTITION_KEY_SIZE = 20
 
@@ -39,7 +39,7 @@ _LAST_STATE = 3
 
 
 def peek(value: bytes) -> tuple[int | None, int, bytes]:
-    """The record's apiKey, where its topic id begins, and from there topic id and partition, 20 bytes: enough to tell
+    """Return the record's apiKey, where its topic id begins, and from there topic id and partition, 20 bytes: enough to decide
     whether it is of a partition that is kept here.  The apiKey is None when it is of no kind, frame or version that the topic
     may carry; the rest means nothing then.
 
@@ -52,7 +52,7 @@ def peek(value: bytes) -> tuple[int | None, int, bytes]:
 
 
 def read_added(value: bytes, position: int) -> AddedFields | None:
-    """The fields of a RemoteLogSegmentMetadata record whose topic id begins at ``position``; None: read_event must."""
+    """Return the fields of a RemoteLogSegmentMetadata record whose topic id begins at ``position``; None: read_event must."""
     try:
         (_, tags_1, uuid, tags_2, start, end, broker, max_timestamp, event_timestamp, epochs, epoch, epoch_start, tags_3,
          size, length) = _ADDED.unpack_from(value, position)  # fmt: skip
@@ -73,7 +73,7 @@ def read_added(value: bytes, position: int) -> AddedFields | None:
 
 
 def read_updated(value: bytes, position: int) -> UpdatedFields | None:
-    """The fields of a RemoteLogSegmentMetadataUpdate record; as :func:`read_added`."""
+    """Return the fields of a RemoteLogSegmentMetadataUpdate record, like :func:`read_added`."""
     try:
         _, tags_1, uuid, tags_2, broker, event_timestamp, length = _UPDATED.unpack_from(value, position)
     except StructError:
@@ -106,7 +106,7 @@ def write_added(metadata: RemoteLogSegmentMetadata, *, knows_txn_index_empty: bo
 def write_tail(
     metadata: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataSnapshot, *, knows_txn_index_empty: bool
 ) -> bytes:
-    """Return what a segment's record and its snapshot record end with: epochs, size, custom metadata, state, tags."""
+    """Return the end of a segment's record and its snapshot record: epochs, size, custom metadata, state, tags."""
     epochs = sorted(metadata.segment_leader_epochs)
     return b"".join(
         (

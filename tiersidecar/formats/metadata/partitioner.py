@@ -1,4 +1,4 @@
-"""Which metadata partition holds the events of a user partition (RemoteLogMetadataTopicPartitioner; S-088).
+"""The metadata partition that holds the events of a user partition (RemoteLogMetadataTopicPartitioner; S-088).
 
 ``toPositive(murmur2(be32(Objects.hash(topicId.lsb, topicId.msb, partition)))) % n``.  The topic's name has no part in it.
 """
@@ -24,7 +24,7 @@ def metadata_partition(topic_id_partition: TopicIdPartition, partition_count: in
 
 
 def _murmur2_of_int32(value: int) -> int:
-    """``Utils.murmur2`` of the four big-endian bytes of ``value``: one round, since the input is one word."""
+    """Return ``Utils.murmur2`` of the four big-endian bytes of ``value``: one round, since the input is one word."""
     multiplier = 0x5BD1E995
     word = int.from_bytes(value.to_bytes(4, "big"), "little")
     word = (word * multiplier) & _MASK

@@ -1,6 +1,6 @@
 """Events of the metadata topic to bytes and back (RemoteLogMetadataSerde; FORMATS.md section 1).
 
-Reading takes records of every Kafka version, and skips tags that it does not know; writing leaves out what the target
+Reading takes records of every Kafka version, and skips tags that it does not know; writing leaves out fields that the target
 version does not know.  A replay reads the two hot records with :mod:`tiersidecar.formats.metadata.hot` instead.
 
 A reader of Kafka's flexible structs, field after field, that skips tags of later versions as Kafka does.
@@ -35,7 +35,7 @@ _UVARINT_LIMIT = 2**31
 class RecordCursor:
     """Reads ``data`` from ``position`` on.  ``where`` names it in errors.
 
-    Every method raises CorruptDataError, with the position, when the bytes do not hold what is asked for.
+    Every method raises CorruptDataError, with the position, when the bytes do not hold the requested value.
     """
 
     __slots__ = ("_data", "_position", "_where")
@@ -56,7 +56,7 @@ class RecordCursor:
         return Uuid(self._take(16))
 
     def uvarint(self) -> int:
-        """Unsigned LEB128 of at most 31 bits."""
+        """Read an unsigned LEB128 of at most 31 bits."""
         value = shift = 0
         while True:
             byte = self._take(1)[0]
@@ -68,7 +68,7 @@ class RecordCursor:
                 return value
 
     def string(self) -> str:
-        """A compact string."""
+        """Read a compact string."""
         data = self.nullable_bytes()
         if data is None:
             raise self.corrupt("null instead of a string")
@@ -78,7 +78,7 @@ class RecordCursor:
             raise self.corrupt(f"not UTF-8: {error}") from error
 
     def nullable_bytes(self) -> bytes | None:
-        """Compact nullable bytes."""
+        """Read compact nullable bytes."""
         length = self.uvarint()
         return None if length == 0 else self._take(length - 1)
 
@@ -90,19 +90,19 @@ class RecordCursor:
         return length - 1
 
     def tags(self) -> dict[int, bytes]:
-        """The tagged fields at the end of a struct, known or not."""
+        """Read the tagged fields at the end of a struct, known or not."""
         return {self.uvarint(): self._take(self.uvarint()) for _ in range(self.uvarint())}
 
     def skip_tags(self) -> None:
         self.tags()
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that nothing follows."""
         if self._position != len(self._data):
             raise self.corrupt("garbage after the record")
 
     def corrupt(self, reason: str) -> CorruptDataError:
-        """An error at the position reached."""
+        """Return an error at the position reached."""
         return CorruptDataError(where=self._where, position=self._position, reason=reason)
 
     def _fixed(self, layout: Struct) -> int:
@@ -185,7 +185,7 @@ def write_event(event: MetadataEvent, *, knows_txn_index_empty: bool) -> bytes:
 
 
 def write_snapshot(snapshot: RemoteLogSegmentMetadataSnapshot, *, knows_txn_index_empty: bool) -> bytes:
-    """As :func:`write_event`, for the fourth kind."""
+    """Return the bytes of a snapshot record, like :func:`write_event`."""
     numbers = _SNAPSHOT.pack(
         snapshot.uuid,
         snapshot.start_offset,
@@ -238,7 +238,7 @@ def _read_snapshot(cursor: RecordCursor) -> RemoteLogSegmentMetadataSnapshot:
 
 
 def _read_segment(cursor: RecordCursor, make: Callable[..., S]) -> S:
-    """Return what both kinds say of a segment, in the same order, behind its id."""
+    """Read the fields of a segment that both kinds have, in the same order, behind its id."""
     start, end, broker = cursor.int64(), cursor.int64(), cursor.int32()
     max_timestamp_ms, event_timestamp_ms = cursor.int64(), cursor.int64()
     epochs, size = _read_epochs(cursor), cursor.int32()

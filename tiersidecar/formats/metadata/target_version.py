@@ -1,4 +1,4 @@
-"""What the Kafka version that will read our events knows: written for that one, read in every form."""
+"""Fields known to the Kafka version that will read our events: written for that one, read in every form."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tiersidecar.formats.wire.messages import MalformedMessageError
 
 Buffer = bytes | bytearray | memoryview
 Replacement = tuple[int, int, Buffer]
-"""From, up to (exclusive), and what stands there instead.  Several may begin where the one before ends."""
+"""From, up to (exclusive), and the new bytes.  Several may begin where the one before ends."""
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
@@ -33,7 +33,7 @@ def write_array_length(length: int, *, flexible: bool) -> bytearray:
 class Cursor:
     """A place in a message.  All methods raise MalformedMessageError when the message ends too soon.
 
-    ``flexible`` tells whether lengths are compact and structs end in tagged fields.
+    ``flexible`` says whether lengths are compact and structs end in tagged fields.
     """
 
     __slots__ = ("buffer", "flexible", "position")
@@ -66,7 +66,7 @@ class Cursor:
         return value
 
     def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """The fields of ``layout``, which are of fixed sizes."""
+        """Read the fields of ``layout``, which are of fixed sizes."""
         at = self.position
         self.skip(layout.size)
         return layout.unpack_from(self.buffer, at)
@@ -87,7 +87,7 @@ class Cursor:
                 raise MalformedMessageError(f"a varint of more than five bytes before byte {self.position}")
 
     def array_length(self) -> int:
-        """-1 for null.  A length that the bytes left cannot hold is refused, so that nobody loops for it."""
+        """Read a length; -1 for null.  One that the bytes left cannot hold is refused, so that no caller loops for it."""
         length = self.uvarint() - 1 if self.flexible else self.int32()
         if length > len(self.buffer) - self.position:
             raise MalformedMessageError(f"an array of {length} at byte {self.position} of {len(self.buffer)}")
@@ -99,7 +99,7 @@ class Cursor:
             self.skip(length)
 
     def string(self) -> str:
-        """One that is not null."""
+        """Read a string that is not null."""
         length = self.uvarint() - 1 if self.flexible else self.int16()
         if length < 0:
             raise MalformedMessageError(f"null instead of a string before byte {self.position}")
@@ -111,18 +111,18 @@ class Cursor:
             raise MalformedMessageError(f"a string at byte {at}: {error}") from error
 
     def skip_bytes(self) -> int:
-        """Gives how many; 0 for null."""
+        """Skip bytes; return how many, 0 for null."""
         length = self.uvarint() - 1 if self.flexible else self.int32()
         self.skip(max(length, 0))
         return max(length, 0)
 
     def bytes(self) -> bytes:
-        """A copy; empty for null."""
+        """Return a copy of bytes; empty for null."""
         length = self.skip_bytes()
         return bytes(self.buffer[self.position - length : self.position])
 
     def skip_tagged_fields(self, *, most: int | None = None) -> None:
-        """More than ``most`` are refused, unseen."""
+        """Skip tagged fields; more than ``most`` are refused, unread."""
         if self.flexible:
             count = self.uvarint()
             if most is not None and count > most:
@@ -132,7 +132,7 @@ class Cursor:
                 self.skip(self.uvarint())
 
     def tagged_fields(self) -> dict[int, int]:
-        """Where each begins, by its tag; passes them all."""
+        """Skip all tagged fields; return where each begins, by its tag."""
         found: dict[int, int] = {}
         if self.flexible:
             for _ in range(self.uvarint()):
@@ -142,19 +142,19 @@ class Cursor:
         return found
 
     def skip_structs(self, fixed_bytes: int) -> None:
-        """An array of structs that have ``fixed_bytes`` each, and then tagged fields."""
+        """Skip an array of structs that have ``fixed_bytes`` each, and then tagged fields."""
         for _ in range(self.array_length()):
             self.skip(fixed_bytes)
             self.skip_tagged_fields()
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Check that nothing follows."""
         if self.position != len(self.buffer):
             raise MalformedMessageError(f"{len(self.buffer) - self.position} bytes are left over")
 
 
 def uvarint_bytes(value: int) -> bytes:
-    """``value``, which is not negative, as an unsigned varint."""
+    """Return ``value``, which is not negative, as an unsigned varint."""
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 0x7F | 0x80)
@@ -164,18 +164,18 @@ def uvarint_bytes(value: int) -> bytes:
 
 
 def string_bytes(text: str, *, flexible: bool) -> bytes:
-    """``text`` with its length in front."""
+    """Return ``text`` with its length in front."""
     encoded = text.encode()
     return (uvarint_bytes(len(encoded) + 1) if flexible else _INT16.pack(len(encoded))) + encoded
 
 
 def length_bytes(length: int, *, flexible: bool) -> bytes:
-    """The length of an array, or of bytes; -1 for null."""
+    """Return the length of an array, or of bytes; -1 for null."""
     return uvarint_bytes(length + 1) if flexible else _INT32.pack(length)
 
 
 def splice(buffer: Buffer, replacements: Sequence[Replacement]) -> list[Buffer] | None:
-    """``buffer`` with ``replacements``, which are in order, as pieces without a copy of the rest; None without any."""
+    """Return ``buffer`` with ``replacements``, which are in order, as pieces without copying the rest; None without any."""
     if not replacements:
         return None
     view, pieces, kept = memoryview(buffer), list[Buffer](), 0

@@ -13,7 +13,7 @@ _TIMEOUT_BYTES = 4
 
 
 def read_deletes(body: Buffer, version: int) -> dict[tuple[str, int], int]:
-    """Offset by topic and partition, of a whole request's body.
+    """Return the offset by topic and partition, of a whole request's body.
 
     Raises:
         MalformedMessageError: it names a partition twice, or is no DeleteRecords request of ``version``.
@@ -27,7 +27,7 @@ def read_deletes(body: Buffer, version: int) -> dict[tuple[str, int], int]:
 
 
 def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:
-    """Topic, partition and offset of each delete.
+    """Yield topic, partition and offset of each delete.
 
     Raises:
         MalformedMessageError: it is no DeleteRecords request of ``version``.

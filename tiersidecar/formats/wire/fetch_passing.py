@@ -1,6 +1,6 @@
 """Fetch responses, looked at while they pass: for responses too large to wait for.
 
-The size of a frame goes first, so nothing in it may grow or shrink.  What must change is put out of force in place: an
+The size of a frame goes first, so nothing in it may grow or shrink.  Fields that must change are disabled in place: an
 OFFSET_OUT_OF_RANGE becomes "no error, no records", after which a client asks again; records that may have been deleted become
 zeros behind an error, after which it does, too; and the hints at brokers' own addresses
 (NodeEndpoints, KIP-951) get a tag that no client knows, after which it asks for Metadata.  The layout is in
@@ -30,17 +30,17 @@ _NO_ERROR, _TRY_AGAIN = NO_ERROR.to_bytes(2, "big"), NOT_LEADER_OR_FOLLOWER.to_b
 _FIRST_WITH_NODE_ENDPOINTS = 16
 _NODE_ENDPOINTS_TAG, _UNKNOWN_TAG = 0, b"\x7f"
 _OFTEN_BYTES = 64 * 1024
-"""So much is tried anew with each piece that comes; more, only when it has doubled."""
+"""Up to this size, parsing is tried again with each new piece; above it, only when the size has doubled."""
 _MOST_KEPT_BYTES = 8 * 1024 * 1024
-"""The fields of one partition, aborted transactions included, and never its records."""
+"""Size of the fields of one partition, aborted transactions included, and never its records."""
 
 IsSuspect = Callable[[PartitionKey, int], bool]
-"""Of a partition, and the log start offset that the broker tells with its records (-1 before version 5): whether some of these
-may have been deleted."""
+"""Given a partition, and the log start offset that the broker returns with its records (-1 before version 5), returns whether
+some of these may have been deleted."""
 
 
 class FetchPassing:
-    """Fed with a whole frame in pieces, gives the pieces to pass on: as many bytes in all, if later by a few.
+    """Takes a whole frame in pieces, and returns the pieces to pass on: as many bytes in all, if later by a few.
 
     ``size_bytes`` counts the frame with its size.  ``found_out_of_range``, or what is suspect, and ``error_code``,
     ``session_id`` are of what has passed so far.  With ``hides_out_of_range`` off, that error stays.  ``check`` is called
@@ -63,7 +63,7 @@ class FetchPassing:
         self._step = self._head
         self._topics = self._partitions = self._records = 0
         self._patch: tuple[int, bytes] | None = None
-        # Without tagged fields, what ends a struct has no bytes.
+        # Without tagged fields, the end of a struct has no bytes.
         self._empty = () if is_flexible(version) else (self._partition_end, self._topic_end, self._tail)
         self._kept = bytearray()
         self._wanted = 0
@@ -77,7 +77,7 @@ class FetchPassing:
         return self._left == 0
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """``data`` is no more than what is left of the frame.
+        """Take ``data``, which is no more than what is left of the frame.
 
         Raises:
             MalformedMessageError: it is no Fetch response of this version.
@@ -123,7 +123,7 @@ class FetchPassing:
         return bytes(len(data)) if self._blanks else data
 
     def _keep(self, data: memoryview) -> None:
-        """Too little is there to tell."""
+        """Keep ``data`` while too little is there to parse."""
         if not self._left:
             raise MalformedMessageError(f"no Fetch response of version {self._version}")
         self._kept += data

@@ -1,4 +1,4 @@
-"""Fetch requests, versions 4 to 18: what a client asks for, read without kio (``FetchRequest.json``).
+"""Fetch requests, versions 4 to 18, read without kio (``FetchRequest.json``).
 
 ::
 
@@ -25,13 +25,13 @@ FETCH_API_KEY = 1
 FETCH_VERSIONS = range(4, 19)
 
 TopicKey = str | bytes
-"""What a Fetch names a topic by: its name up to version 12, the 16 bytes of its id from version 13."""
+"""Topic in a Fetch: its name up to version 12, the 16 bytes of its id from version 13."""
 PartitionKey = tuple[TopicKey, int]
 
 CONSUMER = -1
 """``replica_id`` of clients.  Any other negative one is no replica's either, -2 (a debugging consumer) for instance."""
 NO_SESSION, FULL_EPOCH, SESSIONLESS_EPOCH = 0, 0, -1
-"""KIP-227: epoch 0 asks for a new session, -1 for none; above, the request has only what changed."""
+"""KIP-227: epoch 0 asks for a new session, -1 for none; above, the request has only changes."""
 
 _FIRST_FLEXIBLE, _FIRST_BY_ID, _FIRST_WITH_SESSIONS = 12, 13, 7
 _INT32, _UUID = Struct(">i"), Struct("16s")
@@ -40,7 +40,7 @@ _REPLICA_STATE_TAG = 1
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """What is asked of one partition."""
+    """Request for one partition."""
 
     current_leader_epoch: int
     fetch_offset: int
@@ -49,7 +49,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """``partitions`` and ``forgotten`` in the request's order; of an incremental request only what changed."""
+    """``partitions`` and ``forgotten`` in the request's order; of an incremental request only the changes."""
 
     version: int
     replica_id: int
@@ -117,14 +117,14 @@ def read_fetch_request(body: memoryview, version: int) -> FetchRequest:
 
 
 def session_epoch_position(version: int) -> int | None:
-    """Where in a request the session epoch stands; None in versions without sessions."""
+    """Return where in a request the session epoch stands; None in versions without sessions."""
     if version < _FIRST_WITH_SESSIONS:
         return None
     return (0 if version >= 15 else _INT32.size) + _LIMITS.size + _INT32.size
 
 
 def most_partitions(size_bytes: int, version: int) -> int:
-    """How many partitions a request body of ``size_bytes`` can name, unread; but for the topics' names, so many it does."""
+    """Return the most partitions that a request body of ``size_bytes`` can name, unread; topics' names leave fewer."""
     return size_bytes // (_partition_layout(version)[1].size + is_flexible(version))
 
 
@@ -138,8 +138,8 @@ def write_single_fetch(
     read_committed: bool,
     last_fetched_epoch: int = -1,
 ) -> bytes:
-    """A request for one partition, outside any session.  With ``last_fetched_epoch``, from version 12 on, a broker whose log is
-    another one below ``offset`` gives no records."""
+    """Return a request for one partition, outside any session.  With ``last_fetched_epoch``, from version 12 on, a broker whose
+    log is another one below ``offset`` returns no records."""
     topic, number = partition
     flexible = is_flexible(version)
     parts = [b"" if version >= 15 else _INT32.pack(CONSUMER)]
@@ -193,7 +193,7 @@ def _read_topic(reader: Cursor, version: int, partitions: dict[PartitionKey, Fet
 
 
 def read_topic_key(reader: Cursor, version: int) -> TopicKey:
-    """Return what a topic is named by in a request or response."""
+    """Return the key of a topic in a request or response."""
     return bytes(reader.fixed(_UUID)[0]) if is_by_topic_id(version) else reader.string()
 
 

@@ -1,4 +1,4 @@
-"""Fetch responses, versions 4 to 18: where each partition lies, so that single ones are replaced (``FetchResponse.json``).
+"""Fetch responses, versions 4 to 18: the place of each partition, so that single ones are replaced (``FetchResponse.json``).
 
 ::
 
@@ -8,7 +8,7 @@
         | abortedTransactions: (producerId i64 | firstOffset i64), nullable | [preferredReadReplica i32, from v11]
         | records bytes, nullable)
 
-Flexible, with tagged fields, from v12.  Records are passed over: they are not even copied.
+Flexible, with tagged fields, from v12.  Records are skipped: they are not even copied.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class FetchResponse:
 
     @property
     def records_bytes(self) -> int:
-        """Bytes of records in all partitions."""
+        """Return the bytes of records in all partitions."""
         return sum(partition.records_bytes for partition in self.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledPartition:
-    """What stands in a response in place of what the broker said of a partition.
+    """A partition in a response in place of the broker's answer for it.
 
     ``high_watermark`` and ``last_stable_offset`` are exclusive, -1 where they are not known.  ``aborted`` has producer id and
     first offset of each; None for read_uncommitted.  ``throttle_ms`` is how long the client is to stay away because of it.
@@ -85,7 +85,7 @@ class FilledPartition:
 
 
 def read_fetch_response(body: memoryview, version: int) -> FetchResponse:
-    """Where everything is in a message body.
+    """Return where everything is in a message body.
 
     Raises:
         MalformedMessageError: it is no Fetch response of this version.
@@ -106,7 +106,7 @@ def read_fetch_response(body: memoryview, version: int) -> FetchResponse:
 
 
 def replacing(version: int, partition: FetchedPartition, filled: FilledPartition) -> list[Replacement]:
-    """``filled`` where ``partition`` was: to be spliced into the response."""
+    """Return ``filled`` where ``partition`` was: to be spliced into the response."""
     head, *rest = write_partition(version, partition.key[1], filled)
     return [(partition.start, partition.stop, head), *((partition.stop, partition.stop, piece) for piece in rest)]
 
@@ -130,14 +130,14 @@ def write_partition(version: int, partition: int, filled: FilledPartition) -> li
 
 
 def throttling(fetched: FetchResponse, throttle_ms: int) -> list[Replacement]:
-    """Return what makes the response's throttle time at least that: to be spliced into it, before all partitions."""
+    """Return what raises the response's throttle time to at least that: to be spliced into it, before all partitions."""
     if throttle_ms <= fetched.throttle_time_ms:
         return []
     return [(0, _THROTTLE.size, _THROTTLE.pack(throttle_ms))]
 
 
 def write_session_error(version: int, throttle_time_ms: int, error_code: int) -> bytes:
-    """A response that only ends a fetch session; of a version that has sessions."""
+    """Return a response that only ends a fetch session; of a version that has sessions."""
     flexible = is_flexible(version)
     head = _THROTTLE.pack(throttle_time_ms) + _HEAD.pack(error_code, 0) + length_bytes(0, flexible=flexible)
     return head + (b"\0" if flexible else b"")

@@ -25,7 +25,7 @@ DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHeader:
-    """What stands before a request.  ``body_offset`` is where the message begins in the frame's payload."""
+    """Header of a request.  ``body_offset`` is where the message begins in the frame's payload."""
 
     api_key: int
     api_version: int
@@ -35,7 +35,7 @@ class RequestHeader:
 
 
 class FrameSplitter:
-    """Cuts a byte stream into the payloads of its frames, whatever the pieces in which it arrives."""
+    """Cuts a byte stream into the payloads of its frames, however it is split into pieces."""
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self._max_frame_bytes = max_frame_bytes
@@ -43,7 +43,7 @@ class FrameSplitter:
         self._wanted = SIZE_PREFIX_BYTES
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The payloads that ``data`` completes, without their size prefix.
+        """Yield the payloads that ``data`` completes, without their size prefix.
 
         Raises:
             MalformedMessageError: a size that is negative or above the limit; the stream is lost then.
@@ -68,7 +68,7 @@ class FrameSplitter:
 
 
 def write_frame(payload: bytes) -> bytes:
-    """``payload`` with its size in front."""
+    """Return ``payload`` with its size in front."""
     return struct.pack(">i", len(payload)) + payload
 
 

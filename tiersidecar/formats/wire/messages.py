@@ -1,7 +1,7 @@
 """Kafka messages to and from bytes, by kio's schemas.
 
-Writing is kio's.  Reading is ours, because kio 0.6.5's native reader must not see bytes that somebody else made: it
-allocates whatever an array length claims, which aborts the process, and it refuses tagged fields that it does not know,
+Writing is kio's.  Reading is ours, because kio 0.6.5's native reader must not see bytes from another process: it
+allocates whatever an array length claims, which aborts the process, and it refuses unknown tagged fields,
 which Kafka adds without a new version (KIP-482).
 """
 
@@ -24,7 +24,7 @@ from kio.static.protocol import Entity
 
 E = TypeVar("E", bound=Entity)
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Takes the bytes and a position, gives the value and the position after it."""
+"""Takes the bytes and a position, returns the value and the position after it."""
 
 
 class MalformedMessageError(ValueError):
@@ -32,11 +32,11 @@ class MalformedMessageError(ValueError):
 
 
 class UnaskedAnswerError(MalformedMessageError):
-    """An answer to another request than the one that is next, or of what this one has not asked for."""
+    """An answer to another request than the next one, or about what this one has not asked for."""
 
 
 def write_message(entity: Entity) -> bytes:
-    """``entity`` as Kafka's bytes, without a frame or a header."""
+    """Return ``entity`` as Kafka's bytes, without a frame or a header."""
     buffer = io.BytesIO()
     entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
