@@ -1,4 +1,4 @@
-"""What a broker gave for a Fetch of the read service, as batches of a partition's one log."""
+"""A broker's answer to a Fetch of the read service, as batches of a partition's one log."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class BrokerPart(NamedTuple):
 def part_of(
     fetched: LocalBatches, partition: TopicIdPartition, offset: int, stop: int, read_committed: bool
 ) -> BrokerPart | None:
-    """The whole batches of ``fetched`` from ``offset`` on that begin below ``stop`` (exclusive), each checked; None when there
-    are none.
+    """Return the whole batches of ``fetched`` from ``offset`` on that begin below ``stop`` (exclusive), each checked; None when
+    there are none.
 
     Raises:
         CorruptDataError: a batch is damaged.
@@ -58,8 +58,8 @@ def part_of(
 def _aborted_in(
     headers: Sequence[RecordBatchHeader], aborted: Sequence[tuple[int, Offset]]
 ) -> tuple[AbortedTransaction, ...]:
-    """As a consumer tells them: a transaction reaches from its first record to its producer's next marker, or past these
-    batches."""
+    """Return transactions as a consumer sees them: each reaches from its first record to its producer's next marker, or past
+    these batches."""
     end_offset, found = headers[-1].next_offset, list[AbortedTransaction]()
     for producer_id, first in aborted:
         markers = (

@@ -20,7 +20,7 @@ _AT_ONCE = 16
 
 
 class Callers:
-    """Takes the credentials off a request and asks the broker; keeps none of a caller's."""
+    """Take the credentials from a request and ask the broker; keep none of a caller's."""
 
     def __init__(
         self, authorize: AuthorizeRead, *, known: KnownCallers, requires_credentials: bool, recheck_s: float = 60.0
@@ -31,7 +31,7 @@ class Callers:
         self._requires_credentials = requires_credentials
 
     async def require_read(self, request: web.Request, topic: str) -> None:
-        """Let pass who may READ ``topic``.
+        """Return only if the caller may READ ``topic``.
 
         Raises:
             ProblemError: 401, 403.
@@ -43,12 +43,12 @@ class Callers:
     async def while_allowed(
         self, request: web.Request, topic: str, first: Buffer | None, parts: AsyncIterator[Buffer]
     ) -> AsyncIterator[Buffer]:
-        """A body of ``first`` and ``parts`` in pieces, as long as the caller may read the topic: the broker is asked again
-        every ``recheck_s``, before the next piece goes out.  A slow client takes long for one part.
+        """Yield a body of ``first`` and ``parts`` in pieces, as long as the caller may read the topic: the broker is asked
+        again every ``recheck_s``, before the next piece goes out.  A slow client takes long for one part.
 
         Raises:
             ProblemError: 403, as :meth:`require_read`.
-            CallerNotAuthenticatedError: the broker no longer takes the credentials.
+            CallerNotAuthenticatedError: the broker no longer accepts the credentials.
             BrokerUnreachableError, BrokerRefusedError: it could not be asked.
         """
         now_s = asyncio.get_running_loop().time
@@ -62,7 +62,7 @@ class Callers:
             yield piece
 
     async def readable(self, request: web.Request, topics: Collection[str]) -> list[str]:
-        """Those of ``topics`` that the caller may READ, in their order.
+        """Return those of ``topics`` that the caller may READ, in their order.
 
         Raises:
             As :meth:`require_read`, but for 403.
@@ -77,15 +77,15 @@ class Callers:
         try:
             verdicts = await asyncio.gather(*asking)
         finally:
-            # After the first refusal, say: a wrong password is not to be tried once for each topic there is.
+            # After the first refusal, stop: a wrong password must not be tried once for each topic.
             for one in asking:
                 one.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
         return [topic for topic, is_readable in zip(topics, verdicts, strict=True) if is_readable]
 
     def share_of(self, request: web.Request) -> str:
-        """Return what is counted as one caller: a user, a token, else an address; empty for an anonymous one of this machine,
-        which may be a proxy."""
+        """Return the name under which requests count as one caller's: a user, a token, else an address; empty for an anonymous
+        caller of this machine, which may be a proxy."""
         try:
             credentials = self.credentials(request)
         except ProblemError:
@@ -96,8 +96,8 @@ class Callers:
         return f"user {credentials.username}" if credentials.username else f"token {hash(credentials.token)}"
 
     def principal_of(self, request: web.Request) -> str:
-        """Return the principal whom ``request`` names, as the gateway has it: `User:ANONYMOUS` without credentials, `User:?`
-        where they are a token, which does not tell its name."""
+        """Return the principal of ``request``, as the gateway has it: `User:ANONYMOUS` without credentials, `User:?` where they
+        are a token, which does not show its name."""
         try:
             credentials = self.credentials(request)
         except ProblemError:
@@ -106,15 +106,15 @@ class Callers:
         return f"User:{name}"
 
     def name_of(self, request: web.Request) -> str:
-        """Return the user whom ``request`` names; empty where it names none."""
+        """Return the user of ``request``; empty where it names none."""
         try:
             return cut_text(self.credentials(request).username or "")
         except ProblemError:
             return ""
 
     def credentials(self, request: web.Request) -> Credentials:
-        """What the broker is asked with: the request's own credentials, else those of the owner of the client certificate,
-        else ANONYMOUS, where that is allowed.
+        """Return the credentials for the broker: the request's own, else those of the owner of the client certificate, else
+        ANONYMOUS, where that is allowed.
 
         Raises:
             ProblemError: 401.

@@ -1,8 +1,8 @@
 """A partition as one log: remote as far as the remote tier reaches, the broker's own from there on.
 
 Where the remote tier has not got what lies before its end (expired before it was copied, or lost), the broker may still have
-it, and serves it. Local records come by Fetch with the caller's credentials, never from files, which show what is above the
-high watermark.
+it, and serves it. Local records come by Fetch with the caller's credentials, never from files, which also have records above
+the high watermark.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tiersidecar.services.reader.broker_batches import BrokerPart, part_of
 
 _FETCH_BYTES = 1024 * 1024
 _BORDER_MOVES = 3
-"""How often a read looks again where the remote tier ends: when the broker has trimmed what was local a moment ago, and when
-the history has become another one."""
+"""Times that a read looks again where the remote tier ends: when the broker has trimmed what was local a moment ago, and when
+the history has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRead:
-    """What a caller wants of a partition: from ``offset`` to ``stop_offset`` (exclusive), or to the end as it is now."""
+    """A caller's read of a partition: from ``offset`` to ``stop_offset`` (exclusive), or to the present end."""
 
     caller: Credentials
     partition: TopicIdPartition
@@ -52,7 +52,7 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """Up to which offset (exclusive) a read of the remote tier gets, and the aborted transactions whose markers lie past it.
+    """The offset (exclusive) up to which the remote tier can be read, and the aborted transactions with markers past it.
     ``missing``: a transaction is open at the border, and the broker does not have what follows."""
 
     stop: int
@@ -61,7 +61,7 @@ class _Decided:
 
 
 class ContinuousLog:
-    """Reads of both tiers; of the remote one alone without ``local``.  ``pending`` knows what is in neither for now."""
+    """Reads of both tiers; only of the remote one without ``local``.  ``pending`` knows what is in neither for now."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ContinuousLog:
         self._walks = BorderWalks()
 
     async def read_batches(self, read: LogRead, *, max_bytes: int) -> FetchedBatches:
-        """One bounded answer, of one tier: it ends at the border at the latest.
+        """Return one bounded answer, of one tier: it ends at the border at the latest.
 
         Raises:
             As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`; and
@@ -106,7 +106,7 @@ class ContinuousLog:
                 raise missing from None
 
     async def stream_batches(self, read: LogRead) -> AsyncGenerator[RemoteBatches, None]:
-        """All of it.  Close it when you leave before its end.
+        """Yield all of it.  Close it when you leave before its end.
 
         Raises:
             As :meth:`RemoteLogReader.stream_batches` and :meth:`ReadLocal.fetch`; and
@@ -154,14 +154,14 @@ class ContinuousLog:
             except OffsetOutOfRangeError as error:
                 if missing is not None:
                     raise missing from error
-                # The broker may have given to the remote tier, and trimmed, what was local when we looked.
+                # The broker may have trimmed, once it was remote, what was local at the first look.
                 if next_offset >= error.start or not moves_left or await self._is_deleted(read.partition, next_offset):
                     raise await self._refusal(read, next_offset, error) from error
             else:
                 return
 
     async def start_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:
-        """The first offset of both tiers.
+        """Return the first offset of both tiers.
 
         Raises:
             OffsetBetweenTiersError: the log begins in what is in neither tier for now.
@@ -186,7 +186,7 @@ class ContinuousLog:
                 subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=start
             )
         if start < bounds.log_start:
-            # After a crash the broker's log start is that of a minute ago; of what is deleted it has this much at most.
+            # After a crash the broker's log start is that of a minute ago; the broker has at most this much of what is deleted.
             start = max(start, min(bounds.log_start, await self.end_offset(caller, partition)))
         return start
 
@@ -195,7 +195,7 @@ class ContinuousLog:
         return self._pending is not None and await self._pending.is_pending(partition, below=local_start)
 
     async def end_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:
-        """The high watermark; without a broker to ask, the end of the remote tier."""
+        """Return the high watermark; without a broker to ask, the end of the remote tier."""
         if self._local is None:
             return (await self._reader.bounds(partition)).end
         return (await self._local.find_offset(caller, partition, -1)).offset
@@ -203,11 +203,11 @@ class ContinuousLog:
     # -- the remote tier, and its border
 
     async def _history_after(self, read: LogRead, given: History | None, next_offset: int) -> History:
-        """As it is now.
+        """Return the present history.
 
         Raises:
-            HistoryChangedError: the reader has been given remote records below ``next_offset``, by the history ``given``,
-                that are not of this one: what follows in it does not follow those.
+            HistoryChangedError: the reader has got remote records below ``next_offset``, by the history ``given``, that are not
+                of this one: its next records do not follow those.
         """
         history = (await self._reader.bounds(read.partition)).history
         if given is not None and not given.agrees(history.lineage, read.offset, min(next_offset, given.end)):
@@ -227,9 +227,9 @@ class ContinuousLog:
         )
 
     async def _decided(self, read: LogRead, history: History, stop: int) -> _Decided:
-        """How far below ``stop`` the remote tier can be read, which ends where ``history`` does (S-156).
+        """Return how far below ``stop`` the remote tier can be read, which ends where ``history`` does (S-156).
 
-        While a transaction is open at the border, no end of any is told (:class:`BorderWalks`).
+        While a transaction is open at the border, no end of any is reported (:class:`BorderWalks`).
         """
         if not read.read_committed:
             return _Decided(stop)
@@ -246,7 +246,7 @@ class ContinuousLog:
         return _Decided(stable) if beyond is None else _Decided(stop, beyond)
 
     async def _is_deleted(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Return whether nobody may have ``offset`` any more, whoever still has it."""
+        """Return whether no reader may have ``offset`` any more, whichever tier still has it."""
         return offset < (await self._reader.bounds(partition)).log_start
 
     # -- the broker's own log
@@ -262,8 +262,8 @@ class ContinuousLog:
     async def _of_broker(
         self, local: ReadLocal, read: LogRead, offset: int, last_epoch: LeaderEpoch
     ) -> AsyncGenerator[RemoteBatches, None]:
-        """``last_epoch`` is that of what the reader has been given right before ``offset``: a broker may know of an election
-        before the lineage does."""
+        """Yield the broker's batches.  ``last_epoch`` is that of the record right before ``offset`` in the reader's data: a
+        broker may know of an election before the lineage does."""
         stop: int | None = None
         while stop is None or offset < stop:
             fetched = await self._fetch_undeleted(
@@ -285,7 +285,7 @@ class ContinuousLog:
         max_bytes: int,
         last_fetched_epoch: LeaderEpoch = NO_EPOCH,
     ) -> LocalBatches:
-        """After a crash a broker's log start is that of a minute ago: what it gives may have been deleted.
+        """Fetch, and check the start: after a crash a broker's log start is a minute old, and its records may be deleted.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is.
@@ -327,11 +327,11 @@ class ContinuousLog:
         return await self._blocking.run(part_of, fetched, read.partition, offset, stop, read.read_committed)
 
     async def _refusal(self, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> TiersidecarError:
-        """Of an offset that the broker does not have.  What lies between the tiers is out of no range: whoever is told so skips
-        records that may be on their way."""
+        """Return the error for an offset that the broker does not have.  Between the tiers it is not "out of range", which
+        would make the client skip records that may be on their way."""
         bounds = await self._reader.current_bounds(read.partition)
         has_remote = bounds.start < bounds.end
-        # What was trimmed because it was remote is somewhere, though the metadata do not tell.
+        # What was trimmed because it was remote is somewhere, though the metadata do not show it.
         is_pending = not has_remote and (offset < bounds.held or await self.is_pending(read.partition, error.start))
         if max(bounds.start, bounds.log_start) <= offset < error.start and (has_remote or is_pending):
             return OffsetBetweenTiersError(
@@ -344,12 +344,12 @@ class ContinuousLog:
 
 
 def _epoch_before(offset: int, history: History) -> LeaderEpoch:
-    """The leader epoch of the record right before ``offset``; -1 where it is not known."""
+    """Return the leader epoch of the record right before ``offset``; -1 where it is not known."""
     epoch = history.lineage.epoch_for_offset(offset - 1)
     return NO_EPOCH if epoch is None else epoch
 
 
 def _stop(read: LogRead, fetched: LocalBatches) -> int:
-    """Where the read ends: what comes after the first look at the log is for the next read."""
+    """Return where the read ends: what comes after the first look at the log is for the next read."""
     end_offset = fetched.last_stable_offset if read.read_committed else fetched.high_watermark
     return end_offset if read.stop_offset is None else min(end_offset, read.stop_offset)

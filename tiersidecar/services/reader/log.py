@@ -44,7 +44,7 @@ _LATEST, _EARLIEST, _MAX_TIMESTAMP = -1, -2, -3
 
 
 class LogOperations:
-    """Streams what the read path finds, and stops it when the client is gone."""
+    """Stream what the read path finds, and stop when the client is gone."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class LogOperations:
     async def _find(
         self, caller: Credentials, partition: TopicIdPartition, timestamp_ms: int
     ) -> TimestampAndOffset | None:
-        """Remote records come first in the log; -3 is the larger of both tiers' largest timestamps, the earlier of equals."""
+        """Find the record: remote ones come first in the log; for -3 that of the larger timestamp, the earlier if equal."""
         before = await self._path.reader.bounds(partition)
         if timestamp_ms == _MAX_TIMESTAMP:
             remote = await self._path.timestamps.find_latest(partition)
@@ -136,11 +136,11 @@ class LogOperations:
         )
 
     async def _require_known(self, partition: TopicIdPartition, bounds: OffsetBounds, local_start: Offset) -> None:
-        """Nothing is remote beyond ``bounds`` that had not been heard of, nor about to be, and that the broker has no longer.
+        """Check that nothing beyond ``bounds`` is remote, or about to be, that the broker no longer has.
 
         Raises:
-            OffsetBetweenTiersError: something is about to be.
-            RetriableError: something is remote, or nobody can tell yet.
+            OffsetBetweenTiersError: records are about to be.
+            RetriableError: records are remote, or that is not known yet.
         """
         if local_start <= bounds.end:
             return
@@ -177,7 +177,7 @@ class LogOperations:
     async def _lines(
         self, parts: AsyncGenerator[RemoteBatches, None], read: LogRead, bytes_format: BytesFormat, limit: int
     ) -> AsyncGenerator[bytes, None]:
-        """Lines of up to ``limit`` records, as they are opened."""
+        """Yield lines of up to ``limit`` records, as they are opened."""
         opening = self._path.opening
         async for part in parts:
             aborted = part.aborted_transactions
@@ -205,7 +205,7 @@ async def _buffers(parts: AsyncGenerator[RemoteBatches, None]) -> AsyncGenerator
 
 
 def _own_bytes(fetched: FetchedBatches) -> Sequence[Buffer]:
-    """A small answer is copied: waiting for its client it would hold a whole chunk."""
+    """Return a copy of a small answer: while it waits for its client it would hold a whole chunk."""
     if fetched.size_bytes <= _COPIED_BYTES:
         return [bytes(one.buffer) for one in fetched.slices]
     return [one.buffer for one in fetched.slices]

@@ -1,8 +1,8 @@
 """Try credentials that the broker has not admitted yet, separately from everything else and a few at a time.
 
-Any client can send wrong passwords, and a broker answers each after a tenth of a second or more.  So they wait here and take no
-place of known callers.  Credentials that were admitted lately pass at once; those refused lately are refused again without a
-request, for twice as long each time.  Those who guess are slowed (:mod:`tiersidecar.services.failed_logins`).
+Any client can send wrong passwords, and a broker answers each after a tenth of a second or more.  So logins wait here and take
+no place of known callers.  Credentials that were admitted lately pass at once; those refused lately are refused again without a
+request, for twice as long each time.  Clients that guess are slowed (:mod:`tiersidecar.services.failed_logins`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tiersidecar.services.http_crowd import origin_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginLimits:
-    """Logins tried ``at_once``, ``at_once_per_caller`` of one address and user; ``waiting`` may wait of one address, or as
-    many shared evenly by those addresses of which some do.
+    """Logins tried ``at_once``, ``at_once_per_caller`` of one address and user; ``waiting`` may wait from one address, or as
+    many shared evenly by the addresses with waiting logins.
 
-    What was let in counts as known for ``known_s``; what was refused is refused for ``refused_s``, twice as long after each
+    Admitted credentials count as known for ``known_s``; refused ones are refused for ``refused_s``, twice as long after each
     further time, up to ``most_refused_s``.
     """
 
@@ -42,7 +42,7 @@ class LoginLimits:
 
 
 class Logins:
-    """Tries credentials, and remembers by a keyed hash what came of it; keeps none of them."""
+    """Try credentials, and remember the results by a keyed hash; keep none of them."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Logins:
         self._failed = failed or FailedLogins(monotonic_s=monotonic_s)
         self._key = secrets.token_bytes(32)
         self._places = FairPlaces(self._limits.at_once)
-        # A turn lives as long as somebody waits for it.
+        # A turn lives as long as a login waits for it.
         self._turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: Counter[str] = Counter()
         self._known: OrderedDict[bytes, float] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
-        """Until when, and for how long that is."""
+        """End and length of the refusal."""
 
     async def check(self, address: str, credentials: Credentials, connection: object = None) -> None:
-        """Return when the broker has let in ``credentials``, now or lately.  ``connection`` is the one they came by.
+        """Return when the broker has admitted ``credentials``, now or lately.  ``connection`` is the one they came by.
 
         Raises:
             CallerNotAuthenticatedError: it has not.
@@ -77,8 +77,8 @@ class Logins:
             if not self._is_known(digest):
                 await self._try(origin_of(address), digest, credentials)
         except CallerNotAuthenticatedError as error:
-            refusal = error  # also of what was refused lately: else each would be asked twice, to know at once
-        if credentials.username is not None:  # nobody guesses a token; what is known, somebody may have guessed
+            refusal = error  # also after a recent refusal: else each would be asked twice, to know at once
+        if credentials.username is not None:  # tokens are not guessed; known credentials may have been
             await self._failed.settle(address, credentials.username, is_right=refusal is None, connection=connection)
         if refusal is not None:
             raise refusal
@@ -87,7 +87,7 @@ class Logins:
             remember(self._known, digest, self._monotonic_s() + self._limits.known_s)
 
     def forget(self, credentials: Credentials) -> None:
-        """The broker has refused what it had let in."""
+        """Forget credentials that the broker has refused after admitting them."""
         self._known.pop(self._digest(credentials), None)
 
     async def _try(self, origin: str, digest: bytes, credentials: Credentials) -> None:
@@ -117,8 +117,8 @@ class Logins:
 
     @asynccontextmanager
     async def _place(self, origin: str, user: str) -> AsyncIterator[None]:
-        """A turn of this caller's, then one of all: a crowd of one address and user waits behind itself, and one of an address
-        behind its own, whatever names it makes up."""
+        """Hold a turn of this caller's, then one of all: a crowd of one address and user waits behind itself, and one of an
+        address behind its own, whatever names it makes up."""
         origins = len(self._waiting.keys() | {origin})
         if self._waiting[origin] >= max(self._limits.waiting // origins, 1):
             raise QuotaExceededError(what="the number of logins at once", retry_after_ms=1000)

@@ -15,15 +15,15 @@ from tiersidecar.formats.kafka.records import AbortedRanges, Record, iter_record
 from tiersidecar.reading.opening import TURN_S, More
 
 _GROUP_BYTES = 64 * 1024
-"""Batches are opened in groups of this size, as they are stored: a group of small batches is one errand off the loop, and one
+"""Batches are opened in groups of this size, as they are stored: a group of small batches is one call off the loop, and one
 write."""
 _PIECE_BYTES = 256 * 1024
-"""Of lines that are made, and written, at once: a batch of many small records opens to thousands of times its size."""
+"""Size of lines that are made, and written, at once: a batch of many small records opens to thousands of times its size."""
 
 _RECORDS_A_STEP = 16
 
 _COPIES = 8
-"""Of a large record, while its line is made: as it came, opened, as base64, as JSON, encoded, and in the piece."""
+"""Copies of a large record, while its line is made: as it came, opened, as base64, as JSON, encoded, and in the piece."""
 
 
 class BytesFormat(StrEnum):
@@ -35,7 +35,7 @@ class BytesFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which records are written: from ``offset`` on, and below ``stop_offset`` if there is one; both may lie within a batch.
+    """Selection of records: from ``offset`` on, and below ``stop_offset`` if there is one; both may lie within a batch.
     None of aborted transactions if they are known, no control records."""
 
     offset: int
@@ -60,7 +60,7 @@ class LinePieces:
     """One line for each selected record of ``batches``, in offset order, the first ``limit`` of them: in pieces, each with its
     number of lines.  No more is opened than a piece needs; what is open holds ``memory`` until :meth:`close`.
 
-    ``monotonic_s`` tells when a turn is over (:data:`TURN_S`) in which records were passed over.
+    ``monotonic_s`` measures the turn (:data:`TURN_S`) in which records are skipped.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LinePieces:
         return piece
 
     def next_piece(self, memory: OpenedMemory) -> tuple[bytes, int] | More | None:
-        """The next piece, None after the last; More where it is not reached in this turn, but never with little memory.
+        """Return the next piece, None after the last; More where it is not reached in this turn, but never with little memory.
         After a NoMemoryLeftError it may be asked for again.
 
         Raises:
@@ -111,7 +111,7 @@ class LinePieces:
                 if len(piece) >= _PIECE_BYTES or not self._left:
                     break
         except NotSmallError:
-            # What is open already stays so: it was not opened with this memory.
+            # Data that is open already stays open: it was not opened with this memory.
             if self._opened_with is memory:
                 self.close()
             if not count:
@@ -124,7 +124,7 @@ class LinePieces:
 
     @property
     def holds_memory(self) -> bool:
-        """Return whether what is open holds more than a little of it."""
+        """Return whether the open data holds more than a little of it."""
         return self._lines is not None and not isinstance(self._opened_with, SmallMemory)
 
     def close(self) -> None:
@@ -139,12 +139,12 @@ class LinePieces:
         if self._lines is None:
             self._lines, self._opened_with = _lines(self._batches, self._selection, memory), memory
         elif memory is not self._opened_with and isinstance(memory, SmallMemory):
-            raise NotSmallError  # what is open goes on where it began
+            raise NotSmallError  # the open data goes on with the memory it began with
         return self._lines
 
 
 def _lines(batches: memoryview, selection: Selection, memory: OpenedMemory) -> Generator[tuple[int, bytes] | None]:
-    """Offset and line of each selected record, and None now and then where records are passed over."""
+    """Yield offset and line of each selected record, and None now and then where records are skipped."""
     for position, header in iter_batch_headers(batches):
         if header.last_offset < selection.offset or not _is_visible(header, selection):
             continue
@@ -176,8 +176,8 @@ def _line(record: Record, header: RecordBatchHeader, bytes_format: BytesFormat) 
 
 
 def _text(data: bytes | None, bytes_format: BytesFormat) -> str | dict[str, str] | None:
-    """``data`` as text; null stays null.  What was to be UTF-8 and is not becomes an object that says so: no byte is
-    replaced."""
+    """Return ``data`` as text; null stays null.  Bytes that should be UTF-8 and are not become an object that says so: no byte
+    is replaced."""
     if data is None:
         return None
     if bytes_format is BytesFormat.BASE64:

@@ -16,7 +16,7 @@ Schema = dict[str, object]
 
 
 def _object(properties: Schema, *, optional: frozenset[str] = frozenset()) -> Schema:
-    """With exactly these members, of which ``optional`` may be absent."""
+    """Return the schema of an object with exactly these members, of which ``optional`` may be absent."""
     return {
         "type": "object",
         "required": [name for name in properties if name not in optional],
@@ -126,7 +126,7 @@ _OF_OPERATIONS = {
 
 
 def content_schema(operation: str) -> Schema:
-    """Return what a successful answer consists of: of ``read_records`` each line; nothing is said of bytes."""
+    """Return the schema of a successful answer, of ``read_records`` that of each line; bytes have none."""
     name = _OF_OPERATIONS.get(operation)
     return {} if name is None else {"schema": _ref(name)}
 
@@ -167,7 +167,7 @@ _SECURITY_SCHEMES: dict[str, object] = {
 
 
 def openapi_document(routes: Sequence[Route], *, version: str) -> dict[str, object]:
-    """The description of ``routes``."""
+    """Return the description of ``routes``."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "tiersidecar read service", "version": version},
@@ -187,7 +187,7 @@ def _operation(route: Route) -> dict[str, object]:
         "parameters": [*map(_path_parameter, route.path_names), *map(_query_parameter, route.parameters), *ranged],
         "responses": {**_successes(route), **_problem_responses(route)},
     }
-    # Credentials are optional as far as HTTP goes: the broker decides what a caller without any may read.
+    # HTTP leaves credentials optional: the broker decides what a caller without any may read.
     return (
         operation if route.is_public else {**operation, "security": [*({name: []} for name in _SECURITY_SCHEMES), {}]}
     )

@@ -30,7 +30,7 @@ def topics_of(catalogue: PartitionCatalogue) -> dict[str, list[TopicIdPartition]
 
 
 def partitions_of(catalogue: PartitionCatalogue, topic: str) -> list[TopicIdPartition]:
-    """The partitions of ``topic`` that this process knows.
+    """Return the partitions of ``topic`` that this process knows.
 
     Raises:
         ProblemError: 404, it knows none.
@@ -42,7 +42,7 @@ def partitions_of(catalogue: PartitionCatalogue, topic: str) -> list[TopicIdPart
 
 
 def partition_named(catalogue: PartitionCatalogue, topic: str, number: int) -> TopicIdPartition:
-    """One partition.
+    """Return one partition.
 
     Raises:
         ProblemError: 404.
@@ -54,7 +54,7 @@ def partition_named(catalogue: PartitionCatalogue, topic: str, number: int) -> T
 
 
 class PartitionsOperations:
-    """Answers from memory, for callers whom the broker lets read."""
+    """Answers from memory, for callers that the broker lets read."""
 
     def __init__(self, *, path: ReadPath, catalogue: PartitionCatalogue, callers: Callers) -> None:
         self._path = path
@@ -62,10 +62,10 @@ class PartitionsOperations:
         self._callers = callers
 
     async def authorized_partition(self, request: web.Request) -> TopicIdPartition:
-        """The partition of the request's path, once the broker has let the caller read it.
+        """Return the partition of the request's path, once the broker has let the caller read it.
 
         Raises:
-            ProblemError: 400, 401, 403, 404; whether it exists is told only to those who may read it.
+            ProblemError: 400, 401, 403, 404; only callers that may read it learn whether it exists.
         """
         topic, number = topic_of(request), partition_of(request)
         await self._callers.require_read(request, topic)
@@ -101,7 +101,7 @@ class PartitionsOperations:
         try:
             bounds = await self._path.reader.bounds(partition)
         except MetadataNotReadyError:
-            # One partition that is still being replayed hides none of the others.
+            # A partition that is still being replayed hides none of the others.
             return {**document, "ready": False}
         return {
             **document,

@@ -1,4 +1,4 @@
-"""Read what callers present (Basic, Bearer, a client certificate), and find their configured Kafka credentials."""
+"""Read the credentials of callers (Basic, Bearer, a client certificate), and find their configured Kafka credentials."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCaller:
-    """Somebody who has a token, or a client certificate with this subject (RFC 4514), and the username and password by which
-    Kafka knows him: he is asked for as their principal."""
+    """The owner of a token, or of a client certificate with this subject (RFC 4514), with its Kafka username and password: the
+    broker is asked as that principal."""
 
     credentials: Credentials
     token: str | None = field(default=None, repr=False)
@@ -37,7 +37,7 @@ class KnownCallers:
 
     def __init__(self, callers: Iterable[KnownCaller] = ()) -> None:
         callers = tuple(callers)
-        # By digest, so that the time of a look-up tells nothing of how much of a token was right.
+        # By digest, so that the time of a look-up does not show how much of a token was right.
         self._by_token = {_digest(caller.token): caller.credentials for caller in callers if caller.token is not None}
         self._by_subject = {
             _name(x509.Name.from_rfc4514_string(caller.subject)): caller.credentials
@@ -46,31 +46,31 @@ class KnownCallers:
         }
 
     def credentials_of(self, presented: Credentials) -> Credentials:
-        """Those that a listed token stands for; else what was presented, for the broker to judge."""
+        """Return the credentials of a listed token's owner; else the presented ones, for the broker to judge."""
         if presented.token is None:
             return presented
         return self._by_token.get(_digest(presented.token), presented)
 
     def owner_of(self, certificate: bytes) -> Credentials | None:
-        """The credentials of the owner of a certificate (DER) whose chain the TLS handshake has verified; None if it is not
-        listed."""
+        """Return the credentials of the owner of a certificate (DER) whose chain the TLS handshake has verified; None if it is
+        not listed."""
         if not self._by_subject:
             return None
         return self._by_subject.get(_name(x509.load_der_x509_certificate(certificate).subject))
 
 
 def client_certificate(request: web.Request) -> bytes | None:
-    """The client's certificate (DER), if the connection has one: the TLS context took none that it could not verify."""
+    """Return the client's certificate (DER), if the connection has one: the TLS context accepted only one it could verify."""
     tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
     certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
     return certificate
 
 
 def read_authorization(header: str) -> Credentials:
-    """Credentials of an ``Authorization`` header, ``Basic`` (RFC 7617, UTF-8) or ``Bearer`` (RFC 6750).
+    """Return the credentials of an ``Authorization`` header, ``Basic`` (RFC 7617, UTF-8) or ``Bearer`` (RFC 6750).
 
     Raises:
-        ProblemError: 401 for another scheme, or what is not such a header.
+        ProblemError: 401 for another scheme, or a malformed header.
     """
     scheme, _, rest = header.partition(" ")
     match scheme.lower():
@@ -85,10 +85,10 @@ def read_authorization(header: str) -> Credentials:
 def _read_basic(encoded: str) -> Credentials:
     try:
         username, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except ValueError as error:  # also of letters outside ASCII
+    except ValueError as error:  # also for letters outside ASCII
         raise unauthenticated() from error
     if not colon or not username or "\0" in username + password:
-        # SASL/PLAIN parts its fields by NUL.
+        # SASL/PLAIN separates its fields by NUL.
         raise unauthenticated()
     return Credentials(username=username, password=password)
 
@@ -98,5 +98,5 @@ def _digest(token: str) -> bytes:
 
 
 def _name(name: x509.Name) -> str:
-    """One spelling of equal names, whatever string types the authority has used."""
+    """Return one spelling of equal names, whatever string types the authority has used."""
     return name.rfc4514_string()

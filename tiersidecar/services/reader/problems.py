@@ -32,8 +32,8 @@ CHALLENGE = 'Basic realm="kafka", charset="UTF-8", Bearer realm="kafka"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One problem document.  ``name`` becomes its type URI; ``detail`` is for people and tells no caller of keys, hosts or
-    other callers; ``members`` are the extension members."""
+    """One problem document.  ``name`` becomes its type URI; ``detail`` is for the caller and names no keys, hosts or other
+    callers; ``members`` are the extension members."""
 
     status: HTTPStatus
     name: str
@@ -42,7 +42,7 @@ class Problem:
     members: Mapping[str, int | str] = field(default_factory=dict)
 
     def response(self) -> web.Response:
-        """The response that carries it."""
+        """Return the response that carries it."""
         document = {
             "type": f"urn:tiersidecar:problem:{self.name}",
             "title": self.status.phrase,
@@ -64,17 +64,17 @@ class ProblemError(Exception):
 
 
 def bad_request(detail: str) -> ProblemError:
-    """A parameter that cannot be used."""
+    """Return a problem for a parameter that cannot be used."""
     return ProblemError(Problem(status=HTTPStatus.BAD_REQUEST, name="bad-request", detail=detail))
 
 
 def not_found(detail: str) -> ProblemError:
-    """No such topic, partition or path."""
+    """Return a problem for an unknown topic, partition or path."""
     return ProblemError(Problem(status=HTTPStatus.NOT_FOUND, name="not-found", detail=detail))
 
 
 def range_not_satisfiable(size_bytes: int) -> ProblemError:
-    """A range that begins past the end of a file of ``size_bytes``."""
+    """Return a problem for a range that begins past the end of a file of ``size_bytes``."""
     return ProblemError(
         Problem(
             status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
@@ -86,18 +86,18 @@ def range_not_satisfiable(size_bytes: int) -> ProblemError:
 
 
 def misdirected() -> ProblemError:
-    """The request is meant for another site."""
+    """Return a problem for a request that is meant for another site."""
     return ProblemError(Problem(status=HTTPStatus.MISDIRECTED_REQUEST, name="misdirected", detail=REFUSAL))
 
 
 def forbidden(topic: str) -> ProblemError:
-    """The broker does not let this caller READ the topic; whether there is such a topic is not told."""
+    """Return a problem if the broker does not let this caller READ the topic; it does not say whether the topic exists."""
     detail = f"reading topic {topic} is not authorized"
     return ProblemError(Problem(status=HTTPStatus.FORBIDDEN, name="not-authorized", detail=detail))
 
 
 def unauthenticated() -> ProblemError:
-    """Credentials are missing, malformed, or were refused by the broker."""
+    """Return a problem for credentials that are missing, malformed, or were refused by the broker."""
     return ProblemError(
         Problem(
             status=HTTPStatus.UNAUTHORIZED,
@@ -109,7 +109,7 @@ def unauthenticated() -> ProblemError:
 
 
 def problem_of(error: Exception) -> Problem:
-    """The problem that stands for ``error``."""
+    """Return the problem for ``error``."""
     match error:
         case ProblemError():
             return error.problem
@@ -118,7 +118,7 @@ def problem_of(error: Exception) -> Problem:
         case CallerNotAuthenticatedError():
             return unauthenticated().problem
         case OffsetInHoleError():
-            # Not out of range: whoever is told so skips to what comes behind, and no operator has said that he may.
+            # Not "out of range": a client would skip to what comes behind, which no operator has allowed.
             lost = f"offsets {error.hole_start} to {error.hole_stop - 1}"
             return _unavailable(
                 "offset-in-hole", f"nobody has {lost}: the service's log says what to do", retry_after_s=5
@@ -171,7 +171,7 @@ def _unavailable(name: str, detail: str, *, retry_after_s: int) -> Problem:
 
 
 def _from_http(error: web.HTTPException) -> Problem:
-    """Return what aiohttp found by itself: no such path, another method, a request that is too large."""
+    """Return the problem for an error of aiohttp: no such path, another method, a request that is too large."""
     allow = error.headers.get("Allow")
     return Problem(
         status=HTTPStatus(error.status),

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 def topic_of(request: web.Request) -> str:
-    """The path's topic: one that Kafka could have (``Topic.validate``), so that it is safe wherever it is printed.
+    """Return the path's topic: one that Kafka could have (``Topic.validate``), so that it is safe wherever it is printed.
 
     Raises:
         ProblemError: 400.
@@ -35,7 +35,7 @@ def topic_of(request: web.Request) -> str:
 
 
 def partition_of(request: web.Request) -> int:
-    """The path's partition.
+    """Return the path's partition.
 
     Raises:
         ProblemError: 400.
@@ -44,7 +44,7 @@ def partition_of(request: web.Request) -> int:
 
 
 def segment_of(request: web.Request) -> Uuid:
-    """The path's segment id.
+    """Return the path's segment id.
 
     Raises:
         ProblemError: 400.
@@ -56,7 +56,7 @@ def segment_of(request: web.Request) -> Uuid:
 
 
 def refuse_others(request: web.Request, allowed: Collection[str]) -> None:
-    """A misspelt parameter would otherwise be ignored without a word, and so would the second of two.
+    """Refuse parameters that are not allowed or repeated: they would be ignored silently.
 
     Raises:
         ProblemError: 400.
@@ -81,12 +81,12 @@ class NumberParameter:
 
     @property
     def schema(self) -> dict[str, object]:
-        """Its JSON schema, for the OpenAPI description."""
+        """Return its JSON schema, for the OpenAPI description."""
         schema: dict[str, object] = {"type": "integer", "format": "int64", "minimum": self.least, "maximum": self.most}
         return schema if self.default is None else {**schema, "default": self.default}
 
     def read(self, request: web.Request) -> int:
-        """The number, or the default.
+        """Return the number, or the default.
 
         Raises:
             ProblemError: 400; also when it is missing and there is no default.
@@ -97,7 +97,7 @@ class NumberParameter:
         return number
 
     def read_if_given(self, request: web.Request) -> int | None:
-        """As :meth:`read`, but None when it is missing."""
+        """Return the number like :meth:`read`, but None when it is missing."""
         text = request.query.get(self.name)
         return self.default if text is None else _number(self.name, text, least=self.least, most=self.most)
 
@@ -114,11 +114,11 @@ class ChoiceParameter:
 
     @property
     def schema(self) -> dict[str, object]:
-        """Its JSON schema, for the OpenAPI description."""
+        """Return its JSON schema, for the OpenAPI description."""
         return {"type": "string", "enum": [choice.value for choice in self.choices], "default": self.default.value}
 
     def read(self, request: web.Request) -> str:
-        """The word.
+        """Return the word.
 
         Raises:
             ProblemError: 400.

@@ -23,7 +23,7 @@ _ONE_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})", re.ASCII)
 
 
 def requested_range(request: web.Request, *, size_bytes: int, etag: str) -> ByteRange | None:
-    """The part that is asked for of a file that has ``size_bytes`` and ``etag``; None for all of it.
+    """Return the range that is asked for of a file that has ``size_bytes`` and ``etag``; None for all of it.
 
     A header that is not one range of bytes is ignored, as the RFC allows, and so is every one where ``If-Range`` names
     another file.
@@ -59,7 +59,7 @@ _KINDS: dict[str, IndexKind] = {
 
 
 class SegmentOperations:
-    """Files that never change under their id, so that a download can be resumed."""
+    """Serve files that never change under their id, so that a download can be resumed."""
 
     def __init__(
         self,

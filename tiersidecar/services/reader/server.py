@@ -50,16 +50,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MAX_LINE_BYTES = 8190
 _HTTP = "http"
-"""Stands for the client id, which HTTP does not have."""
+"""Stands in for the client id, which HTTP does not have."""
 _MAX_BODY_BYTES = 1024
 _SMALL_BYTES = 64 * 1024
-"""A document of no more is sent once its request has given up its place among ``max_requests``."""
+"""A document of at most this size is sent once its request has given up its place among ``max_requests``."""
 _HEADERS = {"Server": "tiersidecar", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderServiceSettings:
-    """Where to listen and what to bear.
+    """Address and limits of the service.
 
     ``port`` 0 takes a free one.  ``max_requests`` are served at once, the others are shed: each may hold a chunk until its
     client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off, or less than
@@ -119,8 +119,8 @@ async def serve_reader(
         application,
         access_log=None,
         handle_signals=False,
-        auto_decompress=False,  # nobody reads a body, and a MiB of one would be a GiB to open, on the event loop
-        # A client that is gone cancels its handler, and with that all that is read for it alone.
+        auto_decompress=False,  # no handler reads a body, and a MiB of one would be a GiB to open, on the event loop
+        # A client that is gone cancels its handler, and with that all that is read only for it.
         handler_cancellation=True,
         keepalive_timeout=settings.idle_timeout_s,
         shutdown_timeout=settings.shutdown_timeout_s,
@@ -157,7 +157,7 @@ def reader_application(
     settings: ReaderServiceSettings,
     failed_logins: FailedLogins | None = None,
 ) -> web.Application:
-    """The application, without a listener."""
+    """Return the application, without a listener."""
     callers = Callers(
         authorize,
         known=settings.known_callers,
@@ -201,20 +201,20 @@ def reader_application(
     }
     logins = Logins(authorize, monotonic_s=asyncio.get_running_loop().time, failed=failed_logins)
     gate = _Gate(settings.max_requests, callers, telemetry)
-    # By TLS a browser finds out itself that it is not where it was led to.
+    # With TLS a browser itself finds out that it was led to another site.
     hosts = HostCheck(settings.host) if settings.ssl_context is None else None
     middlewares = [_Problems(bodies).tell, _LoggedIn(callers, logins, hosts).admit, gate.admit]
     application = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     for route in ROUTES:
         handler = _checked(route, handlers[route.operation], bodies)
-        # No HEAD: it would read what it then does not send.
+        # No HEAD: it would read data that it then does not send.
         application.router.add_get(route.path, handler, name=route.operation, allow_head=False)
     application.on_response_prepare.append(_add_headers)
     return application
 
 
 class _LoggedIn:
-    """Has the broker let in who shows credentials, before anything else of the request is done."""
+    """Checks a request's credentials with the broker before anything else of it is done."""
 
     def __init__(self, callers: Callers, logins: Logins, hosts: HostCheck | None) -> None:
         self._callers, self._logins, self._hosts = callers, logins, hosts
@@ -262,7 +262,7 @@ class _Gate:
 
 
 class _Problems:
-    """Tells callers what went wrong."""
+    """Turns errors into responses."""
 
     def __init__(self, bodies: BodyWriter) -> None:
         self._bodies = bodies
@@ -273,7 +273,7 @@ class _Problems:
             return await self._bodies.deliver(request, await handler(request))
         except BrokenStreamError as broken:
             cause = broken.__cause__ or broken
-            if not isinstance(cause, SlowClientError):  # that has been told
+            if not isinstance(cause, SlowClientError):  # that has been reported
                 _log(request, cause)
             return broken.response
         except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the caller is told and the log has it
@@ -302,7 +302,7 @@ def _checked(route: Route, handler: Handler, bodies: BodyWriter) -> Handler:
         refuse_others(request, route.query_names)
         response = await handler(request)
         if isinstance(response, web.Response) and (response.content_length or 0) <= _SMALL_BYTES:
-            # Strangers may ask for it, and leave it unread: that holds no place of others.
+            # Unknown callers may ask for it, and leave it unread: that holds no place of others.
             return response
         return await bodies.deliver(request, response)
 

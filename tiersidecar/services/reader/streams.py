@@ -22,7 +22,7 @@ from tiersidecar.services.reader.routes import NDJSON
 log = structlog.get_logger(__name__)
 
 _PIECE_BYTES = 256 * 1024
-"""What is handed to the transport at once: it copies what the socket does not take."""
+"""Most bytes passed to the transport at once: it copies what the socket does not take."""
 
 
 class SlowClientError(Exception):
@@ -30,7 +30,7 @@ class SlowClientError(Exception):
 
 
 class BrokenStreamError(Exception):
-    """Something went wrong after the status had been sent; it is the cause.  The connection has been cut."""
+    """An error, its cause, after the status had been sent.  The connection has been cut."""
 
     def __init__(self, response: web.StreamResponse) -> None:
         super().__init__(response)
@@ -48,7 +48,7 @@ class NoMore:
 
 
 class BodyWriter:
-    """Writes bodies, and counts what clients took of them.  ``name_of`` gives the user whom a request names."""
+    """Write bodies, and count what clients took of them.  ``name_of`` returns the user of a request."""
 
     def __init__(
         self,
@@ -73,11 +73,11 @@ class BodyWriter:
     ) -> web.StreamResponse:
         """Answer ``status`` with ``first`` and the ``rest``.
 
-        The caller has waited for the first part already, so that what is wrong from the beginning has been told properly.
-        What goes wrong later ends the connection in the middle of the body: the client must not take the part for the whole.
+        The caller has waited for the first part already, so that an error at the beginning has got its own response.
+        A later error ends the connection in the middle of the body: the client must not take the part for the whole.
 
         Raises:
-            BrokenStreamError: something did.
+            BrokenStreamError: a later error.
         """
         response = web.StreamResponse(status=status, headers={**headers, "Content-Type": media_type})
         await response.prepare(request)
@@ -104,19 +104,19 @@ class BodyWriter:
     async def _refuse_rest(
         self, request: web.Request, response: web.StreamResponse, media_type: str, problem: Problem
     ) -> None:
-        """The caller may no longer read what is left: lines of JSON end with one that says so, and no body with its end."""
+        """End a body whose rest the caller may no longer read: JSON lines with one that says so, others unfinished."""
         if media_type == NDJSON:
             line = {"problem": {"type": problem.name, "status": int(problem.status), "detail": problem.detail}}
             with suppress(SlowClientError, ConnectionError):
                 await self._taken(response.write(json.dumps(line, separators=(",", ":")).encode() + b"\n"))
             if request.transport is not None:
-                request.transport.close()  # after what is written
+                request.transport.close()  # after the bytes already written
             return
         _cut(request)
 
     async def deliver(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-        """Send a document that is there whole; ``response`` again.  A client that does not take it in time is cut off: left to
-        aiohttp it would be waited for without end."""
+        """Send a complete document, and return ``response``.  A client that does not take it in time is cut off: aiohttp alone
+        would wait for it without end."""
         try:
             await self._taken(self._send(request, response))
         except SlowClientError as error:
@@ -127,7 +127,7 @@ class BodyWriter:
         return response
 
     def _tell(self, request: web.Request, error: SlowClientError) -> None:
-        """At once: the handler may be cancelled when its connection ends."""
+        """Report it at once: the handler may be cancelled when its connection ends."""
         caller, address = self._name_of(request), request.remote
         log.warning("read.cut.off", path=request.path, caller=caller, address=address, reason=str(error))
 
@@ -154,7 +154,7 @@ class BodyWriter:
 
 
 def pieces(part: Buffer) -> Iterator[memoryview]:
-    """Return ``part`` as it is handed to the transport, uncopied."""
+    """Yield ``part`` in pieces for the transport, uncopied."""
     view = memoryview(part)
     return (view[begin : begin + _PIECE_BYTES] for begin in range(0, len(view), _PIECE_BYTES))
 
