@@ -1,4 +1,4 @@
-"""Whose questions the status service answers: other sidecars' by their signature, browsers' by a password."""
+"""Authentication of the status service: other sidecars by their signature, browsers by a password."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from tiersidecar.services.status.proof import PROOF_HEADER, Verifier, answer_pro
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 PROBES = frozenset({"/healthz", "/readyz"})
-"""They show next to nothing."""
+"""Paths that show next to nothing."""
 OPEN = PROBES | {"/metrics"}
-"""For probes and Prometheus, which sign nothing."""
+"""Paths for probes and Prometheus, which sign nothing."""
 _BROWSER = "browser"
-"""Stands for the user in the budget of failed logins: the page takes any name."""
+"""Name of the page's user in the budget of failed logins: the page takes any name."""
 _signed: ContextVar[bool] = ContextVar("signed", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Secrets:
-    """``cluster`` is what sidecars sign with; None: nobody is asked for anything.  ``page`` is a browser's password; None: only
-    browsers of this machine are served."""
+    """``cluster`` is the secret that sidecars sign with; None: no request needs a signature.  ``page`` is a browser's password;
+    None: only browsers of this machine are served."""
 
     cluster: str | None = None
     page: str | None = None
 
 
 class Access:
-    """Lets in, by ``admit``, a middleware; ``prove`` adds to the answer of a signed request what shows whose it is."""
+    """Admit requests by ``admit``, a middleware; ``prove`` adds to the answer of a signed request the proof of its sender."""
 
     def __init__(self, secrets: Secrets, hosts: HostCheck, failed_logins: FailedLogins | None = None) -> None:
         self._secrets, self._hosts, self._failed_logins = secrets, hosts, failed_logins or FailedLogins()
@@ -47,17 +47,17 @@ class Access:
 
     @staticmethod
     def is_signed() -> bool:
-        """Return whether ``admit`` found the request that is answered to be another sidecar's, or a command's."""
+        """Return whether ``admit`` found that the present request is another sidecar's, or a command's."""
         return _signed.get()
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer only those who may ask."""
+        """Answer only callers that may ask."""
         if self._verifier is None or request.path in OPEN:
             return await self._answer_anybody(request, handler)
         authorization = request.headers.get("Authorization", "")
         now_ms = time.time_ns() // 1_000_000
-        _signed.set(False)  # a connection's requests are answered by one task
+        _signed.set(False)  # one task answers a connection's requests
         nonce = self._verifier.nonce_of(authorization, method=request.method, target=request.raw_path, now_ms=now_ms)
         if nonce:
             _signed.set(True)
@@ -79,7 +79,7 @@ class Access:
     async def _has_password(self, request: web.Request, authorization: str, page_password: str) -> bool:
         password = _password(authorization)
         if not password:
-            return False  # a browser's first request has none, and that guesses nothing
+            return False  # a browser's first request has none, which is no guess
         is_right = hmac.compare_digest(password.encode(), page_password.encode())
         await self._failed_logins.settle(request.remote or "", _BROWSER, is_right=is_right, connection=request.task)
         return is_right
@@ -107,7 +107,7 @@ def _password(authorization: str) -> str:
         return ""
     try:
         return base64.b64decode(given, validate=True).decode().partition(":")[2]
-    except ValueError:  # also of letters outside ASCII
+    except ValueError:  # also for letters outside ASCII
         return ""
 
 

@@ -1,4 +1,4 @@
-"""What in a cluster needs somebody, each with what to do about it: a table of looks at the picture of the cluster."""
+"""Anomalies in a cluster that an operator must look at, each with what to do: a table of checks of the cluster's picture."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tiersidecar.domain.readable import duration_text
 from tiersidecar.services.status.cluster import Cluster, Overview
 
 RECONCILE_OLD_S = 8 * 86_400
-"""As the alert TiersidecarReconcileOld has it."""
+"""Same limit as in the alert TiersidecarReconcileOld."""
 _MOST_DETAILS = 8
 
 
 class Severity(IntEnum):
-    """``ACT``: data or service is at stake.  ``LOOK``: it will be, or somebody has chosen it."""
+    """``ACT``: data or service is at stake.  ``LOOK``: it will be, or an operator has chosen it."""
 
     ACT = 0
     LOOK = 1
@@ -24,7 +24,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """``topic`` and ``partition`` are what to look at, if it is of one."""
+    """``topic`` and ``partition`` name its subject, if it is about one."""
 
     severity: Severity
     title: str
@@ -35,7 +35,7 @@ class Anomaly:
 
 
 def find_anomalies(cluster: Cluster) -> list[Anomaly]:
-    """All of them, those that need somebody most first."""
+    """Return all of them, the most urgent first."""
     found = [one for look in _LOOKS for one in look(cluster)]
     return sorted(found, key=lambda one: one.severity)
 
@@ -110,7 +110,7 @@ def _held_back(cluster: Cluster) -> Iterator[Anomaly]:
 
 
 def _by_topic(cluster: Cluster, kind: str) -> Iterator[tuple[str, list[int], tuple[str, ...]]]:
-    """Topic, partitions, and their reasons: one of many partitions is told once."""
+    """Yield topic, partitions, and their reasons: a reason of many partitions appears once."""
     found: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for answer in cluster.answers:
         for trouble in answer.troubles:

@@ -1,4 +1,4 @@
-"""Which addresses may be asked for a status, and what an answer tells.  Standard library alone: commands start with it."""
+"""Addresses that may be asked for a status, and their answers.  Standard library alone: commands start with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_host_and_port(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``document`` is None where ``problem`` says why there is none; ``code`` is HTTP's, 0 where nothing came."""
+    """``document`` is None where ``problem`` says why there is none; ``code`` is HTTP's, 0 without an answer."""
 
     document: Mapping[str, Any] | None = None
     code: int = 0

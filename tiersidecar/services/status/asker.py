@@ -1,4 +1,4 @@
-"""The cluster as this sidecar sees it when it asks all the others: once a second at most, however many look at the page."""
+"""The cluster as this sidecar sees it by asking all others: at most once a second, however many clients look at the page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClusterAsker:
         self._details = Share(at_once=2, waiting=16, rest=1.0)  # they ask the broker and the store
 
     async def cluster(self) -> Cluster:
-        """All sidecars, asked within the last second."""
+        """Return all sidecars, asked within the last second."""
         return await self._once.value()
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class ClusterAsker:
         self._once.close()
 
     async def segments(self, cluster: Cluster, topic: str, partition: int) -> Answer:
-        """The leader's list of segments, as ``/segments`` has it."""
+        """Return the leader's list of segments, as ``/segments`` has it."""
 
         async def own() -> dict[str, Any]:
             return {"segments": [row_document(row) for row in await self._source.segment_rows(topic, partition)]}
@@ -106,7 +106,7 @@ class ClusterAsker:
 
     @property
     def _leased_node(self) -> int:
-        """The broker whose lease is this process's own: a gateway, or one that stands by, is beside the same broker."""
+        """Return the broker whose lease is this process's own: a gateway, or a standby, is beside the same broker."""
         summary = self._source.summary()
         holds = "tier" in summary.roles and summary.mode == "enforce" and not summary.standing_by
         return -1 if summary.node_id is None or not holds else summary.node_id
@@ -114,7 +114,7 @@ class ClusterAsker:
     async def _own(self) -> Sidecar:
         summary = self._source.summary()
         address = next((lease.address for lease in self._leases() if lease.node_id == self._leased_node), "")
-        # As another one would read it.
+        # In the form in which another sidecar would read it.
         document = json.loads(await self._blocking.run(json.dumps, await self._overview.document()))
         read = await self._blocking.run(_read, summary.node_id, address, summary.version, Answer(document=document))
         return replace(read, is_own=True)
@@ -134,7 +134,7 @@ class ClusterAsker:
 
 
 def _read(node_id: int | None, address: str, version: str, answer: Answer) -> Sidecar:
-    """In a thread: of thousands of partitions it takes some milliseconds."""
+    """Read an answer, in a thread: thousands of partitions take some milliseconds."""
     if answer.document is None or answer.problem:
         return Sidecar(node_id=node_id, address=address, version=version, problem=answer.problem)
     try:

@@ -1,6 +1,6 @@
-"""A cluster as its sidecars tell it: their overviews read, and put together.  Values only.
+"""A cluster by its sidecars' overviews, read and put together.  Values only.
 
-What another process says is not trusted to have the right form: a document that cannot be read is an answer that says nothing.
+Another process's answer may not have the right form: a document that cannot be read counts as an empty answer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PartitionLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLine:
-    """``unknown`` are partitions of which no leader's sidecar told; they are missing in the sums."""
+    """``unknown`` are partitions that no leader's sidecar has reported; they are missing in the sums."""
 
     topic: str
     mode: str
@@ -100,7 +100,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """What a client has read from the store of one topic, since the process that it asks has begun."""
+    """Reads of one topic from the store by a client, since the asked process has begun."""
 
     node_id: int
     principal: str
@@ -120,7 +120,7 @@ class Reconcile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """What one sidecar says of itself."""
+    """One sidecar's overview of itself."""
 
     node_id: int
     version: str
@@ -154,7 +154,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    """One that was asked; ``overview`` is None where ``problem`` says why there is none.  ``is_own``: it makes this page."""
+    """A sidecar that was asked; ``overview`` is None where ``problem`` says why.  ``is_own``: it makes this page."""
 
     node_id: int | None
     address: str
@@ -166,7 +166,7 @@ class Sidecar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``asked_ms`` is when, by this machine's clock; ``series`` are sums over all that answered, by interval."""
+    """``asked_ms`` is the time by this machine's clock; ``series`` are sums over all that answered, by interval."""
 
     asked_ms: int
     cluster_id: str
@@ -185,7 +185,7 @@ class Cluster:
 
     @property
     def reconcile(self) -> Reconcile | None:
-        """All read the same summary, some a little later than others."""
+        """Return the latest summary: all sidecars read the same one, some a little later than others."""
         found = [answer.reconcile for answer in self.answers if answer.reconcile is not None]
         return min(found, key=lambda one: one.age_s) if found else None
 
@@ -194,7 +194,7 @@ class Cluster:
 
 
 def read_overview(document: Mapping[str, Any]) -> Overview:
-    """The overview that a sidecar answered with.
+    """Return the overview that a sidecar answered with.
 
     Raises:
         ValueError, KeyError, TypeError, OverflowError, AttributeError: it is none that this version reads.
@@ -241,7 +241,7 @@ def read_overview(document: Mapping[str, Any]) -> Overview:
 
 
 def put_together(sidecars: Sequence[Sidecar], asked_ms: int) -> Cluster:
-    """All of them; of two that take themselves for the leader of a partition, the one of the later epoch counts."""
+    """Return the cluster; of two sidecars that claim to lead a partition, the one of the later epoch counts."""
     told = [sidecar.overview for sidecar in sidecars if sidecar.overview is not None]
     leaders: dict[tuple[str, int], PartitionLine] = {}
     seen: defaultdict[str, set[int]] = defaultdict(set)
@@ -265,7 +265,7 @@ def put_together(sidecars: Sequence[Sidecar], asked_ms: int) -> Cluster:
 
 
 def sum_tiers(several: Iterable[TierBytes]) -> TierBytes:
-    """All of them together."""
+    """Return all of them together."""
     sums = dict.fromkeys(_TIERS, 0)
     for one in several:
         for name in _TIERS:
@@ -306,7 +306,7 @@ def _sums(several: Iterable[Mapping[Any, int]]) -> dict[Any, int]:
 
 
 def _partition(topic: str, node_id: int, row: Mapping[str, int]) -> PartitionLine:
-    """A later release may tell more, which is left out."""
+    """Return a partition's line; fields of a later release are left out."""
     return PartitionLine(
         topic=topic,
         partition=row["partition"],
@@ -382,7 +382,7 @@ def _reasons(reasons: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(value: Any) -> int:
-    """One that can be added up, and drawn."""
+    """Return a number that can be added up, and drawn."""
     number = int(value)
     if not -_MOST <= number < _MOST:
         raise ValueError("a number beyond 64 bits")

@@ -13,7 +13,7 @@ from tiersidecar.services.status.source import PartitionStatus, SidecarStatus, S
 
 
 def summary_document(summary: StatusSummary) -> dict[str, Any]:
-    """The process."""
+    """Return the document of the process."""
     return {
         "version": summary.version,
         "core": summary.core,
@@ -39,7 +39,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
 
 
 def partition_document(status: PartitionStatus) -> dict[str, Any]:
-    """One partition; offsets are inclusive starts, ``copied_offset`` an inclusive end."""
+    """Return one partition's; offsets are inclusive starts, ``copied_offset`` an inclusive end."""
     return {
         "topic": status.topic_id_partition.topic,
         "topic_id": format_uuid(status.topic_id_partition.topic_id),
@@ -62,12 +62,12 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
 
 
 def sidecars_document(sidecars: Sequence[SidecarStatus]) -> dict[str, Any]:
-    """Where to ask the others."""
+    """Return the addresses of the other sidecars."""
     return {"sidecars": [asdict(sidecar) for sidecar in sidecars]}
 
 
 def row_document(row: SegmentRow) -> dict[str, Any]:
-    """A segment; both offsets are inclusive, that of the active segment's end is null.  Sizes are those of the .log file."""
+    """Return a segment's; both offsets are inclusive, the active segment's end is null.  Sizes are those of the .log file."""
     remote, local = row.remote, row.local
     return {
         "state": row.state.value,
@@ -89,7 +89,7 @@ def row_document(row: SegmentRow) -> dict[str, Any]:
 
 
 def explanation_document(explanation: Explanation) -> dict[str, Any]:
-    """Accounts of segments, each with what the rules say."""
+    """Return accounts of segments, each with the rules' results."""
     return {
         "accounts": [
             {
@@ -104,7 +104,7 @@ def explanation_document(explanation: Explanation) -> dict[str, Any]:
 
 
 def in_order(partitions: Iterable[PartitionStatus]) -> list[PartitionStatus]:
-    """By topic and partition."""
+    """Return them by topic and partition."""
     return sorted(partitions, key=lambda status: (status.topic_id_partition.topic, status.topic_id_partition.partition))
 
 

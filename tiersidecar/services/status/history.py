@@ -1,4 +1,4 @@
-"""What passed through this process in the last hour: a bounded ring of samples, in memory alone."""
+"""Traffic of this process in the last hour: a bounded ring of samples, only in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INTERVAL_MS = 30_000
 POINTS = 120
 """An hour."""
 _MOST_TOPICS = 200
-"""Of which the cold reads are told apart."""
+"""Topics with cold reads of their own."""
 
 COUNTED = {"copied": COPY_BYTES, "read": FETCH_BYTES, "filled": GATEWAY_FILLED_BYTES}
 """Series of bytes per interval, by the counter that each comes from."""
@@ -56,7 +56,7 @@ class History:
         )
 
     def document(self) -> dict[str, Any]:
-        """Bytes of each interval, named by its end in intervals since 1970; of an interval without samples there is none."""
+        """Return the bytes of each interval, named by its end in intervals since 1970; without samples an interval has none."""
         pairs = list(zip(list(self._samples)[:-1], list(self._samples)[1:], strict=True))
         pairs = [(pair, next_one) for pair, next_one in pairs if next_one.bucket - pair.bucket == 1]
         series: dict[str, list[list[int]]] = {
@@ -75,7 +75,7 @@ class History:
 
 
 def _grown(before: float, after: float) -> int:
-    """A counter only falls where its series was dropped."""
+    """Return the growth of a counter, which only falls where its series was dropped."""
     return round(after - before) if after >= before else round(after)
 
 
@@ -91,5 +91,5 @@ def _by_topic(metrics: RenderMetrics, metric: Metric) -> Mapping[str, float]:
 
 
 def buckets(last: int) -> Sequence[int]:
-    """The intervals of the hour that ends with ``last``, ascending."""
+    """Return the intervals of the hour that ends with ``last``, ascending."""
     return range(last - POINTS + 1, last + 1)

@@ -1,4 +1,4 @@
-"""One piece of work for all who ask for it at about the same time."""
+"""One piece of work for all callers that ask for it at about the same time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """The value of ``make`` for all who ask within ``kept_s`` of its end; a caller that comes meanwhile waits for the same."""
+    """The value of ``make`` for all calls within ``kept_s`` of its end; a call that comes meanwhile waits for it."""
 
     def __init__(self, make: Callable[[], Awaitable[T]], *, kept_s: float) -> None:
         self._make, self._kept_s = make, kept_s
@@ -18,16 +18,16 @@ class Once(Generic[T]):
         self._done_s = 0.0
 
     async def value(self) -> T:
-        """Return what was made last; raises what ``make`` raises, for all who wait for it."""
+        """Return the last value; raise what ``make`` raises, to all callers that wait for it."""
         running = self._running
         if running is None or (running.done() and self._is_over(running)):
             running = self._running = asyncio.ensure_future(self._run())
             running.add_done_callback(_take_notice)
-        # A caller that goes away must not take it from the others.
+        # A caller that leaves must not cancel it for the others.
         return await asyncio.shield(running)
 
     def close(self) -> None:
-        """Stop what is under way."""
+        """Stop the running work."""
         if self._running is not None:
             self._running.cancel()
 
@@ -43,6 +43,6 @@ class Once(Generic[T]):
 
 
 def _take_notice(done: asyncio.Future[T]) -> None:
-    """All callers may be gone by now: asyncio would complain of an error that nobody has asked for."""
+    """Read the error: all callers may be gone by now, and asyncio would report it as never retrieved."""
     if not done.cancelled():
         done.exception()

@@ -1,4 +1,4 @@
-"""What one sidecar tells the others of itself: ``/overview``.  Made by the leader's figures; a follower's are not in it.
+"""One sidecar's report of itself to the others: ``/overview``.  It has the leader's figures; a follower's are not in it.
 
 Partitions are lists of numbers in the order of ``COLUMNS``, which the document names: thousands of them are asked for at once.
 """
@@ -37,25 +37,25 @@ COLUMNS = (
     "held_back",
 )
 MOST_TROUBLES = 200
-"""Partitions whose reasons are told; all are counted."""
+"""Partitions whose reasons are listed; all are counted."""
 PARTITIONS_AT_ONCE = 50
-"""That are looked at before other work of the process has its turn."""
+"""Partitions that are looked at before other work of the process has its turn."""
 _KEPT_S = 1.0
 
 
 class Overview:
-    """Makes the document at most once in ``_KEPT_S``, however many ask, and lets the process do other things meanwhile."""
+    """Make the document at most once in ``_KEPT_S``, however many callers ask, with turns for other work of the process."""
 
     def __init__(self, *, source: StatusSource, metrics: RenderMetrics, history: History) -> None:
         self._source, self._metrics, self._history = source, metrics, history
         self._once: Once[dict[str, Any]] = Once(self._make, kept_s=_KEPT_S)
 
     async def document(self) -> dict[str, Any]:
-        """The document, made within the last second."""
+        """Return the document, made within the last second."""
         return await self._once.value()
 
     def close(self) -> None:
-        """Make no more."""
+        """Make no more documents."""
         self._once.close()
 
     async def _make(self) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _gateways(metrics: RenderMetrics) -> list[dict[str, Any]]:
 
 
 def _reconcile(metrics: RenderMetrics) -> dict[str, Any] | None:
-    """By the metrics that each tier role sets from the summary in the store; None where no run has put one there."""
+    """Return the last run by the metrics that each tier role sets from the summary in the store; None where there is none."""
     ages = metrics.series(RECONCILE_AGE)
     if not ages:
         return None

@@ -1,4 +1,4 @@
-"""The pages over HTTP: the cluster is asked, and what it says is made a page in a thread."""
+"""The pages over HTTP: the cluster is asked, and a thread makes a page of the answers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _UNREADABLE = Answer(problem="what it answered is nothing that this version read
 
 
 class Pages:
-    """Handlers; ``asker`` bounds what a crowd can have asked."""
+    """Handlers; ``asker`` limits the requests that a crowd can cause."""
 
     def __init__(self, asker: ClusterAsker, *, blocking: Blocking, version: str) -> None:
         self._asker, self._blocking, self._version = asker, blocking, version
-        self._drawing = Share(at_once=1, waiting=64, rest=3.0)  # a thread, too, takes the time of all
+        self._drawing = Share(at_once=1, waiting=64, rest=3.0)  # a thread also takes time of the whole process
 
     async def cluster(self, request: web.Request) -> web.Response:
         cluster = await self._asker.cluster()
@@ -68,7 +68,7 @@ class Pages:
 def _partition(
     cluster: Cluster, line: PartitionLine, segments: Answer, explained: Answer, offset: int | None, page: int
 ) -> str:
-    """Return what another sidecar says need not have the form that is expected."""
+    """Make the page; another sidecar's answer may not have the expected form."""
     make = partial(partition_page, cluster, line, offset=offset, page=page)
     try:
         return make(segments=segments, explained=explained)

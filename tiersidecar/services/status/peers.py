@@ -1,7 +1,7 @@
-"""Asks the other sidecars of the cluster over HTTP, all at once, each for a short time.
+"""Client of the cluster's other sidecars over HTTP: all are asked at once, each for a short time.
 
-Their addresses come from leases in the state topic, where a forged one may name anything: so they are hosts and ports alone, no
-redirect is followed, no proxy used, an answer is bounded in size, and of what is no answer of ours nothing is shown.
+Their addresses come from leases in the state topic, where a forged one may name anything.  So they are only hosts and ports, no
+redirect is followed, no proxy used, an answer is bounded in size, and nothing is shown of an answer that is not a sidecar's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tiersidecar.services.status.answers import REFUSED, UNPROVEN, Answer, is_ho
 from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
 
 OVERVIEW_S, DETAIL_S = 1.0, 3.0
-"""How long a sidecar may take: with what it knows, and where it has to ask broker and store."""
+"""Time limits of a sidecar's answer: from its own memory, and where it has to ask broker and store."""
 MOST_BYTES = 64 * 1024 * 1024
 _PIECE = 64 * 1024
 
 
 class Peers:
-    """Opened by ``async with``; ``secret`` is what requests are signed with, None where the cluster has none."""
+    """Opened by ``async with``; ``secret`` signs requests, None where the cluster has none."""
 
     def __init__(self, *, blocking: Blocking, secret: str | None) -> None:
         self._blocking, self._secret = blocking, secret
@@ -46,7 +46,7 @@ class Peers:
             await self._session.close()
 
     async def ask(self, address: str, target: str, timeout_s: float) -> Answer:
-        """Ask the status service at ``address`` for ``target``, path and query.  Whatever it does, there is an answer."""
+        """Ask the status service at ``address`` for ``target``, path and query; return an answer also after an error."""
         if not is_host_and_port(address):
             return Answer(problem=f"its address is {address[:100]!r}, must be HOST:PORT")
         try:
@@ -63,7 +63,7 @@ class Peers:
         if self._secret is not None:
             signed = SignedRequest(method="GET", target=target, time_ms=time.time_ns() // 1_000_000, nonce=nonce)
             headers["Authorization"] = signed.authorization(self._secret)
-        # As it is signed: left to itself the client would quote it anew.
+        # As it is signed: the client would otherwise quote it anew.
         url = URL(f"http://{address}{target}", encoded=True)
         async with self._session.get(url, headers=headers, allow_redirects=False) as response:
             body = await _bounded(response)
@@ -97,7 +97,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Without the answer's own words, which may be another server's."""
+    """Return the reason without the answer's own words, which may be another server's."""
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     if isinstance(error, aiohttp.ClientConnectorDNSError):

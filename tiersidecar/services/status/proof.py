@@ -1,7 +1,7 @@
-"""How sidecars prove to each other that they are of one cluster: HMAC-SHA256 under ``status.cluster.secret``.
+"""Proof between sidecars that they are of one cluster: HMAC-SHA256 under ``status.cluster.secret``.
 
 The secret itself is never sent.  A request is signed over method, path, time and nonce; its answer over that nonce, the code
-and the body: what a forged lease names cannot give one.  Neither is encrypted.
+and the body, which a server named by a forged lease cannot do.  Neither is encrypted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 SCHEME = "Tiersidecar-HMAC-SHA256"
 PROOF_HEADER = "Tiersidecar-Proof"
 MAX_AGE_MS = 300_000
-"""By how much two clocks may differ; a nonce is remembered for that long on either side."""
+"""Greatest difference of two clocks; a nonce is remembered for that long on either side."""
 MOST_NONCES = 100_000
-"""That are remembered.  Only holders of the secret make any; of more the oldest are forgotten, and could be played again: a
+"""Nonces that are remembered.  Only holders of the secret make any; of more the oldest are forgotten, and could be replayed: a
 question changes nothing."""
 
 _CREDENTIALS = re.compile(
@@ -27,7 +27,7 @@ _CREDENTIALS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
-    """What a request is signed over; ``target`` is path and query as they are sent, ``nonce`` 32 hexadecimal digits."""
+    """Signed parts of a request; ``target`` is path and query as they are sent, ``nonce`` 32 hexadecimal digits."""
 
     method: str
     target: str
@@ -35,7 +35,7 @@ class SignedRequest:
     nonce: str
 
     def authorization(self, secret: str) -> str:
-        """The value of its ``Authorization`` header."""
+        """Return the value of its ``Authorization`` header."""
         return f"{SCHEME} time={self.time_ms}, nonce={self.nonce}, mac={self._mac(secret)}"
 
     def _mac(self, secret: str) -> str:
@@ -43,7 +43,7 @@ class SignedRequest:
 
 
 def answer_proof(secret: str, *, nonce: str, code: int, body: bytes) -> str:
-    """The value of an answer's ``Tiersidecar-Proof`` header."""
+    """Return the value of an answer's ``Tiersidecar-Proof`` header."""
     return _mac(secret, "answer", nonce, str(code), hashlib.sha256(body).hexdigest())
 
 
@@ -54,7 +54,7 @@ def is_proven(secret: str, proof: str, *, nonce: str, code: int, body: bytes) ->
 
 
 class Verifier:
-    """Knows requests that holders of the secret have signed; each is taken once."""
+    """Recognise requests that holders of the secret have signed; each is accepted once."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret

@@ -42,14 +42,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 _ANSWER_S = 60.0
-"""For an answer to be made, and for its client to take it."""
+"""Time for an answer to be made, and for its client to take it."""
 _FREE = frozenset({"/healthz", "/readyz"})
 _ASKING = frozenset({"/segments", "/explain"})
-"""These ask the broker and the store; the others show what the process knows."""
+"""Paths that ask the broker and the store; the others show what the process knows."""
 _PAGES = frozenset({"/", "/topic", "/partition"})
-"""These wait for other sidecars."""
+"""Paths that wait for other sidecars."""
 _FINDING = "/sidecars"
-"""A command asks this first, and little is to be said."""
+"""Path that a command asks first; its answer is short."""
 _ON = frozenset({"1", "true", "yes"})
 _DIGITS = 20
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -71,7 +71,7 @@ async def serve_status(
     names: Sequence[str] = (),
 ) -> AsyncIterator[HttpServer]:
     """Serve until left; entered means listening.  ``also_ask`` are status services of the cluster that have no lease;
-    ``history`` goes on with what was sampled before; ``names`` are those by which others ask for it.
+    ``history`` goes on with earlier samples; ``names`` are names of this service in requests.
 
     Raises:
         ListenError: the address cannot be listened on.
@@ -93,7 +93,7 @@ async def serve_status(
             service.application(),
             access_log=None,
             handle_signals=False,
-            auto_decompress=False,  # nobody reads a body, and a MiB of one would be a GiB to open, on the event loop
+            auto_decompress=False,  # no handler reads a body, and a MiB of one would be a GiB to open, on the event loop
             keepalive_timeout=limits.idle_timeout_s,
             shutdown_timeout=1.0,
         )
@@ -111,7 +111,7 @@ async def serve_status(
 
 
 async def _sample(history: History) -> None:
-    """At each whole interval, until cancelled."""
+    """Sample at each whole interval, until cancelled."""
     while True:
         now_ms = time.time_ns() // 1_000_000
         history.take(now_ms)
@@ -167,7 +167,7 @@ class _Service:
         return web.Response(body=body, headers={"Content-Type": EXPOSITION})
 
     async def _health(self, request: web.Request) -> web.Response:
-        # That the loop answers at all is what is asked; whether the outside is well is readiness.
+        # An answer at all shows that the loop lives; whether broker and store are well is readiness.
         return web.json_response({"alive": True})
 
     async def _readiness(self, request: web.Request) -> web.Response:
@@ -181,7 +181,7 @@ class _Service:
         shown: list[PartitionStatus] = []
         for number, status in enumerate(self._source.partitions(topic)):
             if number % PARTITIONS_AT_ONCE == 0:
-                await asyncio.sleep(0)  # of thousands it takes a good part of a second, and the loop has other work
+                await asyncio.sleep(0)  # thousands take a good part of a second, and the loop has other work
             if not halted or status.halted_reason is not None:
                 shown.append(status)
         reasons = list(self._source.ready_reasons())
@@ -216,9 +216,9 @@ class _Service:
 
 
 class _Shares:
-    """Of the process's time: a quarter for what it shows to anybody; where the others are, which must not wait for a rest
-    after that; two requests that ask elsewhere; the pages, which mostly wait, and come from what is kept for a second; and
-    other sidecars, which have proved that they are."""
+    """Shares of the process's time: a quarter for what any caller may see; the list of sidecars, which must not wait for a rest
+    after that; two requests that ask elsewhere; the pages, which mostly wait, and come from a result kept for a second; and
+    other sidecars, which have proved their identity."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -252,7 +252,7 @@ class _Shares:
 
 @web.middleware
 async def _take_in_time(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A client that does not take its answer is cut off: left to aiohttp it would be waited for without end."""
+    """Cut off a client that does not take its answer: aiohttp alone would wait for it without end."""
     response = await handler(request)
     try:
         async with asyncio.timeout(_ANSWER_S):

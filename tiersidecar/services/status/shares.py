@@ -1,4 +1,4 @@
-"""What strangers may make the status service do: nobody is asked for a password there."""
+"""Limits of the work that unauthenticated callers may cause in the status service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RETRY_AFTER_MS = 1000
 
 
 class Share:
-    """Lets ``at_once`` requests work, and ``waiting`` wait; a place rests, after each, ``rest`` times as long as it worked.
+    """Let ``at_once`` requests work, and ``waiting`` wait; a place rests, after each, ``rest`` times as long as it worked.
 
     So requests, however many, take no more than a part of the time.
     """
@@ -23,7 +23,7 @@ class Share:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Wait for a place.
+        """Wait for a place, and hold it.
 
         Raises:
             QuotaExceededError: too many wait.

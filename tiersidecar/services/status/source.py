@@ -1,4 +1,4 @@
-"""What the status service shows, as values, and where it gets them from."""
+"""Values that the status service shows, and the port that supplies them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiersidecar.reading.cold_reads import ColdReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierBytes:
-    """Where the bytes of a log are, in the order of its offsets; each is counted once.
+    """Places of the bytes of a log, in the order of its offsets; each is counted once.
 
     ``trash`` is given up and not deleted yet, ``remote`` in the store alone, ``both`` on the broker's disk too; ``pinned`` is
     held by a hard link alone, ``local`` sealed and not remote, ``active`` the segment that the broker writes.
@@ -88,28 +88,28 @@ class StatusSummary:
     log_dir_faults: Mapping[str, str] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
     misplaced: Mapping[str, str] = field(default_factory=dict)
-    """Led partitions with which nothing is done, because their directory is not here, or not the broker's."""
+    """Led partitions that are left alone, because their directory is not here, or not the broker's."""
 
     disks: Sequence[DiskStatus] = ()
     losses: Sequence[str] = ()
-    """What is proven to be lost, or to be another store than it was; nothing is done with it."""
+    """Proof that data is lost, or that the store is another one than it was; nothing is done with it."""
 
     deletes_blocked: str = ""
-    """Why nothing remote may be deleted in the whole cluster."""
+    """Reason why nothing remote may be deleted in the whole cluster."""
 
     paused: Sequence[str] = ()
-    """What operators have paused in the whole cluster, in sentences."""
+    """Pauses by operators in the whole cluster, in sentences."""
 
     standing_by: str = ""
-    """Why the tier role of this process rests: another one is this broker's sidecar."""
+    """Reason why the tier role of this process rests: another process is this broker's sidecar."""
 
     cold_readers: Sequence[ColdReading] = ()
-    """Who has read what is remote through this process, the one with the most bytes first."""
+    """Readers of remote data through this process, the one with the most bytes first."""
 
     @property
     def warnings(self) -> list[str]:
-        """What somebody has to look at, though the process is ready.  Of misplaced partitions, which may be thousands, the
-        first has its reason."""
+        """Return what an operator has to look at, though the process is ready.  Of misplaced partitions, which may be
+        thousands, the first has its reason."""
         warnings = [f"{log_dirs}: {why}" for log_dirs, why in self.disk_troubles.items()] + list(self.losses)
         if self.misplaced:
             first, others = min(self.misplaced), len(self.misplaced) - 1
@@ -119,8 +119,8 @@ class StatusSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarStatus:
-    """A sidecar of the cluster, as the state topic has it.  ``address`` is of its status service, empty where a former release
-    runs; ``is_over``: it gave its lease back, or has not renewed it for long."""
+    """A sidecar of the cluster, by the state topic.  ``address`` is of its status service, empty for a former release;
+    ``is_over``: it gave its lease back, or has not renewed it for long."""
 
     node_id: int
     address: str
@@ -130,7 +130,7 @@ class SidecarStatus:
 
     @property
     def why_not_asked(self) -> str:
-        """Empty where it can be asked."""
+        """Return why it is not asked; empty where it can be."""
         if self.address:
             return ""
         if self.is_over:
@@ -143,22 +143,22 @@ class StatusSource(Protocol):
         """Return why the process is not ready, one sentence each; empty when it is."""
 
     def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
-        """The tiered partitions of this broker, or of one topic, in any order.
+        """Return the tiered partitions of this broker, or of one topic, in any order.
 
-        Each is looked at when it is reached: a caller may let the process do other things in between.
+        Each is looked at when it is reached: a caller may let the process do other work in between.
         """
 
     def summary(self) -> StatusSummary: ...
 
     def sidecars(self) -> Sequence[SidecarStatus]:
-        """The tier roles of the cluster, by broker.
+        """Return the tier roles of the cluster, by broker.
 
         Raises:
             MetadataNotReadyError: the state topic has not been read to its end yet.
         """
 
     async def segment_rows(self, topic: str, partition: int) -> Sequence[SegmentRow]:
-        """All segments of a partition that is led here.
+        """Return all segments of a partition that is led here.
 
         Raises:
             NotLedHereError: it is not.
@@ -166,15 +166,15 @@ class StatusSource(Protocol):
         """
 
     async def explanation(self, topic: str, partition: int, offset: int | None) -> Explanation:
-        """Return why its segments are where they are, all of them or those with ``offset``; raises likewise."""
+        """Return why its segments are where they are, all or those with ``offset``; raise what :meth:`segment_rows` does."""
 
 
 class RenderMetrics(Protocol):
     def series(self, metric: Metric) -> Sequence[tuple[Mapping[str, str], float]]:
-        """Labels and value of each series of a counter or gauge; empty for one that tells nothing yet."""
+        """Return labels and value of each series of a counter or gauge; empty for one without values."""
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
-        """Set a gauge, for what is asked for at each scrape."""
+        """Set a gauge, for values that are computed at each scrape."""
 
     def render(self, *, partitions: bool = False) -> bytes:
-        """Prometheus' text exposition, with per-partition series or summed over them; safe to call in a thread."""
+        """Return Prometheus' text exposition, with per-partition series or summed over them; safe to call in a thread."""

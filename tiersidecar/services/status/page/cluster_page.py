@@ -1,4 +1,4 @@
-"""The first page: the whole cluster, and what in it needs somebody."""
+"""The first page: the whole cluster, and what in it an operator must look at."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATES = {"ok": ("ok", "good"), "filling": ("fills", "warn"), "below_reserve": 
 
 
 def cluster_page(cluster: Cluster, *, version: str, page: int = 1) -> str:
-    """The document; ``page`` is of the topics."""
+    """Return the document; ``page`` is of the topics."""
     anomalies = find_anomalies(cluster)
     name = cluster.cluster_id or "not known yet"
     body = join(
@@ -48,7 +48,7 @@ def cluster_page(cluster: Cluster, *, version: str, page: int = 1) -> str:
 
 
 def anomalies_section(anomalies: Sequence[Anomaly], cluster: Cluster) -> Html | None:
-    """Each with what to do, and a link to what ``cluster`` has of it; None where there is none."""
+    """Return each with what to do, and a link to its subject in ``cluster``; None where there is none."""
     if not anomalies:
         return None
     known = {one.topic for one in cluster.topics}
@@ -74,7 +74,7 @@ def _anomaly(one: Anomaly, known: Collection[str]) -> Html:
 
 
 def _link(one: Anomaly, known: Collection[str]) -> Html | None:
-    """A topic that is not tiered has no page."""
+    """Return a link to the topic's page; a topic that is not tiered has none."""
     if one.topic not in known:
         return None
     if one.partition is None:
@@ -83,7 +83,7 @@ def _link(one: Anomaly, known: Collection[str]) -> Html | None:
 
 
 def _with_code(text: str) -> list[Html]:
-    """What stands between backticks is to be typed."""
+    """Mark text between backticks as code."""
     return [tag("code", part) if number % 2 else join(part) for number, part in enumerate(text.split("`"))]
 
 
@@ -134,7 +134,7 @@ def _topics(cluster: Cluster, page: int) -> Html:
     if not count:
         return section("Topics", tag("p", "No sidecar that answers has a tiered topic.", class_="soft"))
     page = within(count, page)
-    # What is halted or lags is what one comes for.
+    # Topics that are halted or lag come first.
     ordered = sorted(cluster.topics, key=lambda one: (-one.halted, -len(one.unknown), -one.lag_bytes, one.topic))
     shown = ordered[(page - 1) * PER_PAGE : page * PER_PAGE]
     columns = (
@@ -165,7 +165,7 @@ def _topic(one: TopicLine) -> tuple[object, ...]:
 
 
 def topic_state(one: TopicLine) -> Html:
-    """In a word or two."""
+    """Return the state in a word or two."""
     if one.halted:
         return pill(f"{one.halted:,} halted", "bad")
     if one.unknown:
@@ -317,5 +317,5 @@ def _readers(cluster: Cluster, known: Collection[str]) -> Html | None:
 
 
 def _name_of(topic: str, known: Collection[str]) -> Html:
-    """One that is tiered no longer has no page."""
+    """Return the name as a link; a topic that is no longer tiered has no page."""
     return tag("a", topic, href=href("topic", name=topic)) if topic in known else join(topic)

@@ -1,6 +1,6 @@
 """HTML that is always escaped, and drawings in it: a log as a line from its start to its end, and an hour as a small chart.
 
-Text is what is not :class:`Html`.  Inline SVG has no style of its own, since the page's policy lets none in: classes alone.
+Children that are not :class:`Html` are text.  Inline SVG has no style of its own, since the page's policy allows only classes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ _VOID = frozenset({"br", "col", "link", "meta"})
 
 
 class Html(str):
-    """Markup that was made here, out of text that was escaped."""
+    """Markup made here, out of escaped text."""
 
     __slots__ = ()
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
-    """One element.  Attributes: ``class_`` is class, ``data_label`` data-label; None leaves one out, True has no value."""
+    """Return one element.  Attributes: ``class_`` is class, ``data_label`` data-label; None leaves it out, True has no
+    value."""
     shown = "".join(
         f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{escape(printable(str(value)))}"'
         for key, value in attributes.items()
@@ -33,7 +34,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Html:
 
 
 def join(*children: object) -> Html:
-    """Children one after the other: markup as it is, text and numbers escaped, None left out, iterables flattened."""
+    """Join children: markup as it is, text and numbers escaped, None left out, iterables flattened."""
     return Html("".join(map(_text, children)))
 
 
@@ -43,7 +44,7 @@ def _text(child: object) -> str:
     if isinstance(child, Html):
         return child
     if isinstance(child, str):
-        # Names are others': control characters and those that turn the direction of text are shown, not followed.
+        # Names come from clients: control characters and those that turn the direction of text are shown, not obeyed.
         return escape(printable(child))
     if isinstance(child, int):
         return f"{child:,}"
@@ -58,12 +59,12 @@ def _attribute(key: str) -> str:
 
 WIDTH = 1000
 LEAST = 6
-"""What is there is seen, however small its part; of 1000."""
+"""Least width of a part, of 1000: even a small one is seen."""
 _CHART_HEIGHT = 100
 _MOST_PIECES = 120
 
 TIERS = tuple(field.name for field in fields(TierBytes))
-"""In the order of offsets, as they are drawn."""
+"""In the order of offsets, in which they are drawn."""
 TIER_WORDS = {
     "trash": ("trash", "given up; undelete brings it back until it is due"),
     "remote": ("remote", "in the store alone"),
@@ -84,13 +85,13 @@ STATE_TIERS = {
     "local": "local",
     "active": "active",
 }
-"""As which of them a segment's state is drawn."""
+"""Tier in which a segment of each state is drawn."""
 
 
 def to_scale(amounts: Sequence[int], width: int = WIDTH, least: int = LEAST) -> list[int]:
-    """Return a width for each amount, proportional, ``least`` at least where there is any, ``width`` in total.
+    """Return a width for each amount, proportional, at least ``least`` where there is any, ``width`` in total.
 
-    Where there are too many for that, all have less; nothing but zeros has no width at all.
+    Where there are too many for that, all have less; only zeros have no width at all.
     """
     present = [amount for amount in amounts if amount > 0]
     if not present:
@@ -107,14 +108,14 @@ def to_scale(amounts: Sequence[int], width: int = WIDTH, least: int = LEAST) -> 
 
 
 def tier_line(tiers: TierBytes, *, label: str) -> Html:
-    """The log as a line, from its start to its end, by bytes."""
+    """Draw the log as a line, from its start to its end, by bytes."""
     amounts = [getattr(tiers, name) for name in TIERS]
     told = ", ".join(f"{name} {size_text(amount)}" for name, amount in zip(TIERS, amounts, strict=True) if amount)
     return _line(list(zip(TIERS, amounts, strict=True)), label=f"{label}: {told or 'empty'}")
 
 
 def segment_line(segments: Sequence[tuple[str, int]], *, label: str) -> Html:
-    """Segments as (state, bytes), ascending by offset; neighbours of one state are one piece where they would be too many."""
+    """Draw segments, (state, bytes) ascending by offset; neighbours of one state are merged where there are too many."""
     pieces = [(STATE_TIERS.get(state, "local"), size) for state, size in segments]
     if len(pieces) > _MOST_PIECES:
         pieces = _runs(pieces)
@@ -151,9 +152,9 @@ def _line(pieces: Sequence[tuple[str, int]], *, label: str, class_: str = "line"
 
 
 def hour_chart(points: Mapping[int, int], last: int, *, name: str, kind: str, is_rate: bool) -> Html:
-    """The hour that ends with the interval ``last`` as an area; intervals without a figure are left open.
+    """Draw the hour that ends with the interval ``last`` as an area; intervals without a figure are left open.
 
-    ``is_rate``: points are bytes in each interval, and told as bytes per second; else they are bytes at its end.
+    ``is_rate``: points are bytes in each interval, and shown as bytes per second; else they are bytes at its end.
     """
     values = [points.get(bucket) for bucket in buckets(last)]
     if is_rate:
@@ -196,17 +197,17 @@ def _areas(values: Sequence[int | None], most: int) -> list[str]:
 
 
 def _height(value: int, most: int) -> int:
-    # A flat zero is a line at the bottom, and still seen.
+    # A flat zero is a line at the bottom, and still visible.
     return _CHART_HEIGHT - 2 - (_CHART_HEIGHT - 6) * value // most if most > 0 else _CHART_HEIGHT - 2
 
 
 def swatch(tier: str) -> Html:
-    """A little square of its colour."""
+    """Return a small square of its colour."""
     return tag("svg", tag("rect", class_=f"t-{tier}", width=10, height=10), viewBox="0 0 10 10", aria_hidden="true")
 
 
 def share_bar(part: int, whole: int, *, label: str, kind: str) -> Html:
-    """Return how much of a whole is taken, as a bar."""
+    """Return the used part of a whole, as a bar."""
     widths = to_scale([part, max(whole - part, 0)], least=0)
     return tag(
         "svg",

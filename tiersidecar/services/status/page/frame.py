@@ -1,7 +1,7 @@
-"""What all pages have: style sheet and script, head, navigation, footer; tables that turn into cards on a phone; the page for
-what is not there.
+"""Common parts of all pages: style sheet and script, head, navigation, footer; tables that turn into cards on a phone; the page
+for an unknown path.
 
-The policy names style sheet and script by their hashes, and lets in nothing else.
+The policy names style sheet and script by their hashes, and allows nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LINKS = (
 
 
 def whole_page(*, title: str, where: str, crumbs: Sequence[tuple[str, str]], body: object, asked_ms: int) -> str:
-    """A document; ``crumbs`` are (text, link) of the pages above, ``where`` names process and cluster."""
+    """Return a document; ``crumbs`` are (text, link) of the pages above, ``where`` names process and cluster."""
     trail = [tag("li", tag("a", text, href=href)) for text, href in crumbs] + (
         [tag("li", title, aria_current="page")] if crumbs else []
     )
@@ -58,7 +58,7 @@ def whole_page(*, title: str, where: str, crumbs: Sequence[tuple[str, str]], bod
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], *, caption: str) -> Html:
-    """Columns are (heading, class); the first cell of a row is its heading.  On a phone each row is a card."""
+    """Return a table.  Columns are (heading, class); a row's first cell is its heading.  On a phone each row is a card."""
     head = tag("tr", [tag("th", text, scope="col", class_=kind or None) for text, kind in columns])
     lines = []
     for row in rows:
@@ -71,18 +71,18 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[object]], 
 
 
 def scrolled(content: Html, *, label: str) -> Html:
-    """Return what may be wider than the page; it can be scrolled by keyboard, too."""
+    """Return content that may be wider than the page; it can be scrolled by keyboard, too."""
     return tag("div", content, class_="scroll", role="region", aria_label=label, tabindex="0")
 
 
 def legend() -> Html:
-    """The colours of a log's line."""
+    """Return the colours of a log's line."""
     swatches = (tag("li", swatch(name), tag("b", TIER_WORDS[name][0]), f" {TIER_WORDS[name][1]}") for name in TIERS)
     return tag("ul", swatches, class_="legend")
 
 
 def pages_of(count: int, page: int, link: dict[str, object], path: str) -> Html | None:
-    """Links to the pages of a long list; pages begin at 1."""
+    """Return links to the pages of a long list; pages begin at 1."""
     last = max((count + PER_PAGE - 1) // PER_PAGE, 1)
     if last == 1:
         return None
@@ -98,12 +98,12 @@ def pages_of(count: int, page: int, link: dict[str, object], path: str) -> Html 
 
 
 def within(count: int, page: int) -> int:
-    """``page`` itself, or the nearest that there is."""
+    """Return ``page`` itself, or the nearest that exists."""
     return min(max(page, 1), max((count + PER_PAGE - 1) // PER_PAGE, 1))
 
 
 def href(path: str, **query: object) -> str:
-    """A link relative to the page, so that it works behind a proxy's prefix too."""
+    """Return a link relative to the page, so that it works behind a proxy's prefix too."""
     return f"{path}?{urlencode(query)}"
 
 
@@ -116,7 +116,7 @@ def section(title: str, *content: object) -> Html:
 
 
 def facts(rows: Iterable[tuple[str, object, str, bool]]) -> Html:
-    """Figures that stand on top: (name, figure, what more to know, whether it is bad)."""
+    """Return the figures at the top: (name, figure, detail, whether it is bad)."""
     return tag(
         "dl",
         [
@@ -152,7 +152,7 @@ _MOST = 200
 
 
 def missing_page(cluster: Cluster, what: str) -> str:
-    """The document."""
+    """Return the document."""
     silent = [f"broker {sidecar.node_id}" for sidecar in cluster.sidecars if sidecar.overview is None]
     unknown = f" {', '.join(silent)} did not answer, and may know it." if silent else ""
     body = join(

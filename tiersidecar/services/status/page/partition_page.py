@@ -27,13 +27,13 @@ from tiersidecar.services.status.page.frame import (
 from tiersidecar.services.status.page.topic_page import offset_text, partition_state
 
 _ABOUT = {"copy": "Remote", "trim": "Local", "expiry": "Kept"}
-"""As ``tiersidecar explain`` has them."""
+"""Headings of the subjects of ``tiersidecar explain``."""
 
 
 def partition_page(
     cluster: Cluster, line: PartitionLine, *, segments: Answer, explained: Answer, offset: int | None, page: int
 ) -> str:
-    """The document; ``offset`` is of the segment that is explained, None where the first of each kind is."""
+    """Return the document; ``offset`` is of the segment that is explained, None where the first of each kind is."""
     name = f"{line.topic}/{line.partition}"
     anomalies = [
         anomaly

@@ -22,7 +22,7 @@ from tiersidecar.services.status.page.frame import (
 
 
 def topic_page(cluster: Cluster, topic: TopicLine, *, page: int = 1) -> str:
-    """The document; ``page`` is of the partitions."""
+    """Return the document; ``page`` is of the partitions."""
     body = join(
         tag("h1", topic.topic),
         tag("p", f"{topic.mode} · ", topic_state(topic), class_="lead"),
@@ -96,12 +96,12 @@ def _partition(topic: str, number: int, one: PartitionLine | None) -> tuple[obje
 
 
 def partition_state(one: PartitionLine) -> Html:
-    """In a word or two."""
+    """Return the state in a word or two."""
     if one.halted:
         return pill("halted", "bad")
     return pill("held back", "warn") if one.held_back else pill("well", "good")
 
 
 def offset_text(offset: int) -> str:
-    """A dash where it is not known."""
+    """Return the offset, a dash where it is not known."""
     return "–" if offset < 0 else f"{offset:,}"
