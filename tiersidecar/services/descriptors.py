@@ -32,7 +32,7 @@ def is_used_up(error: OSError) -> bool:
 
 
 class SpareDescriptors:
-    """Some that nothing is read from: closed, each lets one more health check in."""
+    """Open descriptors that are never read: each that is closed lets one more health check in."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -40,13 +40,13 @@ class SpareDescriptors:
         self.refill()
 
     def refill(self) -> None:
-        """Take as many as are missing, and can be had."""
+        """Open as many as are missing and available."""
         with suppress(OSError):
             while len(self._spare) < self._count:
                 self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def let_go(self) -> bool:
-        """Free one; False where none is left."""
+        """Free one; return False where none is left."""
         if not self._spare:
             return False
         os.close(self._spare.pop())
@@ -63,7 +63,7 @@ def reason_not_ready() -> str:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     taken = list[int]()
     try:
-        for _ in range(_LEAST_LEFT):  # free numbers may lie between others, so the lowest tells little
+        for _ in range(_LEAST_LEFT):  # free numbers may lie between others, so the lowest says little
             taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         is_machine = False
     except OSError as error:

@@ -1,8 +1,8 @@
 """Slow down callers that guess passwords: a budget of failed logins by address and user, and another by user.
 
-Nobody is locked out.  Where a budget is used up, each login's outcome is held back for a while, a right one's like a wrong
+No user is locked out.  Where a budget is used up, each login's outcome is held back for a while, a right one's like a wrong
 one's: a caller that does not wait learns nothing, and each wrong password has counted before the wait.  Failures from one
-address delay neither another user on that address nor the same user elsewhere: by user only those failures count that an
+address delay neither another user on that address nor the same user elsewhere: the budget by user only counts failures that an
 address is not slowed for, which are many together only where many addresses guess.  An address from which the user has logged
 in lately does not wait for the failures of others.
 """
@@ -60,7 +60,7 @@ class FailedLoginLimits:
 
 
 class FailedLogins:
-    """Counts failed logins, and holds outcomes back; remembers addresses and users by a keyed hash."""
+    """Count failed logins, and hold outcomes back; remember addresses and users by a keyed hash."""
 
     def __init__(
         self,
@@ -75,18 +75,18 @@ class FailedLogins:
         self._by_address = _Failures(self.limits.by_address)
         self._by_user = _Failures(self.limits.by_user)
         self._known: OrderedDict[bytes, float] = OrderedDict()
-        """Until when."""
+        """End of the time for which it is known."""
         self._connections: WeakKeyDictionary[object, bytes] = WeakKeyDictionary()
-        """On which a login was right: they do not wait again."""
+        """Connections with a right login: they do not wait again."""
         self._held_back: Counter[str] = Counter()
         self._told_s = float("-inf")
 
     async def settle(self, address: str, user: str, *, is_right: bool, connection: object = None) -> None:
-        """Count a login, and return when its outcome may be told.  On a ``connection`` on which a login of ``user`` was right
-        before, a right one is told at once.
+        """Count a login, and return when its outcome may be sent.  On a ``connection`` on which a login of ``user`` was right
+        before, a right one is sent at once.
 
         Raises:
-            QuotaExceededError: too many are held back; the outcome is not to be told.
+            QuotaExceededError: too many are held back; the outcome must not be sent.
         """
         origin = origin_of(address)
         at_address, of_user = self._digests(origin, user)
@@ -104,7 +104,7 @@ class FailedLogins:
                 self._connections[connection] = at_address
 
     def _digests(self, origin: str, user: str) -> tuple[bytes, bytes]:
-        """Names come from strangers, and may be long."""
+        """Return digests of the names, which come from unknown callers and may be long."""
         of_user = hmac.digest(self._key, user.encode(), hashlib.sha256)
         return hmac.digest(self._key, of_user + origin.encode(), hashlib.sha256), of_user
 
@@ -144,18 +144,18 @@ class FailedLogins:
 
 @dataclass(slots=True)
 class _Failures:
-    """Failures by key, of which one is forgotten after the other."""
+    """Failures by key, forgotten one after the other."""
 
     budget: Budget
     _levels: OrderedDict[bytes, tuple[float, float]] = field(default_factory=OrderedDict)
-    """How many there were, and when that was so."""
+    """Number of failures, and its time."""
 
     def over(self, key: bytes, now_s: float) -> int:
         """Return the number of those over the budget, the next one included: 0 while that is free."""
         return max(math.ceil(self._level(key, now_s)) + 1 - self.budget.free, 0)
 
     def count(self, key: bytes, now_s: float) -> None:
-        """One more; no more are kept than slow a caller as far as it goes."""
+        """Count one more; only as many are kept as slow a caller to the limit."""
         level = min(self._level(key, now_s) + 1, self.budget.free + _MOST_DOUBLINGS)
         remember(self._levels, key, (level, now_s))
 
@@ -165,7 +165,7 @@ class _Failures:
 
 
 def remember(remembered: OrderedDict[K, V], key: K, value: V) -> None:
-    """Keep ``value``, and of all the latest 10,000 alone."""
+    """Keep ``value``, and of all only the latest 10,000."""
     remembered[key] = value
     remembered.move_to_end(key)
     while len(remembered) > _MOST_REMEMBERED:

@@ -1,8 +1,8 @@
-"""Refuse what a browser asks for another site (DNS rebinding), where nobody has to log in.
+"""Refuse requests that a browser makes for another site (DNS rebinding), where no login is needed.
 
 A page of evil.example whose name is made to mean 127.0.0.1 may read what a service on the reader's own machine answers.  Its
-requests have ``Host: evil.example:8091``, with the service's own port.  No others are refused: a proxy in front is reached at
-an address or a port of its own, and passes that on, if not its own name for the service.
+requests have ``Host: evil.example:8091``, with the service's own port.  No other requests are refused: a proxy in front is
+reached at an address or a port of its own, and passes that on, or else its own name for the service.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _names_in(hosts_file: Path) -> set[str]:
-    """Each line has an address, and its names."""
+    """Return the names in the hosts file: each line has an address, and its names."""
     try:
         with hosts_file.open(encoding="utf-8", errors="replace") as file:
             lines = file.read(_MOST_HOSTS_BYTES).splitlines()

@@ -1,8 +1,8 @@
 """Decide which HTTP connections stay when there are more than the limit.
 
-A connection without a request costs its sender nothing, so it protects nothing either: those that wait give way to new ones,
+A connection without a request costs its sender nothing, so it protects nothing either: waiting ones give way to new ones,
 the longest waiting of the largest crowd first.  Where none waits, one gives way whose client does not take its answer: that
-costs no more.  Refused is a new one only where every other has a request in hand.
+costs no more.  A new one is refused only where every other has a request in hand.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _IPV6_SITE_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission(Generic[C]):
-    """``instead_of`` is what is to be closed for it."""
+    """``instead_of`` is the connection to close for it."""
 
     is_admitted: bool
     instead_of: C | None = None
 
 
 class Crowd(Generic[C]):
-    """Counts connections by origin, and knows which of them wait for a request, and which for their client."""
+    """Count connections by origin, and know which of them wait for a request, and which for their client."""
 
     def __init__(self, *, most: int, most_per_origin: int) -> None:
         self._most, self._most_per_origin = most, most_per_origin
@@ -54,14 +54,14 @@ class Crowd(Generic[C]):
         return self._take(connection, origin, instead_of)
 
     def give_way(self) -> C | None:
-        """Leave one out that waits, and is to be closed; None where every one has a request in hand that its client takes."""
+        """Remove and return a waiting connection, to be closed; None where all have a request in hand that the client takes."""
         instead_of = self._of_most()
         if instead_of is not None:
             self.leave(instead_of)
         return instead_of
 
     def begin_request(self, connection: C) -> None:
-        """``connection`` has a request in hand, and gives way to none, unless its client stops taking what is sent."""
+        """Note that ``connection`` has a request in hand, and gives way only if its client stops taking what is sent."""
         origin = self._origins.get(connection)
         if origin is not None:
             self._waiting.leave(connection, origin)
@@ -69,14 +69,14 @@ class Crowd(Generic[C]):
                 self._stalled.join(connection, origin)
 
     def end_request(self, connection: C) -> None:
-        """``connection`` waits for its next request."""
+        """Note that ``connection`` waits for its next request."""
         origin = self._origins.get(connection)
         if origin is not None:
             self._stalled.leave(connection, origin)
             self._waiting.join(connection, origin)
 
     def pause(self, connection: C) -> None:
-        """The client of ``connection`` does not take what is sent."""
+        """Note that the client of ``connection`` does not take what is sent."""
         origin = self._origins.get(connection)
         if origin is not None:
             self._paused.add(connection)
@@ -84,14 +84,14 @@ class Crowd(Generic[C]):
                 self._stalled.join(connection, origin)
 
     def resume(self, connection: C) -> None:
-        """It has taken what was there."""
+        """Note that it has taken what was sent."""
         origin = self._origins.get(connection)
         if origin is not None:
             self._paused.discard(connection)
             self._stalled.leave(connection, origin)
 
     def leave(self, connection: C) -> None:
-        """``connection`` has ended; no harm if it had left before."""
+        """Remove ``connection``, which has ended; it may have left before."""
         origin = self._origins.pop(connection, None)
         if origin is None:
             return
@@ -118,7 +118,7 @@ class _Line(Generic[C]):
     def __init__(self) -> None:
         self._turn = 0
         self._of_origins: dict[str, dict[C, int]] = {}
-        """With the number of its turn."""
+        """Connections with the number of their turn."""
 
     def has(self, connection: C, origin: str) -> bool:
         return connection in self._of_origins.get(origin, {})
@@ -139,7 +139,7 @@ class _Line(Generic[C]):
         return next(iter(self._of_origins.get(origin, {})), None)
 
     def longest(self, counts: Mapping[str, int]) -> C | None:
-        """Of the origin that has most connections by ``counts``."""
+        """Return the longest waiting of the origin that has most connections by ``counts``."""
         if not self._of_origins:
             return None
 
@@ -154,8 +154,8 @@ def _first_given(one: C | None, other: C | None) -> C | None:
 
 
 def origin_of(address: str) -> str:
-    """Return what is counted as one origin: an IPv4 address, a network of 64 bits of IPv6; empty for this machine's own, which
-    proxies and probes beside the daemon share."""
+    """Return the origin under which connections are counted: an IPv4 address, a network of 64 bits of IPv6; empty for this
+    machine's own, which proxies and probes beside the daemon share."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -21,24 +21,24 @@ from tiersidecar.services.http_crowd import Crowd, origin_of
 log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = 1024
-"""Descriptors are needed elsewhere."""
+"""Limit that leaves descriptors for files and the store."""
 HEAD_TIMEOUT_S = 10.0
-"""From the connection to the first whole request, TLS included."""
+"""Time from the connection to the first whole request, TLS included."""
 IDLE_TIMEOUT_S = 75.0
-"""Between requests; longer than the usual 60 s of a proxy in front."""
+"""Time between requests; longer than the usual 60 s of a proxy in front."""
 
 _BACKLOG = 512
 _BEGUN_AT_ONCE = 4
-"""Requests that begin in one round of the loop: each takes a third of a millisecond, and others have to do there, too."""
+"""Requests that begin in one round of the loop: each takes a third of a millisecond, and other tasks run there, too."""
 _NO_DESCRIPTOR_PAUSE_S = 0.1
 _SPARE_DESCRIPTORS = 2
-"""Of each service: health checks get in when all others are used up."""
+"""Spare descriptors of each service: health checks get in when all others are used up."""
 _TELL_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpServer:
-    """Where a service listens; ``port`` is the real one when 0 was asked for."""
+    """Address of a service; ``port`` is the real one when 0 was asked for."""
 
     host: str
     port: int
@@ -52,7 +52,7 @@ class HttpServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """How many connections there may be, half of them of one address, and how long they may wait for a request."""
+    """Number of connections, half of them at most from one address, and how long they may wait for a request."""
 
     most: int = MAX_CONNECTIONS
     head_timeout_s: float = HEAD_TIMEOUT_S
@@ -115,7 +115,7 @@ class _Site(web.BaseSite):
 
 
 class _Listening:
-    """What the runner of aiohttp needs of a server."""
+    """The part of a server that aiohttp's runner needs."""
 
     def __init__(self, sockets: list[socket.socket]) -> None:
         self.sockets = sockets
@@ -148,17 +148,17 @@ class _Connections:
             try:
                 client, address = await loop.sock_accept(listening)
             except OSError as error:
-                # Those who wait in the backlog are taken when there are descriptors again.
+                # Connections in the backlog are taken when there are descriptors again.
                 self._tell_of_failure(error)
                 if not (is_used_up(error) and self._free_one()):
                     await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
             self._take(client, address[0])
-            # A crowd in the backlog is not taken in one go: others' bytes come in between.
+            # A crowd in the backlog is not taken in one go: other connections' bytes come in between.
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        """No more connections come."""
+        """Accept no more connections."""
         self._is_over = True
         self.spare.close()
 
@@ -170,19 +170,19 @@ class _Connections:
         await asyncio.gather(*unfinished, return_exceptions=True)
 
     def made(self, connection: _Connection) -> web.RequestHandler:
-        """Return what handles the requests of ``connection``, which now has a transport."""
+        """Return the handler of ``connection``, which now has a transport."""
         handler = self._server()
         self._by_handler[handler] = connection
         return handler
 
     def lost(self, connection: _Connection) -> None:
-        """``connection`` has ended."""
+        """Forget ``connection``, which has ended."""
         self._by_handler.pop(connection.handler, None)
         self._crowd.leave(connection)
         self._refill_soon()
 
     def _refill_soon(self) -> None:
-        """The descriptor of what has ended is free in the loop's next turn but one."""
+        """Refill soon: the descriptor of a closed connection is free in the loop's next turn but one."""
         asyncio.get_running_loop().call_later(_NO_DESCRIPTOR_PAUSE_S, self._refill)
 
     def _refill(self) -> None:
@@ -190,11 +190,11 @@ class _Connections:
             self.spare.refill()
 
     def paused(self, connection: _Connection) -> None:
-        """Its client does not take what is sent."""
+        """Note that its client does not take what is sent."""
         self._crowd.pause(connection)
 
     def resumed(self, connection: _Connection) -> None:
-        """It has taken it."""
+        """Note that its client has taken it."""
         self._crowd.resume(connection)
 
     def cancel(self, connection: _Connection) -> None:
@@ -226,7 +226,7 @@ class _Connections:
 
     def _connected(self, connection: _Connection, client: socket.socket) -> None:
         del self._connecting[connection]
-        if connection.handler is None:  # Its handshake failed, or there was no time for it.
+        if connection.handler is None:  # its handshake failed, or there was no time for it
             client.close()
             connection.lost()
 
@@ -255,7 +255,7 @@ class _Connections:
         asyncio.get_running_loop().call_soon(self._turns.give_back, origin)
 
     def _free_one(self) -> bool:
-        """For the next connection: a spare descriptor, or that of the connection which has waited longest for a request."""
+        """Free a descriptor for the next connection: a spare one, or that of the connection waiting longest for a request."""
         if self.spare.let_go():
             return True
         gives_way = self._crowd.give_way()
@@ -277,7 +277,7 @@ class _Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: passes on to aiohttp what comes, and ends when it has waited too long for a request."""
+    """One connection: passes bytes on to aiohttp, and ends when it has waited too long for a request."""
 
     def __init__(self, connections: _Connections, origin: str) -> None:
         self._connections, self.origin = connections, origin
@@ -293,20 +293,20 @@ class _Connection(asyncio.Protocol):
             self._timer = asyncio.get_running_loop().call_later(timeout_s, self.end)
 
     def stop_waiting(self) -> None:
-        """A request has come."""
+        """Stop the timeout: a request has come."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def end(self) -> None:
-        """Close, whatever has not been taken: a client that takes nothing would keep the descriptor."""
+        """Close, dropping unsent bytes: a client that takes nothing would keep the descriptor."""
         if self._transport is not None:
             self._transport.abort()
         else:
             self._connections.cancel(self)
 
     def lost(self) -> None:
-        """Nothing comes any more."""
+        """Stop the timeout: the connection is lost."""
         self._is_over = True
         self.stop_waiting()
         self._connections.lost(self)

@@ -17,7 +17,7 @@ class LeastPace:
         self._waited_s, self._taken_bytes = 0.0, 0
 
     def took(self, size_bytes: int, waited_s: float) -> str:
-        """Return what was taken in ``waited_s`` more; gives why that is too slow, and nothing where it is not."""
+        """Count ``size_bytes`` taken in ``waited_s`` more; return why that is too slow, "" where it is not."""
         self._waited_s += waited_s
         self._taken_bytes += size_bytes
         if self._waited_s < self._over_s:
@@ -32,5 +32,5 @@ class LeastPace:
         )
 
     def begin_anew(self) -> None:
-        """It has taken all that there was for it."""
+        """Begin anew: the client has taken all that there was for it."""
         self._waited_s, self._taken_bytes = 0.0, 0
