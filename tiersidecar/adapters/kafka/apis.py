@@ -41,7 +41,7 @@ from kio.static.protocol import RequestPayload, ResponsePayload
 R = TypeVar("R", bound=ResponsePayload)
 
 CONSUMER, DEBUGGER = -1, -2
-"""``replica_id`` of what is no replica.  A debugger is answered by followers too (``ListOffsetsRequest``)."""
+"""``replica_id`` of a client.  A debugger is answered by followers too (``ListOffsetsRequest``)."""
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 """``ConfigResource.Type``."""
 DYNAMIC_TOPIC_CONFIG = 1
@@ -92,11 +92,11 @@ CREATE_TOPICS = Api(name="CreateTopics", oldest=5, response_type=CreateTopicsRes
 LIST_GROUPS = Api(name="ListGroups", oldest=5, response_type=ListGroupsResponse)
 FIND_COORDINATOR = Api(name="FindCoordinator", oldest=4, response_type=FindCoordinatorResponse)
 OFFSET_FETCH = Api(name="OffsetFetch", oldest=8, response_type=OffsetFetchResponse)
-# By name; what `mount` alone sends, and no daemon.
+# By name; only `mount` sends it, no daemon.
 OFFSET_COMMIT = Api(name="OffsetCommit", oldest=8, response_type=OffsetCommitResponse)
 ELECT_LEADERS = Api(name="ElectLeaders", oldest=2, response_type=ElectLeadersResponse)
 WRITE_TXN_MARKERS = Api(name="WriteTxnMarkers", oldest=1, response_type=WriteTxnMarkersResponse)
-# Members of groups by the protocol before KIP-848, and by that.
+# Members of groups by the protocol before KIP-848, and by that one.
 DESCRIBE_GROUPS = Api(name="DescribeGroups", oldest=5, response_type=DescribeGroupsResponse)
 CONSUMER_GROUP_DESCRIBE = Api(name="ConsumerGroupDescribe", oldest=0, response_type=ConsumerGroupDescribeResponse)
 # From 4.1 on (KIP-932).
@@ -120,7 +120,7 @@ def _schema(api: Api[Any], version: int) -> Any:
 
 
 def api_versions(version: int, *, software_version: str) -> RequestPayload:
-    """``software_version`` shows in the broker's metrics of its clients."""
+    """Ask for versions; ``software_version`` shows in the broker's metrics of its clients."""
     request: RequestPayload = _schema(API_VERSIONS, version).ApiVersionsRequest(
         client_software_name="tiersidecar", client_software_version=software_version
     )
@@ -138,7 +138,7 @@ def sasl_authenticate(version: int, auth_bytes: bytes) -> RequestPayload:
 
 
 def metadata(version: int, topics: Sequence[str] | None, *, authorized_operations: bool = False) -> RequestPayload:
-    """``topics`` None asks for all, an empty sequence for none; never creates one."""
+    """Ask for ``topics``: None for all, an empty sequence for none; never create one."""
     schema = _schema(METADATA, version)
     named = None if topics is None else tuple(schema.MetadataRequestTopic(topic_id=None, name=name) for name in topics)
     request: RequestPayload = schema.MetadataRequest(
@@ -150,7 +150,7 @@ def metadata(version: int, topics: Sequence[str] | None, *, authorized_operation
 
 
 def metadata_by_id(version: int, topic_ids: Iterable[bytes]) -> RequestPayload:
-    """The topics with these ids, whatever their names."""
+    """Ask for the topics with these ids, whatever their names."""
     schema = _schema(METADATA, version)
     wanted = tuple(schema.MetadataRequestTopic(topic_id=UUID(bytes=topic_id), name=None) for topic_id in topic_ids)
     request: RequestPayload = schema.MetadataRequest(
@@ -175,8 +175,8 @@ def list_offsets(
     timeout_s: float,
     replica_id: int = CONSUMER,
 ) -> RequestPayload:
-    """``epochs`` has the current leader epoch (-1: unfenced) by topic and partition.  A follower answers :data:`DEBUGGER`
-    alone."""
+    """Ask for offsets; ``epochs`` has the current leader epoch (-1: unfenced) by topic and partition.  A follower answers
+    only :data:`DEBUGGER`."""
     schema = _schema(LIST_OFFSETS, version)
     topics = tuple(
         schema.ListOffsetsTopic(
@@ -198,7 +198,7 @@ def list_offsets(
 
 
 def offset_for_leader_epoch(version: int, asked: Mapping[str, Mapping[int, tuple[int, int]]]) -> RequestPayload:
-    """``asked`` has the current leader epoch, and the epoch whose end is asked for, by topic and partition."""
+    """Ask for ends; ``asked`` has the current leader epoch, and the epoch whose end is wanted, by topic and partition."""
     schema = _schema(OFFSET_FOR_LEADER_EPOCH, version)
     topics = tuple(
         schema.OffsetForLeaderTopic(
@@ -226,7 +226,7 @@ def fetch(
     read_committed: bool,
     last_fetched_epoch: int = -1,
 ) -> RequestPayload:
-    """Of one partition, without a session; answered at once.  With ``last_fetched_epoch`` a broker whose log is another one
+    """Fetch one partition, without a session; answered at once.  With ``last_fetched_epoch`` a broker whose log is another one
     below ``offset`` says so (``Partition.readRecords``, for consumers as well)."""
     schema = _schema(FETCH, version)
     wanted = schema.FetchPartition(
@@ -247,7 +247,7 @@ def fetch(
 
 
 def delete_records(version: int, offsets: Mapping[str, Mapping[int, int]], *, timeout_s: float) -> RequestPayload:
-    """``offsets`` has the new log start by topic and partition."""
+    """Delete records; ``offsets`` has the new log start by topic and partition."""
     schema = _schema(DELETE_RECORDS, version)
     topics = tuple(
         schema.DeleteRecordsTopic(
@@ -264,7 +264,7 @@ def delete_records(version: int, offsets: Mapping[str, Mapping[int, int]], *, ti
 
 
 def describe_configs(version: int, resource_type: int, names: Iterable[str]) -> RequestPayload:
-    """All settings of each resource, without synonyms and documentation."""
+    """Ask for all settings of each resource, without synonyms and documentation."""
     schema = _schema(DESCRIBE_CONFIGS, version)
     resources = tuple(
         schema.DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
@@ -275,7 +275,7 @@ def describe_configs(version: int, resource_type: int, names: Iterable[str]) -> 
 
 
 def incremental_alter_configs(version: int, topic: str, changes: Mapping[str, str | None]) -> RequestPayload:
-    """None removes an override."""
+    """Change a topic's overrides; None removes one."""
     schema = _schema(INCREMENTAL_ALTER_CONFIGS, version)
     configs = tuple(
         schema.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
@@ -302,7 +302,7 @@ def create_topic(
 
 
 def describe_cluster(version: int) -> RequestPayload:
-    """What we may do with the cluster; the brokers come along."""
+    """Ask for our rights on the cluster; the answer has the brokers too."""
     later_fields = {"include_fenced_brokers": False} if version >= 2 else {}
     request: RequestPayload = _schema(DESCRIBE_CLUSTER, version).DescribeClusterRequest(
         include_cluster_authorized_operations=True, **later_fields
@@ -311,13 +311,13 @@ def describe_cluster(version: int) -> RequestPayload:
 
 
 def list_groups(version: int) -> RequestPayload:
-    """All types and states, of one coordinator."""
+    """Ask for groups of all types and states, of one coordinator."""
     request: RequestPayload = _schema(LIST_GROUPS, version).ListGroupsRequest()
     return request
 
 
 def describe_groups(version: int, groups: Sequence[str]) -> RequestPayload:
-    """Of the classic protocol."""
+    """Describe groups of the classic protocol."""
     request: RequestPayload = _schema(DESCRIBE_GROUPS, version).DescribeGroupsRequest(
         groups=tuple(groups), include_authorized_operations=False
     )
@@ -325,7 +325,7 @@ def describe_groups(version: int, groups: Sequence[str]) -> RequestPayload:
 
 
 def consumer_group_describe(version: int, groups: Sequence[str]) -> RequestPayload:
-    """Of KIP-848's protocol."""
+    """Describe groups of KIP-848's protocol."""
     request: RequestPayload = _schema(CONSUMER_GROUP_DESCRIBE, version).ConsumerGroupDescribeRequest(
         group_ids=tuple(groups), include_authorized_operations=False
     )
@@ -333,13 +333,13 @@ def consumer_group_describe(version: int, groups: Sequence[str]) -> RequestPaylo
 
 
 def find_coordinator(version: int, groups: Sequence[str]) -> RequestPayload:
-    """Of groups of any type."""
+    """Find the coordinators of groups of any type."""
     request: RequestPayload = _schema(FIND_COORDINATOR, version).FindCoordinatorRequest(coordinator_keys=tuple(groups))
     return request
 
 
 def offset_fetch(version: int, groups: Sequence[str], partitions: Mapping[str, Sequence[int]]) -> RequestPayload:
-    """Committed offsets; a transaction that has not ended changes none."""
+    """Ask for committed offsets; a transaction that has not ended changes none."""
     schema = _schema(OFFSET_FETCH, version)
     topics = tuple(
         schema.OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(indexes))
@@ -351,7 +351,7 @@ def offset_fetch(version: int, groups: Sequence[str], partitions: Mapping[str, S
 
 
 def offset_fetch_all(version: int, groups: Sequence[str]) -> RequestPayload:
-    """Committed offsets on all partitions of which there is one, and that we may see."""
+    """Ask for committed offsets on all partitions that have one and that we may see."""
     schema = _schema(OFFSET_FETCH, version)
     wanted = tuple(schema.OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups)
     request: RequestPayload = schema.OffsetFetchRequest(groups=wanted, require_stable=False)
@@ -361,7 +361,7 @@ def offset_fetch_all(version: int, groups: Sequence[str]) -> RequestPayload:
 def offset_commit(
     version: int, group: str, commits: Mapping[str, Mapping[int, tuple[int, int, str]]]
 ) -> RequestPayload:
-    """By topic and partition, offset, leader epoch and metadata: on behalf of no member, which only an empty group lets do."""
+    """Commit, by topic and partition, offset, leader epoch and metadata: for no member, which only an empty group accepts."""
     schema = _schema(OFFSET_COMMIT, version)
     topics = tuple(
         schema.OffsetCommitRequestTopic(
@@ -385,8 +385,8 @@ def offset_commit(
 
 
 def describe_share_group_offsets(version: int, groups: Sequence[str]) -> RequestPayload:
-    """Of all partitions that each group has been given.  A partition that is asked for by name is answered with -1 whether
-    the group reads it or not."""
+    """Ask for offsets of all partitions that each group has been given.  A partition that is asked for by name is answered with
+    -1 whether the group reads it or not."""
     schema = _schema(DESCRIBE_SHARE_GROUP_OFFSETS, version)
     wanted = tuple(schema.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None) for group in groups)
     request: RequestPayload = schema.DescribeShareGroupOffsetsRequest(groups=wanted)
@@ -396,7 +396,7 @@ def describe_share_group_offsets(version: int, groups: Sequence[str]) -> Request
 def write_abort_markers(
     version: int, producer_id: int, producer_epoch: int, places: Mapping[str, Sequence[int]]
 ) -> RequestPayload:
-    """An abort marker of one producer, on partitions that the broker leads."""
+    """Write an abort marker of one producer, on partitions that the broker leads."""
     schema = _schema(WRITE_TXN_MARKERS, version)
     marker = schema.WritableTxnMarker(
         producer_id=producer_id,
@@ -413,7 +413,7 @@ def write_abort_markers(
 
 
 def elect_leaders(version: int, partitions: Mapping[str, Sequence[int]], *, timeout_s: float) -> RequestPayload:
-    """Any live replica, where none is in sync."""
+    """Elect any live replica, where none is in sync."""
     schema = _schema(ELECT_LEADERS, version)
     request: RequestPayload = schema.ElectLeadersRequest(
         election_type=_UNCLEAN,

@@ -32,7 +32,7 @@ from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
 _READ_BIT = 1 << 3
 """``AclOperation.READ`` in Metadata's bit field of authorized operations."""
 _LOGINS_AT_ONCE = 8
-"""Guessed passwords must not become a crowd of connections to the broker."""
+"""Limit on connections to the broker for guessed passwords."""
 _CERTIFICATE_ALERTS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE"})
 _ANONYMOUS = Credentials()
 _NO_ACCESS = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_or_partition})
@@ -40,12 +40,11 @@ _NO_ACCESS = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.unknown_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallerListener:
-    """The listener that callers' credentials are tried on.
+    """The listener on which callers' credentials are tried.
 
     ``sasl_mechanism`` is given where the protocol has SASL, and nowhere else: PLAIN and SCRAM take a caller's username and
-    password, OAUTHBEARER a caller's bearer token, from which the broker itself derives the principal.  Nothing of the daemon's
-    own identity is in here: a caller without credentials must not be taken for the daemon, and so gets no client certificate
-    either.
+    password, OAUTHBEARER a caller's bearer token, from which the broker itself derives the principal.  The daemon's own
+    identity is not in here: a caller without credentials must not be taken for the daemon, and so gets no client certificate.
 
     Raises:
         ValueError: SASL without a mechanism, or a mechanism without SASL.
@@ -62,7 +61,7 @@ class CallerListener:
             raise ValueError(f"{self.security_protocol} with SASL mechanism {self.sasl_mechanism} for callers")
 
     def tls(self) -> ssl.SSLContext | None:
-        """The TLS part, with no client certificate."""
+        """Return the TLS part, with no client certificate."""
         has_tls = self.security_protocol.has_tls
         return ssl_context(
             SecuritySettings(
@@ -73,7 +72,7 @@ class CallerListener:
         )
 
     def settings(self, credentials: Credentials) -> SecuritySettings:
-        """Return what logs this caller in.
+        """Return the settings that log this caller in.
 
         Raises:
             CallerNotAuthenticatedError: none given where the listener demands some, given where it checks none, or such
@@ -110,7 +109,7 @@ async def open_authorizer(
     limits: ConnectionLimits | None = None,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[BrokerAuthorizer]:
-    """The authorizer for callers of ``listener``; its connections are closed on leaving.
+    """Yield the authorizer for callers of ``listener``; its connections are closed on leaving.
 
     A caller's connection serves ``connection_ttl_s`` from its login, so that a withdrawn password or token ends soon; at most
     ``max_connections`` callers are logged in at once.
@@ -130,7 +129,7 @@ async def open_authorizer(
 
 
 class BrokerAuthorizer:
-    """Asks the broker anew each time, over a connection per caller: a changed ACL holds at once.
+    """Ask the broker anew each time, over a connection per caller: a changed ACL holds at once.
 
     Passwords and tokens are not kept: a connection is found again by a keyed hash, with a key that this process draws for
     itself.
@@ -173,7 +172,7 @@ class BrokerAuthorizer:
         return False
 
     async def log_in(self, credentials: Credentials) -> None:
-        """See :class:`AuthorizeRead`.  The connection serves what the caller asks next.
+        """See :class:`AuthorizeRead`.  The connection serves the caller's next requests.
 
         Raises:
             As :meth:`may_read`.
@@ -181,7 +180,7 @@ class BrokerAuthorizer:
         await self.connection(credentials)
 
     async def connection(self, credentials: Credentials) -> BrokerConnection:
-        """A connection on which the caller is logged in.
+        """Return a connection on which the caller is logged in.
 
         Raises:
             As :meth:`may_read`.

@@ -135,7 +135,7 @@ async def open_broker(
     limits: ConnectionLimits | None = None,
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[KafkaBroker]:
-    """The broker behind ``bootstrap_servers`` (``host:port``, the local broker first), closed on leaving.
+    """Yield the broker behind ``bootstrap_servers`` (``host:port``, the local broker first), closed on leaving.
 
     Entering connects to nothing: a broker that is not there yet shows at the first call, and each call connects again
     when it must.
@@ -160,7 +160,7 @@ async def open_broker(
 
 
 def addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
-    """``bootstrap.servers`` as single addresses, in their order.
+    """Return ``bootstrap.servers`` as single addresses, in their order.
 
     Raises:
         ValueError: there is none.
@@ -173,7 +173,7 @@ def addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 class KafkaBroker(KafkaTopicAdmin):
-    """Every Protocol of :mod:`tiersidecar.ports.broker`.  It retries nothing: callers know what may be done again."""
+    """Every Protocol of :mod:`tiersidecar.ports.broker`.  It retries nothing: callers know which requests may be repeated."""
 
     def __init__(self, routes: Routes, *, broker_timeout_s: float) -> None:
         super().__init__(routes, broker_timeout_s=broker_timeout_s)
@@ -185,7 +185,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return ClusterDescription(cluster_id=response.cluster_id or "", brokers=broker_addresses(response))
 
     async def kafka_version(self) -> tuple[int, int]:
-        """Return (4, 0) or (3, 9), on which side of the change of formats the local broker is, by the requests that it knows.
+        """Return (4, 0) or (3, 9), for the local broker's side of the change of formats, by the requests that it knows.
 
         ListOffsets version 10 came with 4.0 (KIP-1075).  Brokers do not return their version otherwise.
         """
@@ -193,13 +193,13 @@ class KafkaBroker(KafkaTopicAdmin):
         return (4, 0) if newest >= _LIST_OFFSETS_OF_KAFKA_4 else (3, 9)
 
     async def missing_apis(self) -> list[str]:
-        """Names of the requests that the sidecar sends and that the local broker does not know in any version of ours."""
+        """Return names of the requests of the sidecar that the local broker does not know in any version of ours."""
         connection = await self._routes.any()
         return sorted(api.name for api in apis.NEEDED if connection.newest_version(api) < api.oldest)
 
     async def authorized_operations(self, topics: Sequence[str]) -> dict[str, int | None]:
-        """Return what we may do with each of ``topics``, a bit for each ``AclOperation`` (KIP-430): None where the broker does
-        not say, 0 where we may not even see it.  Unknown topics are left out."""
+        """Return our rights on each of ``topics``, a bit for each ``AclOperation`` (KIP-430): None where the broker does not
+        say, 0 where we may not even see the topic.  Unknown topics are left out."""
         connection = await self._routes.any()
         response = await connection.ask(
             apis.METADATA, lambda version: apis.metadata(version, topics, authorized_operations=True)
@@ -213,7 +213,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return found
 
     async def authorized_cluster_operations(self) -> int | None:
-        """Return the same of the cluster."""
+        """Return the same for the cluster."""
         connection = await self._routes.any()
         response = await connection.ask(apis.DESCRIBE_CLUSTER, apis.describe_cluster)
         if response.error_code is not ErrorCode.none:
@@ -222,18 +222,18 @@ class KafkaBroker(KafkaTopicAdmin):
         return None if said == apis.NOT_SAID else said
 
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
-        """As the port says.  A named topic that we may not see is refused; of all topics, only visible ones are there."""
+        """See the port.  A named topic that we may not see is refused; of all topics, only visible ones are there."""
         if topics is not None and not topics:
             return ()
         response = await self._routes.metadata(topics)
         for topic in response.topics:
             if topics is not None and topic.error_code in _HIDDEN:
                 raise refused(apis.METADATA, f"topic {topic.name}", topic.error_code)
-        # A thread: of a big cluster's 64,000 partitions these take 0.3 s.
+        # A thread: the 64,000 partitions of a big cluster take 0.3 s.
         return await asyncio.to_thread(lambda: tuple(chain.from_iterable(map(leader_views, response.topics))))
 
     async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
-        """As the port says; by the first broker that answers."""
+        """See the port; the first broker that answers counts."""
         wanted = tuple(dict.fromkeys(topic_ids))
         if not wanted:
             return {}
@@ -252,7 +252,7 @@ class KafkaBroker(KafkaTopicAdmin):
         *,
         read_committed: bool = False,
     ) -> dict[TopicIdPartition, OffsetAnswer]:
-        """As the port says; what keeps one partition from being answered is its ``error``."""
+        """See the port; a partition without an answer has the reason as its ``error``."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[OffsetAnswer]:
             response = await connection.ask(
@@ -272,7 +272,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return answers
 
     async def replica_log_starts(self, views: Sequence[LeaderView]) -> dict[TopicIdPartition, ReplicaStarts]:
-        """As the port says; a broker that is away, or has no such replica, is among the silent ones."""
+        """See the port; a broker that is away, or has no such replica, is among the silent ones."""
         hosted: defaultdict[BrokerId, list[TopicIdPartition]] = defaultdict(list)
         for view in views:
             for replica in view.replicas:
@@ -312,7 +312,7 @@ class KafkaBroker(KafkaTopicAdmin):
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]
     ) -> dict[TopicIdPartition, EpochEndAnswer]:
-        """As the port says; what keeps one partition from being answered is its ``error``."""
+        """See the port; a partition without an answer has the reason as its ``error``."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[EpochEndAnswer]:
             questions = _by_topic({key: (asked[key].current_epoch, asked[key].epoch) for key in group})
@@ -352,7 +352,7 @@ class KafkaBroker(KafkaTopicAdmin):
         *,
         leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
     ) -> dict[TopicIdPartition, TrimAnswer]:
-        """As the port says.  The request names topics, not ids, and no epochs: leaders, their epochs and ids are always looked
+        """See the port.  The request names topics, not ids, and no epochs: leaders, their epochs and ids are always looked
         up right before it, and it goes to that very broker.  So nothing is sent for a topic that was deleted and created
         again, nor to a leader that the caller does not know of.  The leader answers once all followers have
         trimmed as well, so this goes over connections of its own."""
@@ -377,7 +377,7 @@ class KafkaBroker(KafkaTopicAdmin):
         )
 
     async def describe_log_sizes(self, topic: str) -> dict[int, int]:
-        """As the port says; needs Describe on the cluster, without it the sizes are left out."""
+        """See the port; needs Describe on the cluster, without it the sizes are left out."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[int]:
             wanted = [key.partition for key in group]
@@ -399,7 +399,7 @@ class KafkaBroker(KafkaTopicAdmin):
     async def describe_log_dirs(
         self, broker_id: BrokerId, topic: str, partitions: Sequence[int]
     ) -> tuple[LogDirUse, ...]:
-        """As the port says; needs Describe on the cluster."""
+        """See the port; needs Describe on the cluster."""
         connection = await self._routes.broker(broker_id)
         response = await connection.ask(
             apis.DESCRIBE_LOG_DIRS, lambda version: apis.describe_log_dirs(version, topic, partitions)

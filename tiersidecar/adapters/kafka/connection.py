@@ -38,7 +38,7 @@ _CLOSE_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one connection may take.  ``request_timeout_s`` counts from asking to the whole answer."""
+    """Limits of one connection.  ``request_timeout_s`` counts from the request to the whole answer."""
 
     connect_timeout_s: float = 10.0
     request_timeout_s: float = 30.0
@@ -49,10 +49,10 @@ class ConnectionLimits:
 async def open_socket(
     address: str, *, client_id: str, tls: ssl.SSLContext | None, limits: ConnectionLimits
 ) -> BrokerConnection:
-    """A connection to ``host:port`` that knows the broker's API versions; nobody has logged in yet.
+    """Return a connection to ``host:port`` that knows the broker's API versions, not logged in yet.
 
     Raises:
-        BrokerUnreachableError: nobody answers, TLS fails, or what answers is no Kafka broker.
+        BrokerUnreachableError: no answer, TLS fails, or the answer is not a Kafka broker's.
         BrokerRefusedError: a broker too old or too new for us.
     """
     host, port = split_address(address)
@@ -74,7 +74,7 @@ async def open_socket(
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``host:port``, or ``[IPv6]:port``.
+    """Split ``host:port``, or ``[IPv6]:port``.
 
     Raises:
         BrokerUnreachableError: there is no valid port.
@@ -108,13 +108,13 @@ class BrokerConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is in flight."""
+        """Return whether nothing is in flight."""
         return not self._responses.pending
 
     async def ask(self, api: Api[R], make: Callable[[int], RequestPayload]) -> R:
-        """Send ``make(version)`` in the newest version that the broker and we have in common; its answer.
+        """Send ``make(version)`` in the newest version that the broker and we have in common; return its answer.
 
-        Cancelled, it leaves the connection usable; whether the broker acts on the request is then unknown.
+        When cancelled, the connection stays usable; whether the broker acts on the request is then unknown.
 
         Raises:
             BrokerUnreachableError: no valid answer in time, or the connection is closed.
@@ -124,7 +124,7 @@ class BrokerConnection:
         return cast(R, await self._exchange(api, request, load_response_schema(api.key, request.__version__)))
 
     async def learn_versions(self) -> None:
-        """Ask for the versions that the broker knows of each API (KIP-35), in the newest way that it understands."""
+        """Ask for the versions that the broker knows of each API (KIP-35), by the newest request that it understands."""
         answer, supported = await self._ask_versions(apis.API_VERSIONS.newest)
         if answer is ErrorCode.unsupported_version:
             # A broker that does not know our version says so in version 0, with the versions it knows.
@@ -135,7 +135,7 @@ class BrokerConnection:
         self._versions = supported
 
     def newest_version(self, api: Api[Any]) -> int:
-        """The newest version of ``api`` that the broker knows; -1 when it knows none."""
+        """Return the newest version of ``api`` that the broker knows; -1 when it knows none."""
         return self._versions.get(api.key, (0, -1))[1]
 
     async def close(self) -> None:
@@ -174,7 +174,7 @@ class BrokerConnection:
             raise BrokerUnreachableError(address=self.address, reason=_reason(error, "")) from error
 
     async def _send(self, request: RequestPayload) -> bytes:
-        # The slot is free again when the answer is there, even if nobody waits for it any more.
+        # The slot is free again when the answer is there, even if no caller waits for it any more.
         await self._slots.acquire()
         self._correlation_id = (self._correlation_id + 1) % 2**31
         answer = self._responses.expect(self._correlation_id, self._slots.release)
@@ -191,7 +191,7 @@ async def _decode(api: Api[Any], response_type: type[ResponsePayload], payload: 
 
 
 def refused(api: Api[Any], subject: str, error: ErrorCode, message: str | None = None) -> BrokerRefusedError:
-    """``error`` as ours, by Kafka's name; ``message`` is the broker's own explanation."""
+    """Return ``error`` as ours, by Kafka's name; ``message`` is the broker's own explanation."""
     return BrokerRefusedError(
         api=api.name,
         subject=f"{subject} ({message})" if message else subject,
@@ -221,7 +221,7 @@ def _reason(error: BaseException | None, timed_out: str) -> str:
 
 
 class _Responses(asyncio.Protocol):
-    """The reading side: gives each frame to the request with its correlation id."""
+    """The reading side: passes each frame to the request with its correlation id."""
 
     def __init__(self, address: str, limits: ConnectionLimits) -> None:
         self._address = address
@@ -232,7 +232,7 @@ class _Responses(asyncio.Protocol):
         self.failure: BrokerUnreachableError | None = None
 
     def expect(self, correlation_id: int, when_answered: Callable[[], None]) -> asyncio.Future[bytes]:
-        """The payload that will come for this id; ``when_answered`` runs when it came or never will."""
+        """Return the payload that will come for this id; ``when_answered`` runs when it came or never will."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.pending[correlation_id] = (answer, when_answered)
         if self.failure is not None:

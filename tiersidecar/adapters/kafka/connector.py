@@ -19,7 +19,7 @@ _NEW_LOGIN_AT = 0.85
 
 
 class Connector:
-    """Makes connections; it holds no state but the token cache and the TLS context that it was given."""
+    """Makes connections; it holds no state but the given token cache and TLS context."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Connector:
         self.limits = limits or ConnectionLimits()
 
     async def connect(self, address: str, settings: SecuritySettings | None = None) -> BrokerConnection:
-        """A new connection to ``host:port``, logged in as our settings, or as ``settings`` with the same TLS, say.
+        """Return a new connection to ``host:port``, logged in with our settings, or with ``settings`` with the same TLS, say.
 
         Raises:
             BrokerUnreachableError: no broker there, or no token for it.
@@ -63,7 +63,7 @@ class Connector:
 
 
 class ConnectionPool:
-    """One connection per key, made when it is first needed, and made again when it is gone or its login ends.
+    """One connection per key, made at its first use, and made again when it is gone or its login ends.
 
     With ``max_connections`` the one that was used longest ago makes room.
     """
@@ -73,11 +73,11 @@ class ConnectionPool:
         self._max_connections = max_connections
         self._connections: OrderedDict[Hashable, BrokerConnection] = OrderedDict()
         self._retired: list[BrokerConnection] = []
-        # A lock lives as long as somebody waits for its key.
+        # A lock lives as long as a caller waits for its key.
         self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     def live_connection(self, key: Hashable) -> BrokerConnection | None:
-        """The connection of ``key`` if there is a usable one now."""
+        """Return the connection of ``key`` if there is a usable one now."""
         connection = self._connections.get(key)
         if connection is None or not self._is_usable(connection):
             return None
@@ -85,7 +85,7 @@ class ConnectionPool:
         return connection
 
     async def connection(self, key: Hashable, connect: Callable[[], Awaitable[BrokerConnection]]) -> BrokerConnection:
-        """A usable connection of ``key``; of many callers at once, one connects.  Raises what ``connect`` raises."""
+        """Return a usable connection of ``key``; of many callers at once, one connects.  Raise what ``connect`` raises."""
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with lock:
             connection = self.live_connection(key)

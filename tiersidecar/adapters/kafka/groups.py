@@ -1,4 +1,4 @@
-"""Ask coordinators what their groups have read (:class:`~tiersidecar.ports.broker.ReadGroups`)."""
+"""Ask coordinators for the offsets of their groups (:class:`~tiersidecar.ports.broker.ReadGroups`)."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class KafkaGroups:
         self._routes = routes
 
     async def list_groups(self) -> dict[str, GroupType]:
-        """As the port says.
+        """See the port.
 
         A broker answers ListGroups without an error also where it shows only some groups, and groups whose coordinator is
-        away are in nobody's answer.  So it is asked first whether we may see all, and who coordinates before and after.
+        away are in no broker's answer.  So we first ask whether we may see all, and who coordinates before and after.
         """
         await self._demand_describe_on_cluster()
         before = await self._coordinators()
@@ -57,7 +57,7 @@ class KafkaGroups:
         return tuple(group for group, kind in (await self.list_groups()).items() if kind is GroupType.SHARE)
 
     async def committed_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
-        """As the port says."""
+        """See the port."""
         wanted = _by_topic(partitions)
 
         async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
@@ -79,7 +79,7 @@ class KafkaGroups:
         return await self._ask_coordinators(apis.OFFSET_FETCH, groups, ask)
 
     async def commits(self, groups: Collection[str]) -> dict[str, GroupCommits]:
-        """As :class:`~tiersidecar.ports.cluster_snapshots.ReadCommits` says."""
+        """See :class:`~tiersidecar.ports.cluster_snapshots.ReadCommits`."""
         found: dict[str, GroupCommits] = {}
 
         async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
@@ -97,7 +97,7 @@ class KafkaGroups:
         """Commit offsets on behalf of a group that has no member; return Kafka's name of the first error, empty without one.
 
         Raises:
-            BrokerUnreachableError: no broker told who coordinates it.
+            BrokerUnreachableError: no broker named its coordinator.
         """
         by_topic: defaultdict[str, dict[int, tuple[int, int, str]]] = defaultdict(dict)
         for (topic, partition), one in commits.items():
@@ -116,7 +116,7 @@ class KafkaGroups:
         return next(iter(errors), answer.error or "")
 
     async def share_start_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
-        """As the port says."""
+        """See the port."""
         wanted = frozenset(partitions)
 
         async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
@@ -129,7 +129,7 @@ class KafkaGroups:
         return await self._ask_coordinators(apis.DESCRIBE_SHARE_GROUP_OFFSETS, groups, ask)
 
     async def members(self, groups: Collection[str]) -> dict[str, list[tuple[str, str]]]:
-        """Client id and host of each member, by group, as their coordinators know them: of groups of both consumer protocols.
+        """Return client id and host of each member, by group, from their coordinators: of groups of both consumer protocols.
         A group that no coordinator returns has none; the host of a client of a gateway is the gateway's."""
         found: dict[str, list[tuple[str, str]]] = {}
         for api, make in (
@@ -168,7 +168,7 @@ class KafkaGroups:
             raise refused(apis.LIST_GROUPS, "the cluster", ErrorCode.cluster_authorization_failed, needed)
 
     async def _coordinators(self) -> _Leaders:
-        """Leader and epoch of each partition of the topic; none while no group has ever been."""
+        """Return leader and epoch of each partition of the topic; none while there has never been a group."""
         response = await self._routes.metadata((COORDINATORS_TOPIC,))
         (topic,) = response.topics
         if topic.error_code is ErrorCode.unknown_topic_or_partition:
@@ -195,7 +195,7 @@ class KafkaGroups:
     async def _ask_coordinators(
         self, api: Api[Any], groups: Collection[str], ask: Callable[[BrokerConnection, Sequence[str]], Any]
     ) -> dict[str, GroupAnswer]:
-        """Each group's answer; what kept one from being answered is its ``error``.
+        """Return each group's answer; a group without one has the reason as its ``error``.
 
         Raises:
             BrokerUnreachableError: no broker returned the coordinators.
@@ -238,7 +238,7 @@ def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 
 
 def _answer(error_code: ErrorCode, rows: Iterable[tuple[str, int, int, ErrorCode]]) -> GroupAnswer:
-    if error_code is ErrorCode.group_id_not_found:  # also said of a group that is of another type
+    if error_code is ErrorCode.group_id_not_found:  # also for a group of another type
         return GroupAnswer(offsets={})
     if error_code is not ErrorCode.none:
         return _unknown(error_code.name.upper())
@@ -252,7 +252,7 @@ def _answer(error_code: ErrorCode, rows: Iterable[tuple[str, int, int, ErrorCode
 
 
 def _share_answer(group: Any, wanted: Collection[tuple[str, int]]) -> GroupAnswer:
-    """Only partitions that the group has been given are in the broker's answer, -1 where none of it is acknowledged."""
+    """Return the answer: the broker's has only partitions given to the group, -1 where nothing of one is acknowledged."""
     rows = {
         (topic.topic_name, row.partition_index): row
         for topic in group.topics

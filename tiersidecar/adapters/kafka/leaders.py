@@ -29,7 +29,7 @@ class Leaders:
         self._addresses: Mapping[BrokerId, str] = {}
 
     def learn(self, response: MetadataResponse, *, now_s: float, whole_cluster: bool = False) -> None:
-        """Take in ``response``; with ``whole_cluster`` topics that are not in it are forgotten."""
+        """Learn from ``response``; with ``whole_cluster`` topics that are not in it are forgotten."""
         self._addresses = broker_addresses(response)
         if whole_cluster:
             self._topics.clear()
@@ -44,12 +44,12 @@ class Leaders:
             )
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Look them up again before they are next used."""
+        """Forget the topics, so that they are looked up before their next use."""
         for topic in topics:
             self._topics.pop(topic, None)
 
     def stale(self, topics: Iterable[str], *, now_s: float, max_age_s: float) -> list[str]:
-        """Those of ``topics`` that were last seen more than ``max_age_s`` ago, or never."""
+        """Return those of ``topics`` that were last seen more than ``max_age_s`` ago, or never."""
         return [
             topic
             for topic in dict.fromkeys(topics)
@@ -57,8 +57,8 @@ class Leaders:
         ]
 
     def leader(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch = NO_EPOCH) -> BrokerId | str:
-        """The leader's id, or Kafka's name of the error that stands in its way: also where ``leader_epoch``, unless it is -1,
-        is not the one it leads in."""
+        """Return the leader's id, or Kafka's name of the error that prevents an answer: also where ``leader_epoch``, unless it
+        is -1, is not the one it leads in."""
         topic = self._topics.get(topic_id_partition.topic)
         if topic is None or topic_id_partition.partition not in topic.leaders:
             return "UNKNOWN_TOPIC_OR_PARTITION"
@@ -70,17 +70,17 @@ class Leaders:
         return leader if leader in self._addresses else "LEADER_NOT_AVAILABLE"
 
     def address(self, broker_id: BrokerId) -> str | None:
-        """``host:port`` of a broker that is alive, on the listener we came through."""
+        """Return ``host:port`` of a broker that is alive, on the listener we came through."""
         return self._addresses.get(broker_id)
 
 
 def broker_addresses(response: MetadataResponse) -> dict[BrokerId, str]:
-    """``host:port`` of each broker in ``response``."""
+    """Return ``host:port`` of each broker in ``response``."""
     return {BrokerId(row.node_id): _address(row.host, row.port) for row in response.brokers}
 
 
 def leader_views(topic: MetadataResponseTopic) -> list[LeaderView]:
-    """Each partition of a topic that exists, ascending; ``leader_id`` is -1 while there is none."""
+    """Return each partition of a topic that exists, ascending; ``leader_id`` is -1 while there is none."""
     if topic.name is None or topic.topic_id is None:
         return []
     topic_id = Uuid(topic.topic_id.bytes)

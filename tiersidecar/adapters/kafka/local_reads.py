@@ -95,7 +95,7 @@ class BrokerLocalReads:
     async def _out_of_range(
         self, credentials: Credentials, topic_id_partition: TopicIdPartition, offset: int, row: Any
     ) -> OffsetOutOfRangeError:
-        """The answer to such a Fetch does not say what there is (its offsets are -1)."""
+        """Return the error with the offsets there are, asked for: the answer to such a Fetch has -1 instead."""
         start, stop = Offset(row.log_start_offset), Offset(row.high_watermark)
         if start < 0 or stop < 0:
             start = (await self.find_offset(credentials, topic_id_partition, -2)).offset

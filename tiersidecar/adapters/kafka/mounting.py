@@ -17,13 +17,13 @@ _ALREADY = (ErrorCode.none, ErrorCode.election_not_needed)
 
 
 class KafkaMounting:
-    """Retries nothing."""
+    """Requests of ``tiersidecar mount``; it retries nothing."""
 
     def __init__(self, routes: Routes, *, broker_timeout_s: float) -> None:
         self._routes, self._broker_timeout_s = routes, broker_timeout_s
 
     async def elect_leaders(self, partitions: Collection[TopicPartition]) -> None:
-        """Have each of ``partitions`` that has no leader led by any replica that is alive, in sync or not.
+        """Let any live replica, in sync or not, lead each of ``partitions`` that has no leader.
 
         Raises:
             BrokerRefusedError: with the first partition's error.

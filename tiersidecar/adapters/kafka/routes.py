@@ -38,7 +38,7 @@ class DedicatedConnections:
 
     @asynccontextmanager
     async def connection(self, address: str) -> AsyncIterator[BrokerConnection]:
-        """One that nothing else is sent over until the block ends.
+        """Yield a connection over which nothing else is sent until the block ends.
 
         Raises:
             BrokerUnreachableError: the broker does not answer.
@@ -89,7 +89,7 @@ class Routes:
         self._leaders = Leaders()
 
     async def any(self) -> BrokerConnection:
-        """The first bootstrap server that we are connected to, else the first that answers.
+        """Return the first bootstrap server that we are connected to, else the first that answers.
 
         Raises:
             BrokerUnreachableError: none does; the reason has each one's.
@@ -110,7 +110,7 @@ class Routes:
         raise BrokerUnreachableError(address=",".join(self._bootstrap), reason=reason) from failures[0]
 
     async def broker(self, broker_id: BrokerId) -> BrokerConnection:
-        """One broker, at the address that the cluster gives for the listener we come through.
+        """Return one broker, at the address that the cluster gives for the listener we come through.
 
         Raises:
             BrokerUnreachableError: it does not answer, or is not among the live brokers.
@@ -118,7 +118,7 @@ class Routes:
         return await self._connect(await self._address(broker_id))
 
     async def metadata(self, topics: Sequence[str] | None) -> MetadataResponse:
-        """Ask for ``topics`` (None: all, empty: only the brokers), and remember who leads.
+        """Ask for ``topics`` (None: all, empty: only the brokers), and remember their leaders.
 
         Raises:
             BrokerRefusedError: REBOOTSTRAP_REQUIRED above all (KIP-1102); the next request connects anew.
@@ -142,14 +142,14 @@ class Routes:
         dedicated: bool = False,
         leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
     ) -> dict[TopicIdPartition, A]:
-        """Ask each partition's leader, all leaders at once, going by what was learnt within ``max_age_s``.
+        """Ask each partition's leader, all leaders at once, by what was learnt within ``max_age_s``.
 
-        ``dedicated`` is for what a broker answers late: nothing else has to wait for it (:class:`DedicatedConnections`).
-        ``leader_epochs``: a partition that is led in another epoch than this is not asked (FENCED_LEADER_EPOCH).
-        ``without`` makes the answer of a partition that got none, from Kafka's name of the error.
+        ``dedicated`` is for requests that a broker answers late: nothing else has to wait for them
+        (:class:`DedicatedConnections`).  ``leader_epochs``: a partition that is led in another epoch than this is not asked
+        (FENCED_LEADER_EPOCH).  ``without`` makes the answer of a partition that got none, from Kafka's name of the error.
 
         Raises:
-            BrokerUnreachableError: no leader answered at all, or nobody says who leads.
+            BrokerUnreachableError: no leader answered at all, or no broker knows the leaders.
             BrokerRefusedError: a leader did not let us in.
         """
         wanted = list(partitions)
@@ -174,7 +174,7 @@ class Routes:
         return answers
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Look up again who leads them, before the next request."""
+        """Forget the leaders of ``topics``: they are looked up before the next request."""
         self._leaders.forget(topics)
 
     async def close(self) -> None:

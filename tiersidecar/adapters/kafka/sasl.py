@@ -45,11 +45,11 @@ class ScramClient:
 
     @property
     def first_message(self) -> bytes:
-        """client-first-message."""
+        """Return client-first-message."""
         return f"n,,{self._first_bare}".encode()
 
     def answer(self, server_first: bytes) -> bytes:
-        """client-final-message with our proof.  Takes milliseconds of CPU: not for the event loop.
+        """Return client-final-message with our proof.  Takes milliseconds of CPU: not for the event loop.
 
         Raises:
             ScramError: no valid server-first-message, or not in answer to ours.
@@ -75,7 +75,7 @@ class ScramClient:
         """Check that the server knows our password as well.
 
         Raises:
-            ScramError: it does not, or says that something else is wrong.
+            ScramError: it does not, or reports another error.
         """
         fields = _fields(server_final)
         if "e" in fields:
@@ -114,7 +114,7 @@ def _base64(text: str) -> bytes:
 
 
 async def log_in(connection: BrokerConnection, settings: SecuritySettings, tokens: Tokens | None) -> float | None:
-    """Authenticate as ``settings`` says, with ``tokens`` for OAUTHBEARER.
+    """Authenticate by ``settings``, with ``tokens`` for OAUTHBEARER.
 
     Returns:
         Seconds until the broker demands a new login; None when it never does.
@@ -168,7 +168,7 @@ async def _scram(
 async def _bearer(connection: BrokerConnection, settings: SecuritySettings, token: str) -> SaslAuthenticateResponse:
     answer = await _step(connection, settings, f"n,,\1auth=Bearer {token}\1\1".encode())
     if answer.auth_bytes:
-        # The server explains in JSON why it refuses, and says so only after this byte (RFC 7628 section 3.2.3).
+        # The server explains in JSON why it refuses, but only after this byte (RFC 7628 section 3.2.3).
         await _step(connection, settings, b"\1")
         raise _failed(settings, answer.auth_bytes.decode(errors="replace"))
     return answer

@@ -39,7 +39,7 @@ class SaslMechanism(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFile:
-    """A bearer token in a file that somebody else renews; read again for each login."""
+    """A bearer token in a file that another program renews; read again for each login."""
 
     path: str
 
@@ -94,7 +94,7 @@ class SecuritySettings:
     ``ssl.endpoint.identification.algorithm`` (https or empty).
 
     Raises:
-        ValueError: settings that contradict each other, in words for the operator.
+        ValueError: settings that contradict each other, with a message for the operator.
     """
 
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
@@ -140,4 +140,4 @@ class SecuritySettings:
 
 
 PLAINTEXT = SecuritySettings()
-"""No encryption, nobody in particular."""
+"""No encryption, and no login."""

@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 def ssl_context(settings: SecuritySettings) -> ssl.SSLContext | None:
-    """The client's context, or None when the protocol has no TLS.
+    """Return the client's context, or None when the protocol has no TLS.
 
     The broker's certificate is always verified; its host name unless ``ssl_check_hostname`` is off.  The client's
     certificate is loaded again before a handshake when its files have changed, so that renewals need no restart, in
@@ -46,7 +46,7 @@ def _load_authorities(context: ssl.SSLContext, ca_file: str | None) -> None:
 
 
 class _RenewingContext(ssl.SSLContext):
-    """Looks at its certificate files before each handshake (both asyncio and uvloop call ``wrap_bio``)."""
+    """Checks its certificate files before each handshake (both asyncio and uvloop call ``wrap_bio``)."""
 
     _settings: SecuritySettings | None = None
     _seen: tuple[tuple[int, int], ...] = ()

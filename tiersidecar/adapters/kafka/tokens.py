@@ -26,15 +26,15 @@ _RENEW_AT = 0.8
 
 class Tokens(Protocol):
     async def token(self) -> str:
-        """A token that is valid now.
+        """Return a token that is valid now.
 
         Raises:
-            BrokerUnreachableError: there is none to be had; ``address`` names the file or the endpoint.
+            BrokerUnreachableError: there is no token; ``address`` names the file or the endpoint.
         """
 
 
 def open_tokens(source: OauthTokenSource, *, monotonic_s: Callable[[], float] = time.monotonic) -> Tokens:
-    """The tokens of ``source``; nothing is read or asked yet."""
+    """Return the tokens of ``source``; nothing is read or requested yet."""
     match source:
         case TokenFile():
             return FileTokens(source)
@@ -59,7 +59,7 @@ class FileTokens:
 
 
 class GivenTokens:
-    """Gives what it was given."""
+    """Returns the given token."""
 
     def __init__(self, source: GivenToken) -> None:
         self._token = source.token
@@ -119,7 +119,7 @@ class EndpointTokens:
 
 
 def _basic(source: ClientCredentials) -> str:
-    # Not form-encoded first, as RFC 6749 would have it: Kafka's default (sasl.oauthbearer.header.urlencode=false).
+    # Not form-encoded first, contrary to RFC 6749: Kafka's default (sasl.oauthbearer.header.urlencode=false).
     return "Basic " + base64.b64encode(f"{source.client_id}:{source.client_secret}".encode()).decode()
 
 
@@ -143,7 +143,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _lifetime_s(answer: dict[str, Any]) -> float:
-    """``expires_in``; a token that does not say is used once."""
+    """Return ``expires_in``; a token without it is used once."""
     lifetime = answer.get("expires_in")
     return float(lifetime) if isinstance(lifetime, int | float) and lifetime > 0 else 0.0
 
