@@ -39,8 +39,8 @@ class AzureStore:
     """One container.
 
     A put is one request when the body fits into a block, else blocks that are committed together; failed or cancelled, its
-    blocks are dropped.  Each put is followed by a look at the blob, for an answer may come from something else than the
-    service.  The service keeps no CRC32C, so that ``crc32c`` is None and what was copied is read back.
+    blocks are dropped.  Each put is followed by a look at the blob, since the answer may not be the service's own.
+    The service keeps no CRC32C, so that ``crc32c`` is None and what was copied is read back.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class AzureStore:
                 raise outcome
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
-        """The service lists from the beginning of the directory that ``prefix`` ends in: what is before ``start_after``, or
-        has another name there, is left out here."""
+        """List objects.  The service begins with the directory that ``prefix`` ends in: what is before ``start_after``, or has
+        another name there, is left out here."""
         directory = prefix.rpartition("/")[0]
         pages = obstore.list(self._store, directory or None, offset=start_after or None, chunk_size=_LISTED_AT_ONCE)
         async for stored in in_byte_order(_objects_of(pages, prefix)):
@@ -164,7 +164,7 @@ def _stored_object(meta: ObjectMeta) -> StoredObject:
 
 @asynccontextmanager
 async def open_azure_store(settings: AzureSettings, *, blocking: Blocking, ids: Ids) -> AsyncIterator[AzureStore]:
-    """The store with its connections; a service that is away does not fail here, but when it is used.
+    """Yield the store with its connections; a service that is away does not fail here, but when it is used.
 
     Raises:
         StoreError: the settings do not fit together for object_store, which says why.
@@ -254,6 +254,6 @@ class TokenDeletes:
         url = f"{self._container_url}/{quote(key)}?{self._token}"
         timeout = aiohttp.ClientTimeout(total=self._settings.attempt_timeout_s)
         headers = {"x-ms-version": _API_VERSION}
-        # The token is signed as it is written: no part of the address is to be quoted anew.
+        # The token is signed as it is written: no part of the address may be quoted anew.
         async with self._session.delete(URL(url, encoded=True), headers=headers, timeout=timeout) as answer:
             return answer.status, answer.headers.get("x-ms-error-code", "")

@@ -44,7 +44,7 @@ _HINTS = {
 
 @contextmanager
 def azure_errors(verb: str, key: str) -> Iterator[None]:
-    """Without the cause: a traceback would show its URL, and the SAS token in that.
+    """Translate errors without the cause: a traceback would show its URL, and the SAS token in that.
 
     Raises:
         ObjectNotFoundError: the blob, not its container, is missing.
@@ -64,20 +64,20 @@ def azure_errors(verb: str, key: str) -> Iterator[None]:
 
 
 def _code_of(error: Exception) -> str:
-    """The service's error code, or the HTTP status where the answer has no body (HEAD); empty where there was none."""
+    """Return the service's error code, or the HTTP status where the answer has no body (HEAD); empty where there was none."""
     said = str(error)
     found = _CODE.search(said) or _STATUS.search(said)
     return found.group(1) if found else ""
 
 
 def refused(status: int, code: str) -> str:
-    """Return what an answer of ``status`` with the service's error ``code`` means, for an error's reason."""
+    """Return the reason for an answer of ``status`` with the service's error ``code``."""
     hint = _HINTS.get(code) or _HINTS.get(str(status))
     return f"{code or status} ({hint})" if hint else code or str(status)
 
 
 def _explain(error: Exception) -> str:
-    """One line without the URL's query, where a SAS token would be."""
+    """Return one line without the URL's query, where a SAS token would be."""
     code, said = _code_of(error), str(error)
     message = _MESSAGE.search(said)
     if message is not None:

@@ -16,8 +16,8 @@ _MOST_RETRYING_S = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AzureSettings:
-    """One of ``account_key``, ``sas_token``, ``client_secret`` and ``federated_token_file`` says how to log in.  None of them:
-    obstore's own chain, which is the AZURE_* variables of the environment (workload identity's among them), then the
+    """One of ``account_key``, ``sas_token``, ``client_secret`` and ``federated_token_file`` decides about the login.  None of
+    them: obstore's own chain, which is the AZURE_* variables of the environment (workload identity's among them), then the
     machine's managed identity, of ``client_id`` where it has several.
 
     ``blocks_in_flight`` blocks of ``block_size_bytes`` are sent at once of one object, ``uploads_in_blocks`` such objects.
@@ -45,7 +45,7 @@ class AzureSettings:
     key_prefix: str = ""
 
     def store_config(self) -> AzureConfig:
-        """For ``obstore.store.AzureStore``: which account, and who asks."""
+        """Return the account and the login for ``obstore.store.AzureStore``."""
         given = {
             "account_name": self.account_name,
             "endpoint": self.endpoint_url,
@@ -63,7 +63,7 @@ class AzureSettings:
 
     @property
     def credential_type(self) -> str:
-        """Return what is configured wins over what the environment may have beside it."""
+        """Return the configured type, which wins over what the environment may have beside it."""
         configured = {
             "access_key": self.account_key,
             "sas_token": self.sas_token,

@@ -43,17 +43,17 @@ class AzureUpload:
         self._attributes = {} if settings.access_tier is None else {"Storage-Class": settings.access_tier}
 
     async def put(self, body: ObjectBody, *, if_absent: bool) -> int:
-        """Store ``body``; returns its size in bytes.
+        """Store ``body``; return its size in bytes.
 
         Raises:
             ObjectExistsError: ``if_absent``, and the key is taken.
-            StoreError: the service or the network fails; also when the body has another size than it said, or is larger than a
+            StoreError: the service or the network fails; also when the body has not the size announced, or is larger than a
                 block and conditional.
         """
         filler = PartFiller(body, blocking=self._blocking, sums=False)
         size_bytes = body.size_bytes
         if size_bytes is not None and size_bytes < self._settings.block_size_bytes:
-            buffer = memoryview(bytearray(size_bytes + 1))  # one more than it says shows a body that lies
+            buffer = memoryview(bytearray(size_bytes + 1))  # one byte more than announced shows a longer body
             await self._put_whole(buffer[: await filler.fill(buffer)], body, filler, if_absent)
             return filler.size_bytes
         async with self._slots:
@@ -106,7 +106,7 @@ class AzureUpload:
     async def _slices_of(
         self, first: memoryview, body: ObjectBody, filler: PartFiller
     ) -> AsyncGenerator[memoryview, None]:
-        """All of ``body``.  Each block has memory of its own: obstore keeps what it is given until it has been sent."""
+        """Yield all of ``body``.  Each block has memory of its own: obstore keeps what it is given until it has been sent."""
         block = first
         while block:
             while block:
@@ -121,7 +121,7 @@ class AzureUpload:
         """Drop the blocks of an upload that does not end: a blob that is stored empty has none, and is deleted at once.
 
         Where a blob is there already, it stays as it is, and the service drops the blocks after a week or with the next put.
-        The key is this upload's alone, so that nobody else's blob is in the way between the two.  Best effort.
+        The key belongs to this upload alone, so that no other blob is in the way between the two.  Best effort.
         """
         try:
             async with asyncio.timeout(_ABORT_TIMEOUT_S):

@@ -15,13 +15,13 @@ from tiersidecar.ports.store import ObjectBody, SourceFile
 
 _READ_BYTES = 4 * 1024 * 1024
 _SENT_AT_ONCE = 256 * 1024
-"""Handed to the socket in one go: the event loop is held for about a tenth of a millisecond."""
+"""Most bytes passed to the socket in one go: the event loop is held for about a tenth of a millisecond."""
 
 
 class PartBuffers:
-    """``count`` buffers of ``size_bytes``, made when first needed and used again: all the memory that uploads take.
+    """``count`` buffers of ``size_bytes``, made at their first use and used again: all the memory that uploads take.
 
-    Callers that wait get one in order, and no caller that holds one waits for another.
+    Waiting callers get one in order, and no caller that holds one waits for another.
     """
 
     def __init__(self, *, count: int, size_bytes: int) -> None:
@@ -49,8 +49,8 @@ class PartBuffers:
 class PartFiller:
     """Takes a body's pieces in order, cut anew into parts.
 
-    ``size_bytes`` and, unless ``sums`` is false, ``crc32c`` are of all that was taken so far.  The body's errors pass as they
-    are.
+    ``size_bytes`` and, unless ``sums`` is false, ``crc32c`` are of all that was taken so far.  The body's errors pass
+    unchanged.
     """
 
     def __init__(self, body: ObjectBody, *, blocking: Blocking, sums: bool = True) -> None:
@@ -61,7 +61,7 @@ class PartFiller:
         self.crc32c = 0
 
     async def fill(self, buffer: memoryview) -> int:
-        """Fill ``buffer``; returns how many bytes it has now, fewer than it holds only at the end of the body."""
+        """Fill ``buffer``; return how many bytes it has now, fewer than its size only at the end of the body."""
         source = self._body.source_file
         filled = await (self._fill_from_pieces(buffer) if source is None else self._fill_from_file(buffer, source))
         self.size_bytes += filled
@@ -99,11 +99,11 @@ class PartFiller:
 
 
 class PartBody:
-    """A filled buffer as botocore takes a file and aiohttp an async iterable: sent in slices as ``grant`` allows them, again
-    from the front when botocore tries again.
+    """A filled buffer in the form of a file for botocore and an async iterable for aiohttp: sent in slices as ``grant`` allows
+    them, again from the front when botocore retries.
 
-    ``on_sending`` is called before each slice, ``on_waiting`` when none is on its way for reasons of our own: a grant is
-    waited for, or the next attempt.
+    ``on_sending`` is called before each slice, ``on_waiting`` when none is on its way for reasons of our own: it waits for a
+    grant, or for the next attempt.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class PartBody:
 async def watched_part(
     view: memoryview, *, grant: Callable[[int], Awaitable[int]], stall_timeout_s: float
 ) -> AsyncIterator[PartBody]:
-    """A :class:`PartBody` to send.  Waiting to be granted, or to be sent, between attempts or under a client's own throttling,
-    is no stall.
+    """Yield a :class:`PartBody` to send.  Waiting to be granted, or to be sent, between attempts or under a client's own
+    throttling, is no stall.
 
     Raises:
         TimeoutError: nothing of it moves for the stall timeout (U1).
@@ -160,7 +160,7 @@ async def watched_part(
     loop = asyncio.get_running_loop()
 
     def reschedule(when: float | None) -> None:
-        with suppress(RuntimeError):  # it has struck, or the answer came before the whole body was sent
+        with suppress(RuntimeError):  # it has fired, or the answer came before the whole body was sent
             stalled.reschedule(when)
 
     async with asyncio.timeout(None) as stalled:

@@ -1,6 +1,6 @@
 """A store of which no request lasts for ever (U1).
 
-Whether an upload still moves, seen through its body.
+The progress of an upload is watched through its body.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 
 
 class UploadWatch:
-    """Counts down to the moment at which an upload is to be given up; times in seconds.
+    """Counts down to the time at which an upload is given up; times in seconds.
 
-    It moves whenever a piece was read or a slice is handed on.  While the upload waits for its rate nothing counts: that
-    is our own doing.
+    It moves whenever a piece was read or a slice is handed on.  While the upload waits for its rate nothing counts, since
+    the wait is our own.
     """
 
     def __init__(self, *, stall_s: float, deadline_s: float, now_s: Callable[[], float]) -> None:
@@ -35,18 +35,18 @@ class UploadWatch:
 
     @property
     def source_is_late(self) -> bool:
-        """Return whether it is a piece of the body that has been waited for."""
+        """Return whether the upload has been waiting for a piece of the body."""
         return self._reading > 0 and not self._is_overdue
 
     @property
     def complaint(self) -> str:
-        """Return what was wrong, once :meth:`left_s` has said 0."""
+        """Return what was wrong, once :meth:`left_s` has returned 0."""
         if self._is_overdue:
             return f"it took longer than {self._deadline_s:g} s"
         return f"nothing of it moved for {self._stall_s:g} s"
 
     def left_s(self) -> float:
-        """Until the upload is to be given up, if nothing moves from now on; 0 or less: now."""
+        """Return the time until the upload is given up, if nothing moves from now on; 0 or less: now."""
         now_s = self._now_s()
         if self._pacing:
             return self._stall_s
@@ -54,7 +54,7 @@ class UploadWatch:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """The store waits for a piece."""
+        """Note that the store waits for a piece."""
         self._reading += 1
         try:
             yield
@@ -64,7 +64,7 @@ class UploadWatch:
 
     @contextmanager
     def pacing(self) -> Iterator[None]:
-        """A slice waits for the upload rate."""
+        """Note that a slice waits for the upload rate."""
         if not self._pacing:
             self._paced_since_s = self._now_s()
         self._pacing += 1
@@ -86,7 +86,7 @@ class UploadWatch:
 
 
 class WatchedBody(WrappedBody):
-    """A body that tells ``watch`` what is asked of it."""
+    """A body that reports its progress to ``watch``."""
 
     def __init__(self, body: ObjectBody, watch: UploadWatch) -> None:
         super().__init__(body)
@@ -114,8 +114,8 @@ class StoreLimits:
     """``stall_s``: how long nothing of an upload may move.  ``upload_s``: a whole upload, not counting its waits for the
     upload rate.  ``request_s``: any other request.
 
-    A request that is given up is cancelled and has ``cancel_s`` to end; then it is left alone, for a thread in a dead mount
-    cannot be stopped.  With ``max_left_alone`` such requests, new ones fail at once.
+    A request that is given up is cancelled and has ``cancel_s`` to end; then it is left alone, since a thread in a dead
+    mount cannot be stopped.  With ``max_left_alone`` such requests, new ones fail at once.
     """
 
     stall_s: float = 120.0
@@ -126,7 +126,7 @@ class StoreLimits:
 
 
 class BoundedStore:
-    """Passes everything on to ``store``, and gives up what takes too long.
+    """Pass everything on to ``store``, and give up what takes too long.
 
     Every verb raises :class:`~tiersidecar.domain.errors.StoreStalledError` then, and a put
     :class:`~tiersidecar.domain.errors.SourceStalledError` where it is the body that does not come.
@@ -237,7 +237,7 @@ class BoundedStore:
             await self._wait(running, self._limits.cancel_s)
         finally:
             if running.done():
-                running.cancelled() or running.exception()  # looked at: what the caller gets says more
+                running.cancelled() or running.exception()  # read, so that asyncio is silent: the caller's error says more
             else:
                 _log.error("store.request.left_alone", store=self.description, verb=verb, key=key)
                 self._left_alone.add(running)

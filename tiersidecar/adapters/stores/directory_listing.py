@@ -26,8 +26,8 @@ class KeyInterval:
         return key.startswith(self.prefix) and key > self.start_after
 
     def may_contain_below(self, directory: bytes) -> bool:
-        """Whether a key that begins with ``directory``, which ends in a slash, can be among them; the directory is one below
-        :func:`_first_directory`."""
+        """Return whether a key that begins with ``directory``, which ends in a slash, can be among them; the directory is one
+        below :func:`_first_directory`."""
         return directory.startswith(self.prefix) and (
             directory > self.start_after or self.start_after.startswith(directory)
         )
@@ -36,7 +36,7 @@ class KeyInterval:
 async def list_directory(
     root: Path, interval: KeyInterval, *, hidden: str, blocking: Blocking
 ) -> AsyncIterator[StoredObject]:
-    """Regular files below ``root`` as objects, ascending by key; symbolic links, names that are not UTF-8 and the
+    """Yield regular files below ``root`` as objects, ascending by key; symbolic links, names that are not UTF-8 and the
     directory ``hidden`` in the root are none.  Each directory is read when its turn comes, in a thread.
 
     Raises:
@@ -54,12 +54,12 @@ async def list_directory(
 
 
 def _first_directory(prefix: bytes) -> bytes:
-    """The deepest directory that holds all keys with ``prefix``, as a key prefix: empty or ending in a slash."""
+    """Return the deepest directory that holds all keys with ``prefix``, as a key prefix: empty or ending in a slash."""
     return prefix[: prefix.rfind(b"/") + 1]
 
 
 def _read_directory(root: Path, directory: bytes, interval: KeyInterval) -> list[tuple[bytes, bytes | StoredObject]]:
-    """Entries of one directory with what they sort by: directories as key prefixes, files as objects."""
+    """Return entries of one directory with their sort keys: directories as key prefixes, files as objects."""
     found: list[tuple[bytes, bytes | StoredObject]] = []
     try:
         with os.scandir(os.fsencode(root) + b"/" + directory) as entries:
@@ -76,7 +76,7 @@ def _read_directory(root: Path, directory: bytes, interval: KeyInterval) -> list
 
 
 def _stored_object(entry: os.DirEntry[bytes], key: bytes) -> StoredObject | None:
-    """The object, or None if the file is gone by now or is not one that a store writes."""
+    """Return the object, or None if the file is gone by now or is not one that a store writes."""
     try:
         text = key.decode()
         status = entry.stat(follow_symlinks=False)

@@ -36,10 +36,10 @@ STALE_TEMPORARY_MS = 24 * 60 * 60 * 1000
 T = TypeVar("T")
 
 _PIECE_BYTES = 4 * 1024 * 1024
-"""Handed over at once, and held in memory once more by whoever keeps it."""
+"""Handed over at once, and in memory once more while the receiver keeps it."""
 
 _MAX_NAME_BYTES = 255
-"""NAME_MAX of the file systems that Linux has."""
+"""NAME_MAX of Linux's file systems."""
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """A path that is no file of ours: its key names no object."""
@@ -48,18 +48,18 @@ _log = structlog.get_logger(__name__)
 
 
 class FilesystemStore:
-    """Files below ``root``, which must exist: were it made here, a volume that failed to mount would be replaced by a
-    directory on the root disk.
+    """Files below ``root``, which must exist: if it were made here, a directory on the root disk would replace a volume that
+    failed to mount.
 
     A put writes a file in ``<root>/.tiersidecar-tmp``, syncs it, renames it and syncs the directories.  So everything
     below the root is one file system.  No object can have the name of a directory that another's key needs, nor a
     segment between slashes more than 255 bytes: a topic of over 232 characters is refused.
 
     ``crc32c`` of what it returns is always None.  A file system keeps no checksum, and a sum over the bytes that we just
-    handed to write(2) would say nothing of the disk; whoever wants to know reads back, which reads the disk since a put
-    drops its pages from the page cache.
+    handed to write(2) would say nothing about the disk.  A caller that wants to know reads back, which reads the disk since a
+    put drops its pages from the page cache.
 
-    The rename is the commit: a put that is cancelled earlier leaves nothing, one cancelled while it runs may have stored.
+    The rename is the commit: a put cancelled before it leaves nothing, one cancelled while it runs may have stored.
 
     Only plain files are objects: links, which could lead out of the store, and named pipes are refused and never listed.
     Directories may be links.
@@ -153,7 +153,7 @@ class FilesystemStore:
         await probe_store(self, ids=self._ids, prefix=self._probe_prefix)
 
     async def sweep_stale(self, *, older_than_ms: int) -> int:
-        """Remove what puts of dead processes left, last written before ``older_than_ms``; returns how many files."""
+        """Remove what puts of dead processes left, last written before ``older_than_ms``; return how many files."""
         with _translated("sweep", TEMPORARY_DIRECTORY):
             return await self._blocking.run(sweep, self._root / TEMPORARY_DIRECTORY, older_than_ms)
 
@@ -182,7 +182,7 @@ class FilesystemStore:
         while temporary.written_bytes < size_bytes:
             wanted = min(size_bytes - temporary.written_bytes, SLICE_BYTES)
             count = await body.grant(wanted)
-            if count < wanted:  # whoever may not have all of it is in no hurry.
+            if count < wanted:  # an upload that may not have all of it is in no hurry
                 copy = temporary.copy_with_rests
                 temporary.take_small_steps()
             await self._blocking.run(copy, source, count)
@@ -198,7 +198,7 @@ class FilesystemStore:
                 rest = rest[count:]
 
     async def _look(self, verb: str, key: str, look: Callable[..., T], *args: object) -> T:
-        """Do ``look(path, *args)``; a missing file is a missing object, but only as long as the root is there."""
+        """Do ``look(path, *args)``; a missing file is a missing object, but only while the root is there."""
         path = self._path(verb, key)
         with _translated(verb, key):
             try:
@@ -225,8 +225,8 @@ async def open_filesystem_store(
     stale_temporary_ms: int = STALE_TEMPORARY_MS,
     modes: ObjectModes | None = None,
 ) -> AsyncIterator[FilesystemStore]:
-    """The store, rid of what dead processes left half written ``stale_temporary_ms`` ago or longer (a file younger than
-    that may be a put of another sidecar on a shared mount).
+    """Yield the store, without files that dead processes left half written ``stale_temporary_ms`` ago or longer (a younger
+    file may be a put of another sidecar on a shared mount).
 
     ``probe_prefix`` is where :meth:`FilesystemStore.check_writable` writes: our ``key.prefix``.  ``modes`` are those of new
     objects and directories; by default their owner and group may read them.
@@ -234,7 +234,7 @@ async def open_filesystem_store(
     store = FilesystemStore(root=root, blocking=blocking, ids=ids, probe_prefix=probe_prefix, modes=modes)
     try:
         swept = await store.sweep_stale(older_than_ms=clock.now_ms() - stale_temporary_ms)
-    except StoreError as error:  # check_writable is the one to say what is wrong with a store
+    except StoreError as error:  # check_writable reports what is wrong with a store
         _log.warning("store.sweep.failed", store=store.description, reason=error.reason)
     else:
         if swept:
@@ -251,7 +251,7 @@ def _translated(verb: str, key: str) -> Iterator[None]:
 
 
 def _read_range(path: Path, start: int, count: int) -> bytes:
-    """Up to ``count`` bytes; fewer only where the file ends."""
+    """Return up to ``count`` bytes; fewer only where the file ends."""
     with open_plain_file(path) as (fileno, size_bytes):
         count = min(count, max(size_bytes - start, 0))  # pread allocates what it is asked for
         data = os.pread(fileno, count, start)
@@ -261,7 +261,7 @@ def _read_range(path: Path, start: int, count: int) -> bytes:
 
 
 def _feed_range(path: Path, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> int:
-    """Hand over what the range has; returns how many bytes the file is short of it."""
+    """Hand over the range; return how many bytes the file is short of it."""
     with open_plain_file(path) as (fileno, _):
         os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_SEQUENTIAL)  # twice the usual read-ahead
         position = byte_range.start
@@ -276,7 +276,7 @@ def _feed_range(path: Path, byte_range: ByteRange, take: Callable[[memoryview], 
 
 
 def _feed_with_rests(path: Path, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> int:
-    """As :func:`_feed_range`, in short turns; all pieces are of one buffer."""
+    """Hand over the range like :func:`_feed_range`, in short turns; all pieces are of one buffer."""
     with open_plain_file(path) as (fileno, _):
         buffer = memoryview(bytearray())
         for position, count in short_turns(fileno, byte_range.start, byte_range.stop):
@@ -293,10 +293,10 @@ def _feed_with_rests(path: Path, byte_range: ByteRange, take: Callable[[memoryvi
 
 
 def _remove_files(paths: Mapping[str, Path], root: Path) -> list[tuple[str, OSError]]:
-    """Unlink each path and the directories that this empties; keys that failed, with their errors.
+    """Unlink each path and the directories that this empties; return keys that failed, with their errors.
 
     Raises:
-        OSError: the root is not there: what is on a volume that is not mounted is not deleted.
+        OSError: the root is not there: objects on a volume that is not mounted are not deleted.
     """
     failed: list[tuple[str, OSError]] = []
     for key, path in paths.items():
@@ -305,7 +305,7 @@ def _remove_files(paths: Mapping[str, Path], root: Path) -> list[tuple[str, OSEr
                 path.unlink()
         except OSError as error:
             failed.append((key, error))
-    root.stat()  # after them: what was absent is so only as long as the root is there
+    root.stat()  # after them: a file counts as absent only while the root is there
     for directory, key in {path.parent: key for key, path in paths.items()}.items():
         try:
             remove_empty_directories(directory, root=root)

@@ -113,7 +113,7 @@ class GcsStore:
                 raise outcome
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
-        """The service begins at ``start_after`` itself, and a server that does not know it at the beginning."""
+        """List objects; the service begins at ``start_after`` itself, and a server that does not know it at the beginning."""
         asked = {"prefix": prefix, "startOffset": start_after, "maxResults": _LISTED_AT_ONCE}
         asked["fields"] = "kind,nextPageToken,items(name,size,updated,crc32c)"
         bound, page_token = start_after.encode(), ""
@@ -161,7 +161,7 @@ def _begins_at(answer: GcsAnswer, position: int) -> bool:
 
 @asynccontextmanager
 async def open_gcs_store(settings: GcsSettings, *, blocking: Blocking, ids: Ids) -> AsyncIterator[GcsStore]:
-    """The store with its connections; a service that is away does not fail here, nor do wrong credentials, but when it is
+    """Yield the store with its connections; a service that is away, or wrong credentials, do not fail here, but when it is
     used."""
     tls = await blocking.run(partial(tls_context, ca_pem=settings.ca_pem, verify=settings.verify_tls))
     tokens = None

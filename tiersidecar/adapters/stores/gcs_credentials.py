@@ -27,7 +27,7 @@ _NONE_FOUND = (
 )
 
 _REQUEST_TIMEOUT_S = 10.0
-"""Of a request for a token, instead of two minutes."""
+"""Time limit of a request for a token, instead of two minutes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -56,10 +56,10 @@ class GcsTokens:
         self._failure = ""
 
     async def headers(self, verb: str, key: str) -> Mapping[str, str]:
-        """Return them at once while a token is good.  ``verb`` and ``key`` are for the error.
+        """Return them, at once while a token is good.  ``verb`` and ``key`` are for the error.
 
         Raises:
-            StoreError: there are no credentials, or the service that gives tokens refuses or does not answer.
+            StoreError: there are no credentials, or the token service refuses or does not answer.
         """
         credentials = self._credentials
         if credentials is None or credentials.token_state is TokenState.INVALID:
@@ -71,18 +71,18 @@ class GcsTokens:
         return _headers_of(credentials)
 
     def refused(self, headers: Mapping[str, str]) -> None:
-        """Load credentials anew for the next request, unless that was done: the service did not take ``headers``."""
+        """Load credentials anew for the next request, unless that was done: the service did not accept ``headers``."""
         if self._credentials is not None and _headers_of(self._credentials) == headers:
             self._credentials = None
 
     async def aclose(self) -> None:
-        """End a renewal that is under way; a thread in the middle of a request ends with it."""
+        """End a running renewal; a thread in the middle of a request ends with it."""
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.wait([self._renewal], timeout=_REQUEST_TIMEOUT_S)
 
     async def _usable(self) -> Credentials | None:
-        """Credentials with a token, None when they cannot be had.  A caller who leaves does not end the renewal."""
+        """Return credentials with a token, None without any.  A caller that leaves does not end the renewal."""
         if _now_s() < self._failed_s + self._failed_pause_s:
             return None
         return await asyncio.shield(self._running_renewal())
@@ -120,8 +120,8 @@ def _headers_of(credentials: Credentials) -> dict[str, str]:
 
 
 def credentials_loader(settings: GcsSettings) -> Callable[[], Credentials]:
-    """Return what loads the credentials of ``settings``, from files and perhaps over the network.  It blocks, and raises
-    google.auth's errors, OSError and ValueError."""
+    """Return the function that loads the credentials of ``settings``, from files and perhaps over the network.  It blocks, and
+    raises google.auth's errors, OSError and ValueError."""
     match settings.login:
         case "path":
             path = Path(settings.credentials_path or "")
@@ -139,8 +139,8 @@ def _default_credentials() -> Credentials:
 
 
 def _credentials_in(text: str) -> Credentials:
-    """Credentials of any kind that Google's libraries write: a service account's key, a user's, a workload identity
-    federation's; or, as the plugin takes it, a document with an ``access_token`` alone."""
+    """Return credentials of any kind that Google's libraries write: a service account's key, a user's, a workload identity
+    federation's; or, as in the plugin, a document with only an ``access_token``."""
     document: Any = json.loads(text)
     if not isinstance(document, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 - as json has it: the file is wrong, not the program

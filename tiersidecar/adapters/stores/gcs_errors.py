@@ -1,4 +1,4 @@
-"""Turn answers of Google Cloud Storage into errors of the store port, which say what to do."""
+"""Translate answers of Google Cloud Storage into errors of the store port, which say what to do."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NEEDED = {
 _NO_BUCKET = "bucket does not exist"
 _CREATE_IT = "create the bucket, or correct gcs.bucket.name"
 _VERBS_OF_THE_BUCKET = frozenset({"put", "list"})
-"""What a 404 is answered to by the bucket: these need no object."""
+"""Verbs to which the bucket itself answers 404: these need no object."""
 
 
 def gcs_error(verb: str, key: str, status: int, body: bytes, *, is_conditional: bool = False) -> StoreError:
-    """Return what an answer of ``status``, with the error document ``body``, means.
+    """Return the error for an answer of ``status``, with the error document ``body``.
 
     A :class:`~tiersidecar.domain.errors.ObjectNotFoundError` says that the object, not its bucket, is missing; an
     :class:`~tiersidecar.domain.errors.ObjectExistsError` that a conditional put found the key taken.  The service answers
@@ -64,15 +64,15 @@ def _hint(verb: str, status: int, said: str) -> str | None:
 
 
 def _is_of_the_service(body: bytes, said: str) -> bool:
-    """Return whether a 404 is the service's own and not a proxy's page: nothing is taken for gone because of that.
+    """Return whether a 404 is the service's own and not a proxy's page, which does not prove that an object is gone.
 
-    Metadata come with a document, content with a sentence alone.
+    Metadata come with a document, content with only a sentence.
     """
     return _reason_in(body) == "notFound" or said == "Not Found" or said.startswith(("No such object", "NoSuchKey"))
 
 
 def _reason_in(body: bytes) -> str | None:
-    """The service's word for the first error of its document, empty if it has none; None without a document."""
+    """Return the service's name of the first error of its document, empty if it has none; None without a document."""
     try:
         document = json.loads(body)
     except ValueError:
@@ -84,7 +84,7 @@ def _reason_in(body: bytes) -> str | None:
 
 
 def _message_in(body: bytes) -> str:
-    """The service's own sentence, on one line: JSON as a rule, XML or text from what stands before it."""
+    """Return the service's own sentence, on one line: JSON as a rule, XML or text from what stands before it."""
     text = body[:8192].decode(errors="replace")
     try:
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""What the JSON API says of an object, and what it is asked by."""
+"""Objects in the JSON API: their descriptions, and the addresses of requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIELDS = "name,size,updated,crc32c,generation,metadata"
 
 
 class GcsUrls:
-    """Addresses of one bucket: quoted, and complete but for what is asked beside."""
+    """Addresses of one bucket: quoted, and complete but for the query."""
 
     def __init__(self, endpoint_url: str, bucket: str) -> None:
         endpoint, bucket_path = endpoint_url.rstrip("/"), f"storage/v1/b/{quote(bucket, safe='')}/o"
@@ -23,15 +23,15 @@ class GcsUrls:
         self._uploads = f"{endpoint}/upload/{bucket_path}"
 
     def object(self, key: str, **asked: str) -> str:
-        """Of the object ``key``."""
+        """Return the address of the object ``key``."""
         return _with_query(f"{self._objects}/{quote(key, safe='')}", asked)
 
     def listing(self, **asked: str) -> str:
-        """Of the bucket's objects."""
+        """Return the address of the bucket's objects."""
         return _with_query(self._objects, asked)
 
     def upload(self, **asked: str) -> str:
-        """Of a new object."""
+        """Return the address of a new object."""
         return _with_query(self._uploads, asked)
 
 
@@ -40,7 +40,7 @@ def _with_query(url: str, asked: dict[str, str]) -> str:
 
 
 def encode_crc32c(crc: int) -> str:
-    """As the service writes it: the base64 of four bytes, big-endian."""
+    """Return it in the service's form: the base64 of four bytes, big-endian."""
     return base64.b64encode(crc.to_bytes(4, "big")).decode()
 
 
@@ -53,7 +53,7 @@ def read_document(verb: str, key: str, body: bytes, *, kind: str | None = None) 
     """Return the JSON object of an answer, of ``kind`` if one is given.
 
     Raises:
-        StoreError: it is none, so that something else than the service has answered.
+        StoreError: it is none, so that another server than the service has answered.
     """
     try:
         document = json.loads(body)
@@ -69,7 +69,7 @@ def stored_object(verb: str, key: str, document: dict[str, Any]) -> StoredObject
     """Return the object that ``document`` describes.
 
     Raises:
-        StoreError: the description lacks what the service always says.
+        StoreError: the description lacks fields that the service always sends.
     """
     try:
         crc = document.get("crc32c")
@@ -84,7 +84,7 @@ def stored_object(verb: str, key: str, document: dict[str, Any]) -> StoredObject
 
 
 def crc32c_in(hashes: str) -> int | None:
-    """The CRC32C in a header ``x-goog-hash``; None without one."""
+    """Return the CRC32C in a header ``x-goog-hash``; None without one."""
     for one in hashes.split(","):
         kind, _, value = one.strip().partition("=")
         if kind == "crc32c":

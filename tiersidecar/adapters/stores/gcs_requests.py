@@ -1,4 +1,4 @@
-"""Requests to the JSON API of Google Cloud Storage: authorized, limited in time, and tried again."""
+"""Requests to the JSON API of Google Cloud Storage: authorized, limited in time, and retried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 16.0
 _IN_BUFFER_BYTES = 1024 * 1024
 _MOST_BYTES = 2**40
-"""Of an answer that has no other bound."""
+"""Most bytes of an answer that has no other bound."""
 
 OpenBody = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens a request's body for one attempt; the context may raise TimeoutError when nothing of it moves."""
@@ -41,7 +41,7 @@ class GcsAnswer:
 
 
 class GcsRequests:
-    """Sends requests; ``tokens`` None sends no credentials."""
+    """Send requests; ``tokens`` None sends no credentials."""
 
     def __init__(
         self, session: aiohttp.ClientSession, settings: GcsSettings, *, tokens: GcsTokens | None, ids: Ids
@@ -60,7 +60,7 @@ class GcsRequests:
         max_bytes: int | None = None,
         is_conditional: bool = False,
     ) -> GcsAnswer:
-        """Return an answer of 2xx.  What may pass is tried again, with a pause that doubles and jitter.
+        """Return an answer of 2xx.  Transient failures are retried, with a pause that doubles and jitter.
 
         Raises:
             ObjectNotFoundError: the object, not the bucket, is missing.
@@ -98,7 +98,7 @@ class GcsRequests:
         open_body: OpenBody | None = None,
         max_bytes: int | None = None,
     ) -> GcsAnswer:
-        """Return the answer to one attempt, whatever its status; one of 401 is asked for again with new credentials.
+        """Return the answer to one attempt, whatever its status; after 401 it is sent again with new credentials.
 
         Raises:
             ConnectionFailedError: there is no answer, or not all of it.
@@ -140,7 +140,7 @@ class GcsRequests:
         try:
             async with (
                 body as sent,
-                # A path of ours is quoted already, as is an address that the service gave.
+                # A path of ours is quoted already, as is an address from the service.
                 self._session.request(
                     method,
                     URL(url, encoded=True),
@@ -158,20 +158,20 @@ class GcsRequests:
 
 
 class ConnectionFailedError(Exception):
-    """An attempt got no whole answer: whether the service has done what was asked is unknown."""
+    """An attempt got no whole answer: whether the service has carried it out is unknown."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
     def as_store_error(self, verb: str, key: str) -> StoreError:
-        """Return it as the caller of the store gets it."""
+        """Return it in the form for the caller of the store."""
         hint = "does the network let this machine reach the service, and is gcs.endpoint.url right?"
         return StoreError(verb=verb, key=key, reason=f"{' '.join(self.reason.split())} ({hint})")
 
 
 def open_bytes(data: bytes, *, within_s: float) -> OpenBody:
-    """Return what opens ``data`` as a body; the whole request must end within ``within_s``."""
+    """Return a function that opens ``data`` as a body; the whole request must end within ``within_s``."""
     return lambda: _timed(data, within_s)
 
 
@@ -186,12 +186,12 @@ def _no_body(within_s: float) -> AbstractAsyncContextManager[bytes | None]:
 
 
 async def _content_of(answer: aiohttp.ClientResponse, key: str, max_bytes: int | None) -> bytes:
-    """The body, no more of it than ``max_bytes`` where the answer is a good one."""
+    """Return the body, no more of it than ``max_bytes`` where the answer is a good one."""
     most = _MOST_BYTES if max_bytes is None or answer.status // 100 != 2 else max_bytes
     parts, count = [], answer.content_length or 0
     if count <= most:
         count = 0
-        # read() would join what it joins within, which shows at 4 MiB a time.
+        # read() would join parts within its own loop, which shows at 4 MiB a time.
         async for part in answer.content.iter_any():
             count += len(part)
             if count > most:
@@ -204,7 +204,7 @@ async def _content_of(answer: aiohttp.ClientResponse, key: str, max_bytes: int |
 
 
 def new_session(tls: Any) -> aiohttp.ClientSession:
-    """A session for the store's requests: they time themselves, and what comes is taken as it is."""
+    """Return a session for the store's requests: they time themselves, and answers are taken as they come."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(ssl=tls, limit=64),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),

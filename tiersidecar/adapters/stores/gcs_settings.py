@@ -11,7 +11,7 @@ GOOGLE = "https://storage.googleapis.com"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcsSettings:
-    """``login`` says where credentials come from: ``default`` is Google's own chain (GOOGLE_APPLICATION_CREDENTIALS, the file
+    """``login`` is the source of credentials: ``default`` is Google's own chain (GOOGLE_APPLICATION_CREDENTIALS, the file
     of ``gcloud auth application-default login``, the metadata server), ``path`` and ``json`` are a credentials file and
     its content, and ``anonymous`` sends none.
 

@@ -28,10 +28,10 @@ from tiersidecar.ports.clock import Blocking, Ids
 from tiersidecar.ports.store import ObjectBody, StoredObject
 
 _IN_MEMORY_BYTES = 1024 * 1024
-"""Bodies of at most so much (manifests, index blobs) are sent as they are, without a place among the larger ones."""
+"""Bodies of at most this size (manifests, index blobs) are sent as they are, without a place among the larger ones."""
 _CANCEL_TIMEOUT_S = 10.0
 _WRITER = "tiersidecar-upload"
-"""The name under which a conditional put's object keeps which put wrote it."""
+"""Metadata name under which a conditional put's object keeps the id of its put."""
 _RESUME = 308
 _SESSION_GONE = frozenset({404, 410})
 _NOT_AS_SENT = "what the service has is not what was sent"
@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 class GcsUpload:
-    """One put.  The service compares the CRC32C of what it got with ours before the object is seen, and keeps it.
+    """One put.  The service compares the CRC32C of the bytes it got with ours before the object is seen, and keeps it.
 
     ``buffers`` has one for each upload that runs in chunks; half of it is filled while the other half is sent.
     """
@@ -64,15 +64,15 @@ class GcsUpload:
         self._writer = ids.random_bytes(16).hex() if if_absent else None
 
     async def put(self, body: ObjectBody) -> StoredObject:
-        """Store ``body``; returns the object as the service describes it.
+        """Store ``body``; return the object as the service describes it.
 
         Raises:
             ObjectExistsError: conditional, and the key is taken.
-            StoreError: the service or the network fails; also when the body has another size than it said.
+            StoreError: the service or the network fails; also when the body has another size than announced.
         """
         filler = PartFiller(body, blocking=self._blocking)
         if body.size_bytes is not None and body.size_bytes <= _IN_MEMORY_BYTES:
-            buffer = memoryview(bytearray(body.size_bytes + 1))  # one more than it says shows a body that lies
+            buffer = memoryview(bytearray(body.size_bytes + 1))  # one byte more than announced shows a longer body
             return await self._put_whole(buffer[: await filler.fill(buffer)], body, filler)
         async with self._buffers.borrow() as lent:
             chunk_bytes = self._settings.chunk_size_bytes
@@ -114,7 +114,7 @@ class GcsUpload:
     async def _put_in_chunks(
         self, halves: tuple[memoryview, memoryview], body: ObjectBody, filler: PartFiller
     ) -> StoredObject:
-        """The first half is the first chunk, filled."""
+        """Upload in chunks; the first half is the first chunk, filled."""
         session_url = await self._begin()
         try:
             answer = await self._send_chunks(session_url, halves, body, filler)
@@ -144,7 +144,7 @@ class GcsUpload:
     async def _send_chunks(
         self, session_url: str, halves: tuple[memoryview, memoryview], body: ObjectBody, filler: PartFiller
     ) -> GcsAnswer:
-        """All chunks in their order, each filled while the one before it is sent; gives the last answer."""
+        """Send all chunks in their order, each filled while the one before it is sent; return the last answer."""
         current, other = halves
         start, count = 0, len(current)
         while True:
@@ -165,7 +165,7 @@ class GcsUpload:
             current, other = other, current
 
     async def _check_end(self, body: ObjectBody, filler: PartFiller) -> None:
-        """Refuse a body that has another size than it says: nothing of it is visible yet."""
+        """Refuse a body that has another size than announced: nothing of it is visible yet."""
         await filler.fill(memoryview(bytearray(1)))
         self._check_size(body, filler)
 
@@ -180,10 +180,10 @@ class GcsUpload:
     async def _send_chunk(
         self, session_url: str, view: memoryview, start: int, whole: PartFiller | None, body: ObjectBody
     ) -> GcsAnswer | None:
-        """Send ``view``, the bytes from ``start`` on, and again what of it the service says that it has not got.
+        """Send ``view``, the bytes from ``start`` on, and again the part that the service reports as missing.
 
-        ``whole`` is given with the last chunk.  Returns the answer that ends the upload, None while it goes on.  What
-        fails is tried ``max_attempts`` times, and again as often after each step forward.
+        ``whole`` is given with the last chunk.  Return the answer that ends the upload, None while it goes on.  A failed
+        request is tried ``max_attempts`` times, and again as often after each step forward.
         """
         failures, sent_bytes, most_bytes, asks = 0, 0, 0, False
         while True:
@@ -251,7 +251,7 @@ class GcsUpload:
         return await self._requests.once("put", self._key, "PUT", session_url, headers=headers)
 
     async def _cancel(self, session_url: str) -> None:
-        """End an upload that will not be finished.  Best effort: the service drops it after a week, and nothing shows it."""
+        """End an upload that will not be finished.  Best effort: the service drops it after a week, and no listing shows it."""
         try:
             async with asyncio.timeout(_CANCEL_TIMEOUT_S):
                 await self._requests.once("cancel the upload of", self._key, "DELETE", session_url)
@@ -259,12 +259,12 @@ class GcsUpload:
             _log.warning("store.upload.left_over", key=self._key, reason=str(error) or "no answer in time")
 
     async def _stored(self, answer: GcsAnswer, filler: PartFiller) -> StoredObject:
-        """Return what the answer says is there, or what the service says when the answer is not one of its own.
+        """Return the object by the answer, or by the service's description when the answer is not the service's own.
 
         Raises:
-            ObjectExistsError: the answer is none of its own, and what is there is of another conditional put.
-            StoreError: it is not what was sent; what the answer itself describes is removed, unless something newer is
-                there.
+            ObjectExistsError: the answer is not the service's own, and the object there is of another conditional put.
+            StoreError: it is not what was sent; the object that the answer itself describes is removed, unless something newer
+                is there.
         """
         try:
             document = read_document("put", self._key, answer.body)
@@ -280,7 +280,7 @@ class GcsUpload:
         raise StoreError(verb="put", key=self._key, reason=_NOT_AS_SENT)
 
     async def _found(self, filler: PartFiller) -> StoredObject:
-        """Return what is there, if it is what was sent.  It may be another's, so nothing is removed."""
+        """Return the object, if it is what was sent.  It may be another put's, so nothing is removed."""
         document = await self._look()
         if self._writer is not None and not self._is_ours(document):
             raise ObjectExistsError(verb="put", key=self._key, reason="it exists already")
@@ -290,7 +290,7 @@ class GcsUpload:
         return stored
 
     async def _may_be_ours(self, error: ObjectExistsError) -> StoredObject:
-        """An answer that was lost makes us send the request again, and the second one meets what the first has done.
+        """Return the object if it is ours: after a lost answer the request was sent again, and met what the first has stored.
 
         Raises:
             ObjectExistsError: ``error``, unless the object is of this very put.
@@ -313,7 +313,7 @@ class GcsUpload:
         return read_document("put", self._key, answer.body)
 
     async def _remove(self, document: dict[str, Any]) -> None:
-        """Remove what ``document``, the answer to this put, describes: no object of another put or generation."""
+        """Remove the object that ``document``, the answer to this put, describes: none of another put or generation."""
         generation = document.get("generation")
         is_ours = document.get("name") == self._key and (self._writer is None or self._is_ours(document))
         if not generation or not is_ours:
@@ -367,6 +367,6 @@ def _is_at(endpoint_url: str, address: str) -> bool:
 
 
 def _kept_bytes(answer: GcsAnswer) -> int:
-    """How many bytes of the upload the service has, by its header ``Range: bytes=0-41``; none without one."""
+    """Return how many bytes of the upload the service has, by its header ``Range: bytes=0-41``; none without one."""
     last = answer.headers.get("Range", "").rpartition("-")[2]
     return int(last) + 1 if last.isdigit() else 0

@@ -1,4 +1,4 @@
-"""Kinds of store that other packages bring (entry points of the group ``tiersidecar.stores``)."""
+"""Kinds of store from other packages (entry points of the group ``tiersidecar.stores``)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tiersidecar.ports.store import ENTRY_POINTS, StoreKind
 
 
 def installed_kinds() -> frozenset[str]:
-    """Names that ``store.type`` may have beside the built-in ones."""
+    """Return the names that ``store.type`` may have beside the built-in ones."""
     return frozenset(entry_points(group=ENTRY_POINTS).names)
 
 
 def load_kind(name: str) -> StoreKind:
-    """The kind of store that the package's entry point names.
+    """Return the kind of store that the package's entry point names.
 
     Raises:
-        ConfigError: no package brings it, two do, or it cannot be imported.
+        ConfigError: no package has it, two do, or it cannot be imported.
     """
     found = tuple(entry_points(group=ENTRY_POINTS, name=name))
     if len(found) != 1:

@@ -22,7 +22,7 @@ class _Held:
 
 
 class MemoryStore:
-    """Objects of this process.  ``checksums``: whether it keeps a CRC32C as S3 does, or none as a file system does."""
+    """Objects of this process.  ``checksums``: whether it keeps a CRC32C like S3, or none like a file system."""
 
     def __init__(self, *, clock: Clock, ids: Ids, checksums: bool = True) -> None:
         self._clock, self._ids, self._checksums = clock, ids, checksums

@@ -17,11 +17,11 @@ _Feed = Callable[[str, ByteRange, Callable[[memoryview], bool]], Awaitable[None]
 
 
 class MeteredStore(WrappedStore):
-    """Passes everything on to ``store``.
+    """Pass everything on to ``store``, and count it.
 
     Verbs: put, fetch, head, delete, list.  Outcomes: ok, not_found, exists, cancelled, error.  A listing counts once,
     however long it is, and a delete of many keys once.  Bytes are those of objects put and fetched whole or in part;
-    what a failed request moved is not known.
+    those of a failed request are not known.
     """
 
     def __init__(self, store: Store, telemetry: Telemetry) -> None:

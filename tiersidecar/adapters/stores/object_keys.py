@@ -1,4 +1,4 @@
-"""Which keys a store takes: those that mean the same object in every kind of store."""
+"""Valid keys: those that mean the same object in every kind of store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def require_valid_key(verb: str, key: str) -> None:
-    """Refuse a key that a file system would read as another place, or that S3 would not take.
+    """Refuse a key that a file system would read as another place, or that S3 would refuse.
 
     Raises:
         StoreError: absolute, empty or dot segments, control characters, not UTF-8, or over 1024 bytes.

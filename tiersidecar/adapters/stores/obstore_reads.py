@@ -1,4 +1,4 @@
-"""Reads through object_store (Rust) that end where they should: by itself it holds in memory whatever a server sends."""
+"""Bounded reads through object_store (Rust), which by itself holds in memory whatever a server sends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 async def get_range(store: AzureStore | S3Store, key: str, byte_range: ByteRange) -> memoryview:
-    """The bytes of a range that is not empty; fewer only where the object ends.
+    """Return the bytes of a range that is not empty; fewer only where the object ends.
 
     Raises:
-        ObjectTooLargeError: more come than were asked for.
+        ObjectTooLargeError: more came than were asked for.
         Exception: of obstore's.
     """
     answer = await obstore.get_async(store, key, options={"range": (byte_range.start, byte_range.stop)})
@@ -27,11 +27,11 @@ async def get_range(store: AzureStore | S3Store, key: str, byte_range: ByteRange
 
 
 async def get_object(store: AzureStore | S3Store, key: str, max_bytes: int) -> bytes:
-    """A whole object.
+    """Return a whole object.
 
     Raises:
-        ObjectTooLargeError: it has more than ``max_bytes``, by what the server says before it sends any, or sends.
-        StoreError: another number of bytes came than the server said.
+        ObjectTooLargeError: it has more than ``max_bytes``, by the size that the server announces, or by its bytes.
+        StoreError: another number of bytes came than announced.
         Exception: of obstore's.
     """
     answer = await obstore.get_async(store, key)

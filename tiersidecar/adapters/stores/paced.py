@@ -21,7 +21,7 @@ class UploadPace:
 
     @property
     def bytes_per_s(self) -> int | None:
-        """The rate in force; None: no limit.  A new one counts from the next slice on."""
+        """Return the rate in force; None: no limit.  A new one counts from the next slice on."""
         return self._bucket.bytes_per_s
 
     @bytes_per_s.setter
@@ -29,7 +29,7 @@ class UploadPace:
         self._bucket.bytes_per_s = rate
 
     async def grant(self, wanted_bytes: int) -> int:
-        """Wait until some of ``wanted_bytes`` may go, and give how many."""
+        """Wait until some of ``wanted_bytes`` may go, and return how many."""
         if self._bucket.bytes_per_s is None and not self._turn.locked():
             return wanted_bytes
         async with self._turn:
@@ -39,7 +39,7 @@ class UploadPace:
 
 
 class PacedStore(WrappedStore):
-    """Passes everything on to ``store``; what a put hands on waits for ``pace``."""
+    """Pass everything on to ``store``; what a put hands on waits for ``pace``."""
 
     def __init__(self, store: Store, pace: UploadPace) -> None:
         super().__init__(store)

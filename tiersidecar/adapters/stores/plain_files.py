@@ -1,4 +1,5 @@
-"""Opening files that others may have put there: a link could lead out of the store, and the open of a named pipe has no end."""
+"""Opening files that other programs may have put there: a link could lead out of the store, and opening a named pipe may not
+end."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _NO_PLAIN_FILE = frozenset({errno.ELOOP, errno.ENXIO})
-"""What an open says of a link that it may not follow, and of a socket."""
+"""Errors of opening a link that may not be followed, and a socket."""
 
 
 @contextmanager
 def open_plain_file(path: Path) -> Iterator[tuple[int, int]]:
-    """Give descriptor and size of a regular file, open to be read.  Directories above it may be links; it itself may not.
+    """Yield descriptor and size of a regular file, open for reading.  Directories above it may be links; it itself may not.
 
     Raises:
         IsADirectoryError: it is a directory.
@@ -38,14 +39,14 @@ def open_plain_file(path: Path) -> Iterator[tuple[int, int]]:
     try:
         status = os.fstat(fileno)
         _require_plain_file(path, status)
-        os.set_blocking(fileno, True)  # mounts exist where a plain file that is not to wait is not read either
+        os.set_blocking(fileno, True)  # some mounts cannot read even a plain file in non-blocking mode
         yield fileno, status.st_size
     finally:
         os.close(fileno)
 
 
 def plain_file_status(path: Path) -> os.stat_result:
-    """Return what the system says of a regular file.
+    """Return the status of a regular file.
 
     Raises:
         As :func:`open_plain_file`.

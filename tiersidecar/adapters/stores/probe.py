@@ -1,4 +1,4 @@
-"""Telling a bad store at start: write, read back, list and remove one small object."""
+"""Find a bad store at start: write, read back, list and remove one small object."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PROBE_NAME = "tiersidecar-probe-"
 async def probe_store(store: Store, *, ids: Ids, prefix: str) -> None:
     """Do each verb once on ``<prefix>tiersidecar-probe-<id>``; nothing stays behind.
 
-    ``prefix`` is where our objects go (``key.prefix``): credentials may be good for no other place.
+    ``prefix`` is where our objects go (``key.prefix``): credentials may not be good for any other place.
 
     Raises:
-        StoreError: of the verb that failed; also when the store gives back something else than was written.
+        StoreError: of the verb that failed; also when the store returns other bytes than were written.
     """
     key = f"{prefix}{PROBE_NAME}{format_uuid(ids.random_uuid())}"
     try:

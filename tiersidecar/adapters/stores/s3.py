@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 async def abort_stale_uploads(client: S3Client, settings: S3Settings, *, older_than_ms: int) -> int:
     """Abort those that began before ``older_than_ms``, of keys of our layout under ``key_prefix`` only: the bucket may be
-    shared.  Returns how many.
+    shared.  Return how many.
 
     Raises:
         StoreError: the uploads cannot be listed or aborted.
@@ -65,7 +65,7 @@ async def _abort(client: S3Client, bucket: str, key: str, upload_id: str) -> int
 
 
 _DELETED_AT_ONCE = 1000
-"""DeleteObjects takes no more."""
+"""Most keys that DeleteObjects takes."""
 _CHECKSUM_REFUSALS = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})
 
 _log = structlog.get_logger(__name__)
@@ -186,7 +186,7 @@ class S3Store:
         await probe_store(self, ids=self._ids, prefix=self._settings.key_prefix)
 
     async def sweep_stale(self, *, older_than_ms: int) -> int:
-        """Abort multipart uploads of our layout that began before ``older_than_ms``; returns how many."""
+        """Abort multipart uploads of our layout that began before ``older_than_ms``; return how many."""
         return await abort_stale_uploads(self._client, self._settings, older_than_ms=older_than_ms)
 
     def _upload(self, key: str, if_absent: bool, with_checksum: bool) -> S3Upload:
@@ -201,7 +201,7 @@ class S3Store:
         )
 
     def _may_do_without_checksums(self, error: StoreError) -> bool:
-        """Return whether the server refused a request that had a checksum with a code that such servers are known to give."""
+        """Return whether the server refused a request with a checksum by a code that such servers are known to send."""
         cause = error.__cause__
         is_refusal = isinstance(cause, ClientError) and code_of(cause) in _CHECKSUM_REFUSALS
         return is_refusal and self._sends_checksums and self._settings.checksums is S3Checksums.AUTO
@@ -212,14 +212,14 @@ class S3Store:
             async with asyncio.timeout(self._settings.call_timeout_s):
                 answer = await self._client.get_object(Bucket=self._settings.bucket, Key=key, **arguments)
                 async with answer["Body"] as stream:
-                    # read() would join what it joins within, which shows at 4 MiB a time.
+                    # read() would join parts within its own loop, which shows at 4 MiB a time.
                     data = b"".join([part async for part in _at_most(stream.content.iter_any(), key, max_bytes)])
         if self._quick_reads is not None:
             self._quick_reads.other_way_did()
         return data
 
     async def _delete(self, keys: Sequence[str]) -> list[StoreError]:
-        """Remove at most 1000 objects in one request; errors, one per object that stays."""
+        """Remove at most 1000 objects in one request; return errors, one per object that stays."""
         named: DeleteTypeDef = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
             with s3_errors("delete", keys[0]):
@@ -235,7 +235,7 @@ class S3Store:
 
 
 async def _at_most(parts: AsyncIterator[bytes], key: str, max_bytes: int) -> AsyncIterator[bytes]:
-    """``parts``, until they are more than ``max_bytes``: servers exist that send the whole object for a range."""
+    """Yield ``parts``, until they are more than ``max_bytes``: some servers send the whole object for a range."""
     count = 0
     async for part in parts:
         count += len(part)
@@ -246,10 +246,10 @@ async def _at_most(parts: AsyncIterator[bytes], key: str, max_bytes: int) -> Asy
 
 @asynccontextmanager
 async def open_s3_store(settings: S3Settings, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[S3Store]:
-    """The store with its connections; a server that is away does not fail here, but when it is used.
+    """Yield the store with its connections; a server that is away does not fail here, but when it is used.
 
-    Multipart uploads that dead processes left ``stale_upload_ms`` ago or longer are aborted in the background: they are
-    paid for until then, and no listing shows them.
+    Multipart uploads that dead processes left ``stale_upload_ms`` ago or longer are aborted in the background: until then
+    they cost money, and no listing shows them.
     """
     session = aioboto3.Session()
     async with session.client("s3", **settings.client_arguments()) as client:

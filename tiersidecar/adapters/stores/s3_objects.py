@@ -29,12 +29,12 @@ def listed_object(entry: Mapping[str, Any]) -> StoredObject:
 
 
 def encode_crc32c(value: int) -> str:
-    """As S3's headers have it: base64 of four bytes, big endian."""
+    """Return it in the form of S3's headers: base64 of four bytes, big endian."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 def decode_crc32c(text: str | None, kind: str | None) -> int | None:
-    """The full-object CRC32C; None where there is none, or only a sum of the parts' sums (``<base64>-<parts>``)."""
+    """Return the full-object CRC32C; None where there is none, or only a sum of the parts' sums (``<base64>-<parts>``)."""
     if text is None or "-" in text or kind == "COMPOSITE":
         return None
     return int.from_bytes(base64.b64decode(text), "big")
@@ -87,12 +87,12 @@ def s3_errors(verb: str, key: str) -> Iterator[None]:
 
 
 def code_of(error: ClientError) -> str:
-    """S3's error code, or the HTTP status where the answer has no body (HEAD)."""
+    """Return S3's error code, or the HTTP status where the answer has no body (HEAD)."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def attempts_of(error: ClientError) -> int:
-    """How often the request was sent before this answer came."""
+    """Return how often the request was sent before this answer came."""
     return 1 + int(error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
 
 

@@ -1,4 +1,4 @@
-"""GETs through object_store (Rust): a third of the processor time that aioboto3's take, and no lock of Python's held."""
+"""GETs through object_store (Rust): with a third of aioboto3's processor time, and without Python's lock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _AMAZON = re.compile(r"(^|\.)amazonaws\.com(\.cn)?$")
 _PLAIN_BUCKET = re.compile(r"^[a-z0-9.-]+$")
 _CREDENTIALS_LAST = timedelta(minutes=8)
-"""botocore renews its own when 15 minutes are left of them, and waits for new ones at 10."""
+"""botocore renews its own when 15 minutes of them are left, and waits for new ones at 10."""
 _MOST_FAILURES = 3
 
 T = TypeVar("T")
@@ -36,10 +36,10 @@ _log = structlog.get_logger(__name__)
 
 
 class S3QuickReads:
-    """The quick way, tried once; where it fails the caller goes the other way, which tries again and says what is wrong.
+    """The quick way, tried once; where it fails the caller goes the other way, which retries and reports the error.
 
-    Three failures in a row that the other way did not share, and it is not tried any more: a proxy or a server that only one of
-    the two can speak to would make every read two requests.
+    After three failures in a row that the other way did not share, it is not tried any more: a proxy or a server that only one
+    of the two can speak to would make every read two requests.
     """
 
     def __init__(self, store: RustS3Store, *, description: str) -> None:
@@ -47,12 +47,12 @@ class S3QuickReads:
         self._failures = 0
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> memoryview | None:
-        """The bytes, or None if they did not come this way, whatever the reason."""
+        """Return the bytes, or None if they did not come this way, whatever the reason."""
         data = await self._fetch(key, lambda: get_range(self._store, key, byte_range))
         return None if data is None or len(data) != len(byte_range) else data
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes | None:
-        """A whole object, or None if it did not come this way, whatever the reason.
+        """Return a whole object, or None if it did not come this way, whatever the reason.
 
         Raises:
             ObjectTooLargeError: it has more than ``max_bytes``.
@@ -66,14 +66,14 @@ class S3QuickReads:
             data = await fetch()
         except ObjectTooLargeError:
             raise
-        except (BaseError, OSError, StoreError, ValueError) as error:  # ValueError: no way to write the key
+        except (BaseError, OSError, StoreError, ValueError) as error:  # ValueError: the key cannot be written
             _log.debug("store.quick_read.failed", key=key, reason=type(error).__name__)
             return None
         self._failures = 0
         return data
 
     def other_way_did(self) -> None:
-        """What failed here came the other way."""
+        """Count a failure here of a read that came the other way."""
         if self._failures < _MOST_FAILURES:
             self._failures += 1
             if self._failures == _MOST_FAILURES:
@@ -83,8 +83,8 @@ class S3QuickReads:
 async def open_quick_reads(
     session: Session, client: S3Client, settings: S3Settings, *, blocking: Blocking
 ) -> S3QuickReads | None:
-    """With the address, the region and the credentials that ``client`` has found; None where they are not of the kinds that
-    both libraries understand alike."""
+    """Return the reads with the address, the region and the credentials that ``client`` has found; None where they are not of
+    the kinds that both libraries understand alike."""
     address = address_of(str(client.meta.endpoint_url), settings)
     if address is None:
         return None
@@ -107,7 +107,7 @@ async def open_quick_reads(
 async def _credentials(
     session: Session, settings: S3Settings
 ) -> Callable[[], Coroutine[Any, Any, S3Credential]] | None:
-    """Return what obstore asks for credentials; None where there are none."""
+    """Return the function that gives obstore credentials; None where there are none."""
     if settings.access_key_id is not None:
         key_id, secret = settings.access_key_id, settings.secret_access_key or ""
 
@@ -132,7 +132,7 @@ async def _credentials(
 
 
 def address_of(endpoint_url: str, settings: S3Settings) -> tuple[str, bool] | None:
-    """Endpoint, and whether the bucket is in its host name."""
+    """Return the endpoint, and whether the bucket is in its host name."""
     parts = urlsplit(endpoint_url)
     is_amazons = _AMAZON.search(parts.hostname or "") is not None
     if not _PLAIN_BUCKET.match(settings.bucket):

@@ -1,4 +1,4 @@
-"""Which bucket, on which server, and how to speak to it."""
+"""Settings of the S3 store: bucket, server, login, timeouts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class S3Settings:
     stale_upload_ms: int = DAY_MS
 
     def client_arguments(self) -> dict[str, Any]:
-        """For ``session.client("s3", ...)``."""
+        """Return the arguments of ``session.client("s3", ...)``."""
         from aiobotocore.config import AioConfig  # late: a seventh of the daemon's start, whatever its store
 
         return {
@@ -76,7 +76,7 @@ class S3Settings:
         }
 
     def new_object_arguments(self) -> dict[str, Any]:
-        """Return what every new object is made with: PutObject and CreateMultipartUpload take the same."""
+        """Return the arguments of every new object: PutObject and CreateMultipartUpload take the same."""
         arguments: dict[str, Any] = {}
         if self.storage_class != "STANDARD":
             arguments["StorageClass"] = self.storage_class

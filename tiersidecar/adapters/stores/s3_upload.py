@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
 
 _IN_MEMORY_BYTES = 1024 * 1024
-"""Bodies of at most so much (manifests, index blobs) are sent as they are, without a part buffer."""
+"""Bodies of at most this size (manifests, index blobs) are sent as they are, without a part buffer."""
 _ABORT_TIMEOUT_S = 10.0
 _ABORT_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 _SECOND_ANSWERS = frozenset({"NoSuchUpload", "PreconditionFailed", "412"})
@@ -52,15 +52,15 @@ class S3Upload:
         self._condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
 
     async def put(self, body: ObjectBody) -> StoredObject:
-        """The object as the server describes it.
+        """Store ``body``; return the object as the server describes it.
 
         Raises:
             ObjectExistsError: conditional, and the key is taken.
-            StoreError: the server or the network fails; also when the body has another size than it said.
+            StoreError: the server or the network fails; also when the body has another size than announced.
         """
         filler = PartFiller(body, blocking=self._blocking)
         if body.size_bytes is not None and body.size_bytes <= _IN_MEMORY_BYTES:
-            buffer = memoryview(bytearray(body.size_bytes + 1))  # one more than it says shows a body that lies
+            buffer = memoryview(bytearray(body.size_bytes + 1))  # one byte more than announced shows a longer body
             return await self._put_whole(buffer[: await filler.fill(buffer)], body, filler)
         first, size_bytes = await self._fill_next(filler)
         if size_bytes == len(first) and size_bytes != body.size_bytes:
@@ -91,7 +91,7 @@ class S3Upload:
         return stored_object(self._key, len(view), answer)
 
     async def _put_in_parts(self, first: bytearray, body: ObjectBody, filler: PartFiller) -> StoredObject:
-        """``first`` is the first part, filled; it is released here."""
+        """Upload in parts; ``first`` is the first part, filled; it is released here."""
         try:
             upload_id = await self._create()
         except BaseException:
@@ -116,7 +116,7 @@ class S3Upload:
     async def _send_parts(
         self, upload_id: str, first: bytearray, body: ObjectBody, filler: PartFiller
     ) -> list[CompletedPartTypeDef]:
-        """All parts, several at once; returns when all are there, or raises the first error once none is under way.
+        """Send all parts, several at once; return when all are there, or raise the first error once none is under way.
 
         Each part owns its buffer until it is done, however it ends, and so does the place in the window.
         """
@@ -141,7 +141,7 @@ class S3Upload:
         window.release()
 
     async def _fill_next(self, filler: PartFiller) -> tuple[bytearray, int]:
-        """The next part's buffer and its size; at the end of the body 0, and a buffer that is not the caller's."""
+        """Return the next part's buffer and its size; at the end of the body 0, and a buffer that is not the caller's."""
         buffer = await self._buffers.acquire()
         try:
             size_bytes = await filler.fill(memoryview(buffer))
@@ -187,15 +187,15 @@ class S3Upload:
                     )
             except ClientError as error:
                 return await self._may_be_ours(error, filler)
-        if not _proves(answer, bool(checksum)):  # such is the answer to a completion that is repeated
+        if not _proves(answer, bool(checksum)):  # the answer to a repeated completion is like this
             return await self._look(filler)
         return stored_object(self._key, filler.size_bytes, answer)
 
     async def _may_be_ours(self, error: ClientError, filler: PartFiller) -> StoredObject:
-        """An answer that was lost makes botocore send the request again, and the second one meets what the first has done.
+        """Return the object if it is ours: after a lost answer botocore sends the request again, which meets what is stored.
 
         Raises:
-            ClientError: ``error``, unless the object is there as we meant it.
+            ClientError: ``error``, unless the object is there as we sent it.
         """
         if attempts_of(error) == 1 or code_of(error) not in _SECOND_ANSWERS or not self._with_checksum:
             raise error
@@ -208,7 +208,7 @@ class S3Upload:
         """Look up the object, if the response to the upload does not prove that it exists.
 
         Raises:
-            StoreError: it is not there, or not as we meant it.
+            StoreError: it is not there, or not as we sent it.
         """
         stored = await self._head()
         if stored.size_bytes != filler.size_bytes or stored.crc32c not in (None, filler.crc32c):
@@ -240,7 +240,7 @@ class S3Upload:
 
     @asynccontextmanager
     async def _watched(self, view: memoryview, body: ObjectBody) -> AsyncIterator[Any]:
-        """A part to send, as :func:`watched_part` watches it.
+        """Yield a part to send, watched by :func:`watched_part`.
 
         Raises:
             TimeoutError: also when the call takes too long.
@@ -262,5 +262,5 @@ class S3Upload:
 
 
 def _proves(answer: Mapping[str, Any], with_checksum: bool) -> bool:
-    """Whether the answer to an upload is one that only a server gives which has the object: a proxy's bare 200 is none."""
+    """Return whether the answer to an upload comes from a server that has the object: a proxy's bare 200 does not."""
     return bool(answer.get("ETag")) and bool(answer.get("ChecksumCRC32C") or not with_checksum)

@@ -2,7 +2,7 @@
 
 All functions here block and run in threads.
 
-Write dirty pages of a file before fsync must: sync_file_range(2), which Python lacks.
+Dirty pages of a file are written before fsync must do so: by sync_file_range(2), which Python lacks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _NOT_SUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPN
 
 
 def begin_write_back(fileno: int, position: int, size_bytes: int) -> None:
-    """Without waiting.  A hint: a file system that cannot is no error, for durability is what fsync is for."""
+    """Begin without waiting.  A hint: a file system that cannot is no error, since fsync makes the file durable."""
     _LIBC.sync_file_range(fileno, position, size_bytes, _WRITE)
 
 
 def end_write_back(fileno: int, position: int, size_bytes: int) -> None:
-    """Wait until the disk has these pages.  Durable is nothing by it: that is what fsync is for.
+    """Wait until the disk has these pages.  It makes nothing durable: fsync does.
 
     Raises:
-        OSError: the disk did not take them.  Linux tells that once for each open file: fsync would not say it again.
+        OSError: the disk did not take them.  Linux reports that once for each open file: fsync would not report it again.
     """
     if _LIBC.sync_file_range(fileno, position, size_bytes, _WAIT_BEFORE | _WRITE | _WAIT_AFTER) == 0:
         return
@@ -45,16 +45,16 @@ def end_write_back(fileno: int, position: int, size_bytes: int) -> None:
 
 
 SLICE_BYTES = 16 * 1024 * 1024
-"""At most so much is copied in one call: how long a cancellation waits (10 ms on a quiet disk)."""
+"""Most bytes copied in one call: how long a cancellation waits (10 ms on a quiet disk)."""
 _CACHED_BYTES = 1024 * 1024
 
 _WRITE_BACK_BYTES = 4 * 1024 * 1024
-"""So much at most gathers before the disk is told, and twice as much is in memory: the sync at the end is short, the broker's
-own writes do not queue behind a segment at once, and a segment takes no room in the page cache from what consumers read (U14).
-Pages that come round again also cost less than fresh ones: a third of the processor time of a copy."""
+"""Most bytes that gather before they are handed to the disk, and twice as many are in memory: the sync at the end is short, the
+broker's own writes do not queue behind a segment at once, and a segment takes no room in the page cache from what consumers
+read (U14).  Reused pages also cost less than fresh ones: a third of the processor time of a copy."""
 
 _SMALL_STEP_BYTES = 1024 * 1024
-"""Instead of that for whoever is in no hurry: handing 4 MiB to the disk, and letting go of as many, takes a core for 0.5 ms
+"""The same for an upload that is in no hurry: handing 4 MiB to the disk, and letting go of as many, takes a core for 0.5 ms
 each.  Smaller ones would be seeks of a spinning disk."""
 
 _NAMING_ATTEMPTS = 64
@@ -65,21 +65,21 @@ _MODES_ARE_THE_MOUNTS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, 
 
 @dataclass(frozen=True, slots=True)
 class ObjectModes:
-    """Who may read objects, whatever the process's umask: the mode of their files, and of the directories that hold them."""
+    """Access to objects, whatever the process's umask: the mode of their files, and of the directories that hold them."""
 
     file: int = 0o640
     directory: int = 0o750
 
 
 PRIVATE = ObjectModes(file=0o600, directory=0o700)
-"""Of what is not an object yet."""
+"""Mode of a file that is not an object yet."""
 
 
 class TemporaryFile:
     """An open file in ``directory`` that no listing shows.
 
     Ends by one of :meth:`rename_to`, :meth:`link_to` or :meth:`discard`, which is also right when :meth:`open` never
-    ran; what a crash leaves is swept by age.
+    ran; leftovers of a crash are swept by age.
     """
 
     def __init__(self, *, directory: Path, name: str, modes: ObjectModes = PRIVATE) -> None:
@@ -126,7 +126,7 @@ class TemporaryFile:
     def copy_slice(self, source: SourceFile, size_bytes: int = SLICE_BYTES) -> None:
         """Append at most ``size_bytes`` of ``source``, in pieces that stay in the processor's cache between read and write.
 
-        A copy in the kernel would be no cheaper, because ``source`` wants to be looked at.
+        A copy in the kernel would be no cheaper, because ``source`` must be looked at.
 
         Raises:
             SegmentChangedError: the source ends before its range does.
@@ -143,8 +143,8 @@ class TemporaryFile:
             position += count
 
     def copy_with_rests(self, source: SourceFile, size_bytes: int) -> None:
-        """As :meth:`copy_slice`, in short turns with rests between them: a broker's thread that wakes up on this core waits for
-        the end of a turn at most.  A rest costs a fraction of coming here once more from the event loop."""
+        """Copy like :meth:`copy_slice`, in short turns with rests between them: a broker's thread that wakes up on this core
+        waits at most for the end of a turn.  A rest costs a fraction of coming here once more from the event loop."""
         start = source.byte_range.start + self._written
         for _, count in short_turns(source.fileno, start, min(start + size_bytes, source.byte_range.stop)):
             self.copy_slice(source, count)
@@ -163,7 +163,7 @@ class TemporaryFile:
         sync_directories(target.parent, root=root)
 
     def link_to(self, target: Path, root: Path) -> None:
-        """As :meth:`rename_to`, but only onto a free name.
+        """Link it like :meth:`rename_to`, but only onto a free name.
 
         Raises:
             FileExistsError: the name is taken.
@@ -173,7 +173,7 @@ class TemporaryFile:
         sync_directories(target.parent, root=root)
 
     def discard(self) -> None:
-        """Remove the file, whatever became of it."""
+        """Remove the file, whatever its state."""
         self._close()
         self._path.unlink(missing_ok=True)
 
@@ -219,21 +219,21 @@ def make_directories(directory: Path, *, root: Path, mode: int) -> None:
 
 
 def _make_directory(directory: Path, mode: int) -> None:
-    """Raises as :func:`make_directories`."""
+    """Make one directory.  Raise what :func:`make_directories` does."""
     try:
         directory.mkdir(mode=mode)
     except FileExistsError as error:
-        # Asked anew: between the two a delete may have taken it away, which is no object of that name.
+        # Checked anew: a delete may have removed it in between, and it is no object of that name.
         if not S_ISDIR(directory.stat().st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
     else:
-        # A delete of the last object may have taken it away again; then whoever makes it anew sets its mode.
+        # A delete of the last object may have removed it again; then the put that makes it anew sets its mode.
         with suppress(FileNotFoundError):
             _set_mode(directory, mode)
 
 
 def _set_mode(file: int | Path, mode: int) -> None:
-    """Give a file or directory of ours the mode that the umask did not let it have; a directory keeps its setgid bit."""
+    """Give a file or directory of ours the mode that the umask withheld; a directory keeps its setgid bit."""
     found = S_IMODE(os.stat(file).st_mode)  # noqa: PTH116 - also an open file
     wanted = mode | (found & S_ISGID)
     if found == wanted:
@@ -275,10 +275,10 @@ def remove_empty_directories(directory: Path, *, root: Path) -> None:
 
 
 def sweep(directory: Path, older_than_ms: int) -> int:
-    """Remove files last written before ``older_than_ms``: their process is dead.  Returns how many there were.
+    """Remove files last written before ``older_than_ms``: their process is dead.  Return how many there were.
 
     Raises:
-        OSError: ``directory`` cannot be read, or is a link: what that leads to is not ours to remove.
+        OSError: ``directory`` cannot be read, or is a link: its target is not ours to remove from.
     """
     try:
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)

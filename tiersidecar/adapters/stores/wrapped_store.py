@@ -9,7 +9,7 @@ from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, Store
 
 
 class WrappedStore:
-    """As ``store`` in every verb."""
+    """Passes every verb on to ``store``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,7 +55,7 @@ class WrappedStore:
 
 
 class WrappedBody:
-    """Passes everything on to ``body``: a wrapper says only what it does otherwise."""
+    """Passes everything on to ``body``: a wrapper only defines what it does otherwise."""
 
     def __init__(self, body: ObjectBody) -> None:
         self._body = body
