@@ -43,12 +43,12 @@ OBJECTS = pa.schema([("key", pa.string()), ("size_bytes", pa.int64()), ("modifie
 
 
 def findings_batch(findings: Iterable[Finding]) -> pa.RecordBatch:
-    """As rows of :data:`FINDINGS`."""
+    """Return ``findings`` as rows of :data:`FINDINGS`."""
     return pa.RecordBatch.from_pylist([finding_document(finding) for finding in findings], schema=FINDINGS)
 
 
 def ddl(schema: pa.Schema) -> str:
-    """The schema in Spark's words."""
+    """Return the schema in Spark's DDL."""
     words = {
         pa.int8(): "tinyint",
         pa.int32(): "int",

@@ -31,7 +31,7 @@ class MetadataTopic:
     options: Mapping[str, str]
 
     def read(self, spark: SparkSession, begin: Cut, end: Cut) -> DataFrame:
-        """Raw records from ``begin`` up to, not including, ``end``: partition, offset and value."""
+        """Return raw records from ``begin`` up to, not including, ``end``: partition, offset and value."""
         reader = spark.read.format("kafka").options(**self.options)
         return (
             reader.option("assign", json.dumps({self.topic: sorted(begin)}))
@@ -48,11 +48,11 @@ def _offsets(topic: str, cut: Cut) -> str:
 
 
 RAW_COLUMNS = ("partition", "offset", "is_late", "value")
-"""What :func:`decoded` wants: the record's partition, offset and value, and whether it came after the listing began."""
+"""Input of :func:`decoded`: the record's partition, offset and value, and whether it came after the listing began."""
 
 
 def decoded(raw: DataFrame) -> DataFrame:
-    """Columns of :data:`~tiersidecar.spark.columns.EVENTS`, one row for each row of ``raw``."""
+    """Return columns of :data:`~tiersidecar.spark.columns.EVENTS`, one row for each row of ``raw``."""
     return raw.select(*RAW_COLUMNS).mapInArrow(_decode_batches, ddl(EVENTS))
 
 

@@ -1,7 +1,7 @@
-"""Fold events to the last state of each segment by DataFrame operations: nothing of it comes to the driver.
+"""Fold events to the last state of each segment by DataFrame operations: none of them come to the driver.
 
 The states are those of the daemon's cache.  Nearly all segments go the straight way, each state once and one after the
-other: theirs follows from the offsets of those events.  All others, with repeated, refused or reordered events, are
+other: their state follows from the offsets of those events.  All others, with repeated, refused or reordered events, are
 folded one by one by :func:`tiersidecar.domain.segment_fold.fold_segment`, whose rules are the cache's.  All events of a
 segment are in one partition of the topic, so their offsets order them.
 """
@@ -51,10 +51,10 @@ _DELETIONS = "deletions"
 
 
 def folded(events: DataFrame, key_prefix: str, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    """One row per segment that an event added, in whatever state: columns of :data:`SEGMENTS`, ``before`` and ``after``
+    """Return one row per segment that an event added, in whatever state: columns of :data:`SEGMENTS`, ``before`` and ``after``
     the cut, and ``stem``, its objects' key without the suffix.
 
-    ``before`` is null where the segment was added late.  ``keep`` is given what is read twice.
+    ``before`` is null where the segment was added late.  ``keep`` receives frames that are read twice.
     """
     counted = keep(_counted(events))
     straight = counted.where(_is_straight()).select(*_straight_columns())
@@ -69,7 +69,7 @@ def folded(events: DataFrame, key_prefix: str, keep: Callable[[DataFrame], DataF
 
 
 def _counted(events: DataFrame) -> DataFrame:
-    """A row per segment with an addition: the first event of each state, and how many events there are."""
+    """Return a row per segment with an addition: the first event of each state, and how many events there are."""
     is_added, offset = F.col("api_key") == hot.ADDED, F.col("log_offset")
 
     def first(state: State) -> Column:
@@ -106,7 +106,7 @@ def _counted(events: DataFrame) -> DataFrame:
 
 
 def _is_straight() -> Column:
-    """Each state at most once, in their order, and nothing else."""
+    """Return whether each state is there at most once, in their order, and nothing else."""
     at = [F.col(f"at_{int(state)}") for state in State]
     known = sum((one.isNotNull().cast("int") for one in at[1:]), F.lit(1))
     ascends = F.col("events") == known
@@ -128,7 +128,7 @@ def _straight_columns() -> list[Column]:
 
 
 def _state(*, late: bool) -> Column:
-    """State by the events up to the cut; of all events if ``late``."""
+    """Return the state by the events up to the cut; by all events if ``late``."""
 
     def counts(state: State) -> Column:
         at = F.col(f"at_{int(state)}")
@@ -145,7 +145,7 @@ def _state(*, late: bool) -> Column:
 
 
 def _folded_one_by_one(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``mapInArrow``'s function: events in the order of their segments, and of each in the order of their offsets."""
+    """Fold in ``mapInArrow``: events in the order of their segments, and of each in the order of their offsets."""
     rows = (row for batch in batches for row in batch.to_pylist())
     groups = groupby(rows, key=lambda row: tuple(row[name] for name in SEGMENT))
     segments = (found for _, group in groups if (found := _folded_one(list(group))) is not None)
@@ -159,7 +159,7 @@ def _folded_one(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def with_stem(segments: DataFrame, key_prefix: str) -> DataFrame:
-    """With ``main_path`` of :mod:`tiersidecar.formats.aiven.keys`, under the recorded prefix or ours, as ``stem``."""
+    """Add ``main_path`` of :mod:`tiersidecar.formats.aiven.keys`, under the recorded prefix or ours, as ``stem``."""
     stem = F.concat(
         F.coalesce(F.col("object_prefix"), F.lit(key_prefix)),
         F.col("topic"),
@@ -176,5 +176,5 @@ def with_stem(segments: DataFrame, key_prefix: str) -> DataFrame:
 
 
 def uuid_text(column: Column) -> Column:
-    """``format_uuid`` of :mod:`tiersidecar.domain.ids`."""
+    """Return ``format_uuid`` of :mod:`tiersidecar.domain.ids` as a column."""
     return F.translate(F.substring(F.base64(column), 1, 22), "+/", "-_")

@@ -26,10 +26,10 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def read_inventory(spark: SparkSession, paths: list[str], form: InventoryFormat, csv_columns: str = "") -> DataFrame:
-    """Columns of :data:`~tiersidecar.spark.columns.OBJECTS`.
+    """Return columns of :data:`~tiersidecar.spark.columns.OBJECTS`.
 
-    CSV files have no header; ``csv_columns`` are their columns in order, comma separated, as the inventory's manifest.json says
-    them (``fileSchema``); by default Bucket, Key, Size, LastModifiedDate.  Their keys are URL-encoded.  Of a bucket with
+    CSV files have no header; ``csv_columns`` are their columns in order, comma separated, as in the inventory's manifest.json
+    (``fileSchema``); by default Bucket, Key, Size, LastModifiedDate.  Their keys are URL-encoded.  In a bucket with
     versions only the newest ones count, and no delete markers.
 
     Raises:
@@ -54,10 +54,10 @@ def read_inventory(spark: SparkSession, paths: list[str], form: InventoryFormat,
 
 
 def manifest_at(spark: SparkSession, paths: list[str]) -> InventoryManifest | None:
-    """The manifest, if it is the one path that is given.
+    """Return the manifest, if it is the one given path.
 
     Raises:
-        ConfigError: it cannot be read, or says nothing of use.
+        ConfigError: it cannot be read, or has nothing of use.
     """
     if len(paths) != 1 or not paths[0].endswith(MANIFEST_NAME):
         return None

@@ -1,4 +1,4 @@
-"""``manifest.json`` of an S3 Inventory: which files are of it, in which form, and when it was begun.
+"""``manifest.json`` of an S3 Inventory: its files, their form, and when it was begun.
 
 Source: Amazon S3 User Guide, "Amazon S3 Inventory file locations".  Files are named by their keys in the destination bucket;
 the manifest lies in that bucket too, or in a copy of it.
@@ -37,7 +37,7 @@ class InventoryManifest:
 
 
 def read_manifest(path: str, fetch_text: Callable[[str], str]) -> InventoryManifest:
-    """Return what the manifest at ``path`` says, which ``fetch_text`` reads.
+    """Return the content of the manifest at ``path``, which ``fetch_text`` reads.
 
     Raises:
         ConfigError: it is none, has no files, or they are not where it says.
@@ -62,7 +62,7 @@ def read_manifest(path: str, fetch_text: Callable[[str], str]) -> InventoryManif
 
 
 def _bucket_of(path: str, key: str) -> str:
-    """Where the destination bucket begins: the authority of a URL, or the directory from which the first file is found."""
+    """Return where the destination bucket begins: the authority of a URL, or the directory where the first file is found."""
     scheme, separator, rest = path.partition("://")
     if separator and scheme != "file":
         return f"{scheme}://{rest.partition('/')[0]}"

@@ -30,7 +30,7 @@ def cache_dir() -> Path:
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:
-    """The directory ``name`` in the cache, filled by ``build`` if it is not there yet.
+    """Return the directory ``name`` in the cache, filled by ``build`` if it is not there yet.
 
     Two runs at once build it once: the second waits.  An interrupted build leaves no directory of that name.
     """
@@ -61,7 +61,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def wrong_files(directory: Path, sums: Path, pattern: str = "*.jar") -> tuple[str, ...]:
-    """What is wrong with the files of ``directory`` that match ``pattern``, a sentence each; none: they are those of ``sums``.
+    """Return the faults of files of ``directory`` that match ``pattern``, a sentence each; none if they are those of ``sums``.
 
     ``sha256sum *.jar > FILE`` in a directory that is known to be good writes ``sums``.
     """
@@ -94,7 +94,7 @@ _SAID_LINES = 10
 
 
 def connector_jars() -> tuple[Path, ...]:
-    """The jars, ascending by name: half a minute and 10 MB the first time.  What is fetched has the sums of ``jars.sha256``.
+    """Return the jars, ascending by name: half a minute and 10 MB the first time.  Fetched ones match ``jars.sha256``.
 
     Raises:
         SparkUnavailableError: they are not there, and could not be fetched.
@@ -111,7 +111,7 @@ def connector_jars() -> tuple[Path, ...]:
 
 
 def _pom_digest() -> str:
-    """Of the sums too: jars that were fetched before there were any are fetched anew."""
+    """Return the digest, of the sums too: jars that were fetched before there were any are fetched anew."""
     return hashlib.sha256((_MAVEN_FILES / "pom.xml").read_bytes() + _SUMS.read_bytes()).hexdigest()[:12]
 
 

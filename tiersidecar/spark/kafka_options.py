@@ -28,7 +28,7 @@ _LOGIN = {
 
 
 def kafka_options(bootstrap_servers: str, security: SecuritySettings) -> dict[str, str]:
-    """Options for ``spark.read.format("kafka")``.
+    """Return the options for ``spark.read.format("kafka")``.
 
     Raises:
         ConfigError: a certificate or key file that cannot be read.
@@ -98,7 +98,7 @@ def _tls(security: SecuritySettings) -> dict[str, str]:
 
 
 def _pkcs8(path: str, password: str | None) -> str:
-    """Java reads no other form of private key."""
+    """Return the key in the only form that Java reads."""
     try:
         key = serialization.load_pem_private_key(_read(path), None if password is None else password.encode())
     except (TypeError, ValueError) as error:

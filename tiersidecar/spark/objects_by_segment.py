@@ -1,7 +1,7 @@
 """List the store with the executors in parallel, and group the objects by segment, by their keys alone.
 
-A range begins after one key and ends with another, so unexpected objects are listed too.  The bounds are keys of segments that
-the metadata know, so the ranges are about equally long.  An object of no segment has a row of its own.
+A range begins after one key and ends with another, so unexpected objects are listed too.  The bounds are keys of segments in
+the metadata, so the ranges are about equally long.  An object of no segment has a row of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RANGES = pa.schema([("prefix", pa.string()), ("after", pa.string()), ("upto", p
 
 
 def listed(spark: SparkSession, open_store: StoreOpener, ranges: Sequence[tuple[str, str, str]]) -> DataFrame:
-    """Objects of all ``ranges``: prefix, the key after which to begin, and the last key ("" for none)."""
+    """Return objects of all ``ranges``: prefix, the key after which to begin, and the last key ("" for none)."""
     at_once = max(1, min(len(ranges), spark.sparkContext.defaultParallelism * 4))
     rows = spark.createDataFrame(list(ranges), ddl(_RANGES)).repartition(at_once)
 
@@ -62,7 +62,7 @@ def _objects_batch(rows: Sequence[StoredObject]) -> pa.RecordBatch:
 
 
 def _synchronous(batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """An asynchronous iterator, driven by a loop of its own."""
+    """Drive an asynchronous iterator by a loop of its own."""
     with asyncio.Runner() as runner:
         while True:
             batch = runner.run(_next(batches))
@@ -79,14 +79,14 @@ _FOREIGN = "foreign"
 
 
 def layout_of(prefixes: Iterable[str]) -> str:
-    """A pattern, in Java's words, of keys of our layout under one of ``prefixes``; its groups are those of LAYOUT_PATTERN."""
+    """Return a pattern, for Java, of keys of our layout under one of ``prefixes``; its groups are LAYOUT_PATTERN's."""
     quoted = "|".join(f"\\Q{prefix}\\E" for prefix in sorted(prefixes, reverse=True))
     return f"^(?:{quoted}){re.sub(r'[?]P<[a-z_]+>', '', LAYOUT_PATTERN)}$"
 
 
 def by_segment(objects: DataFrame, layout: str, key_prefix: str) -> DataFrame:
-    """``stem``, bytes and time of each of the up to three objects of a segment; an object that is not of the layout is a
-    row under its whole key with ``foreign_bytes`` and ``foreign_ms``.  What is the sidecars' own is left out."""
+    """Return ``stem``, bytes and time of each of the up to three objects of a segment; an object that is not of the layout is a
+    row under its whole key with ``foreign_bytes`` and ``foreign_ms``.  The sidecars' own objects are left out."""
     is_ours = F.expr("false")
     for name in (OWN_DIRECTORY, PROBE_NAME):
         is_ours = is_ours | F.col("key").startswith(key_prefix + name)
@@ -113,7 +113,7 @@ def by_segment(objects: DataFrame, layout: str, key_prefix: str) -> DataFrame:
 
 
 def sizes() -> list[Column]:
-    """The sizes of the three, null where there is none."""
+    """Return the sizes of the three, null where there is none."""
     return [F.col(f"{name}_bytes") for name in OBJECT_COLUMNS]
 
 

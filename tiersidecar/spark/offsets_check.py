@@ -28,7 +28,7 @@ _PARTITION = ("topic_id", "partition")
 
 
 def offset_findings(segments: DataFrame, graces: Graces, now_ms: int) -> DataFrame:
-    """Findings of all partitions of topics that the cluster knows; ``segments`` are those of :func:`folded`, with
+    """Return the findings of all partitions of topics that the cluster knows; ``segments`` are those of :func:`folded`, with
     ``is_topic_known`` and ``is_compacted``."""
     counted = segments.where(
         F.col("is_topic_known")
@@ -47,10 +47,10 @@ def offset_findings(segments: DataFrame, graces: Graces, now_ms: int) -> DataFra
 
 
 def _crooked(segments: DataFrame) -> DataFrame:
-    """Partitions whose segments are not one after the other.
+    """Return the partitions whose segments are not one after the other.
 
-    Of a chain the starts but the lowest are the ends but the highest, each plus one; and segments whose starts and ends agree
-    like this are a chain.  Compared are sums of hashes: 2 x 40 bits, which millions of segments do not overflow.
+    In a chain the starts but the lowest are the ends but the highest, each plus one; and segments whose starts and ends agree
+    like this are a chain.  Sums of hashes are compared: 2 x 40 bits, which millions of segments do not overflow.
     """
     after = F.col("end_offset") + 1
     by_partition = segments.groupBy(*_PARTITION).agg(

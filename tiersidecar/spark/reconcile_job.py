@@ -1,12 +1,12 @@
 """Run the reconcile job: events and objects in, findings out; joined by Spark, decided by :mod:`tiersidecar.decide`.
 
 1. Events up to the topic's end now are decoded.  2. The objects are listed.  3. Events that came meanwhile are decoded too,
-marked late.  4. All are folded to segments, joined with the objects by key, and what is not plainly in order is decided.
+marked late.  4. All are folded to segments, joined with the objects by key, and rows that are not plainly in order are decided.
 
-Each of these is one pass: what is counted on the way is observed, not asked for again.
+Each of these is one pass: counts are observed on the way, without another pass.
 
-So every object was listed between the two cuts (docs/design/0007-reconcile.md).  Nothing of it but counts and the bounds of the
-listing's ranges comes to the driver.
+So every object was listed between the two cuts (docs/design/0007-reconcile.md).  Only counts and the bounds of the listing's
+ranges come to the driver.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _PRECEDING = f"array<struct<stem:string,start_offset:bigint,end_offset:bigint,ep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileInputs:
-    """Where events and objects come from.
+    """Sources of events and objects.
 
-    ``early_events`` are those up to the first cut; ``late_events`` is asked after the listing, for those from there on.
+    ``early_events`` are those up to the first cut; ``late_events`` is called after the listing, for those from there on.
     ``objects`` is an inventory, or None: then the store is listed.  An inventory is older than all events: those after
-    ``inventory_time_ms`` count as late.  ``metadata_doubt`` is asked when all events are read, with the numbers of segments of
-    known and of unknown topics: why they may not be all, or not this cluster's; "" if nothing says so.
+    ``inventory_time_ms`` count as late.  ``metadata_doubt`` is called when all events are read, with the numbers of segments of
+    known and of unknown topics: it returns why events may be missing, or not this cluster's; "" if nothing says so.
     """
 
     early_events: DataFrame
@@ -66,7 +66,7 @@ class ReconcileInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled(Seen):
-    """What a run saw and found.  ``findings`` are persisted: :meth:`Reconciler.close` lets them go."""
+    """Counts and findings of a run.  ``findings`` are persisted: :meth:`Reconciler.close` releases them."""
 
     findings: DataFrame
 
@@ -129,7 +129,7 @@ class Reconciler:
         )
 
     def close(self) -> None:
-        """Let go of what was kept on the executors' disks."""
+        """Release the data kept on the executors' disks."""
         for frame in self._kept:
             frame.unpersist()
         self._kept.clear()
@@ -153,7 +153,7 @@ class Reconciler:
         return ranges_between(self._prefixes(events), bounds)
 
     def _prefixes(self, rows: DataFrame) -> set[str]:
-        """Ours, and those that segments were recorded under: few."""
+        """Return our prefix, and those that segments were recorded under: few."""
         recorded = rows.where(F.col("object_prefix").isNotNull()).select("object_prefix").distinct().collect()
         return {self._settings.key_prefix, *(row[0] for row in recorded)}
 
@@ -197,7 +197,7 @@ class Reconciler:
 
 
 def _checked(check: SegmentCheck, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``mapInArrow``'s function: one batch of findings for each batch of rows."""
+    """Check rows in ``mapInArrow``: one batch of findings for each batch of rows."""
     with asyncio.Runner() as runner:
         for batch in batches:
             found = runner.run(check.check(batch.to_pylist()))
@@ -206,8 +206,8 @@ def _checked(check: SegmentCheck, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def with_preceding(segments: DataFrame) -> DataFrame:
-    """With ``preceding``: live segments that end where each begins, whose snapshots tell what was open there; where there are
-    none, as at few segments, those that go on past that, which an election may have cut."""
+    """Add ``preceding``: live segments that end where each begins, whose snapshots have the transactions open there; where
+    there are none, as at few segments, those that go on past that, which an election may have cut."""
     keys, finished = ["topic_id", "partition", "start_offset"], int(State.COPY_SEGMENT_FINISHED)
     is_live = (F.col("before") == finished) & (F.col("after") == finished)
     one = ("stem", "start_offset", "end_offset", "epochs")
@@ -255,7 +255,7 @@ def _observed_findings(findings: DataFrame, seen: Observation) -> DataFrame:
 
 
 def _named(rows: DataFrame, known: DataFrame, prefixes: set[str]) -> DataFrame:
-    """Return what objects without any event say of themselves, by their keys.
+    """Return the names of objects without any event, by their keys.
 
     Where prefixes begin alike, a key can be read in two ways, of which the topic's id is the same: its topic is the one
     of that id, and the key must begin with a prefix of ours and that topic's name.
@@ -283,7 +283,7 @@ def _named(rows: DataFrame, known: DataFrame, prefixes: set[str]) -> DataFrame:
 
 
 def _told(rows: DataFrame) -> DataFrame:
-    """With what the broadcast topics say."""
+    """Add what the broadcast topics say."""
     return rows.withColumns(
         {
             "is_topic_known": F.coalesce("topic_known", F.expr("false")),
@@ -294,7 +294,7 @@ def _told(rows: DataFrame) -> DataFrame:
 
 
 def _is_in_order(*, is_plain: bool, reads_manifests: bool) -> Column:
-    """Return what no rule can find anything in: most rows, and so they never leave the JVM."""
+    """Return whether no rule can find a fault in the row: true of most, so they never leave the JVM."""
     log, indexes, manifest = sizes()
     finished, deleted = int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_FINISHED)
     none_is_there = log.isNull() & indexes.isNull() & manifest.isNull()

@@ -21,7 +21,7 @@ LOCAL = "local[*]"
 _SECRET_NAMES = (
     "(?i)secret|password|passwd|passphrase|token|access[.]?key|credential|jaas|private[.]?key|keystore[.]key"
 )
-"""Spark's own expression, and what Kafka, Java and object stores call their secrets besides."""
+"""Spark's own expression, and the names of secrets in Kafka, Java and object stores."""
 _OLDEST_JAVA = 17
 
 _SETTINGS = {
@@ -29,9 +29,9 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.python.filterPushdown.enabled": "true",
-    # What is kept has as many partitions as its size asks for, not spark.sql.shuffle.partitions.
+    # Cached data has as many partitions as its size needs, not spark.sql.shuffle.partitions.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
-    # What the UI, the event log and plans show.  They show no options of ours (tests/spark/test_secrets.py): a second belt.
+    # For the UI, the event log and plans.  They show no options of ours (tests/spark/test_secrets.py): this is a second limit.
     "spark.redaction.regex": _SECRET_NAMES,
     "spark.sql.redaction.options.regex": f"{_SECRET_NAMES}|url",
     "spark.log.level": "ERROR",
@@ -48,10 +48,10 @@ _LOCAL_SETTINGS = {
 
 
 def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """The session of this process: a new one, or the one that there is.
+    """Return the session of this process: a new one, or the present one.
 
-    What ``spark-submit`` or ``settings`` say counts more than our choices, ``settings`` most; ``master`` only where
-    spark-submit names none.  Close it with ``stop()``.
+    ``spark-submit`` and ``settings`` win over our choices, ``settings`` most; ``master`` only where spark-submit names none.
+    Close it with ``stop()``.
 
     Raises:
         SparkUnavailableError: pyspark, Java or the Kafka connector is missing.
@@ -80,7 +80,7 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
         conf.set("spark.jars", ",".join(str(jar) for jar in jars))
     session = SparkSession.builder.config(conf=conf).getOrCreate()
     if is_submitted:
-        # The JVM has been started already, so that only this still reaches its class loader, and the executors'.
+        # The JVM has been started already, so only this still reaches its class loader, and the executors'.
         for jar in jars:
             session.sql(f"ADD JAR '{jar}'")
     return session

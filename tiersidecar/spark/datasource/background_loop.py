@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """A context manager; what still runs when it is left is cancelled."""
+    """A context manager; work that still runs when it is left is cancelled."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -36,7 +36,7 @@ class BackgroundLoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for ``work``; raises what it raises."""
+        """Wait for ``work``; raise what it raises."""
         return self.start(work).result()
 
 

@@ -1,4 +1,4 @@
-"""Headers of many record batches as numpy columns, and which batches a reader is shown (``DefaultRecordBatch``)."""
+"""Headers of many record batches as numpy columns, and the choice of batches for a reader (``DefaultRecordBatch``)."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class BatchColumns:
         return len(self.starts)
 
     def those(self, chosen: Chosen | slice) -> BatchColumns:
-        """Only these of them."""
+        """Return only the chosen ones."""
         return BatchColumns(*(getattr(self, name)[chosen] for name in self.__slots__))
 
     @property
     def is_control(self) -> Chosen:
-        """Markers, which no consumer is shown."""
+        """Return which are markers, which consumers are not shown."""
         flagged: Chosen = (self.attributes & _CONTROL_FLAG) != 0
         return flagged
 
@@ -80,7 +80,7 @@ def is_format_2(buffer: memoryview) -> bool:
 
 
 def read_batch_columns(buffer: memoryview, *, where: str) -> BatchColumns:
-    """The headers of all batches of ``buffer``, which are whole and of format 2.
+    """Return the headers of all batches of ``buffer``, which are whole and of format 2.
 
     Raises:
         CorruptDataError: they are not.

@@ -14,7 +14,7 @@ from tiersidecar.spark.datasource.offset_ranges import LogBounds, OffsetRange, w
 from tiersidecar.spark.datasource.options import ReadOptions
 
 Cut = Mapping[TopicIdPartition, OffsetRange]
-"""What is to be read of each partition, where that is not nothing."""
+"""Offsets to read of each partition that has any."""
 
 
 class RemoteLog(Protocol):
@@ -27,24 +27,24 @@ class RemoteLog(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parted:
-    """One read, parted at the border of each partition: no offset is in both, and none between them."""
+    """One read, split at the border of each partition: no offset is in both, and none between them."""
 
     remote: Cut
     local: Cut
 
 
 class BothTiers:
-    """Parts reads.  What both tiers have is read from the remote one: it costs the broker nothing."""
+    """Splits reads.  Offsets of both tiers are read from the remote one: it costs the broker nothing."""
 
     def __init__(self, remote: RemoteLog, broker: ListOffsets, options: ReadOptions) -> None:
         self._remote, self._broker, self._options = remote, broker, options
 
     async def part(self, partitions: tuple[TopicIdPartition, ...]) -> Parted:
-        """The wanted offsets of each partition, by tier.
+        """Return the wanted offsets of each partition, by tier.
 
         Raises:
             OffsetOutOfRangeError, ConfigError: as :func:`wanted_range`.
-            BrokerRefusedError: the broker does not tell what it has.
+            BrokerRefusedError: the broker does not report its offsets.
         """
         earliest = await self._local_offsets(partitions, OffsetSpec.EARLIEST)
         latest = await self._local_offsets(partitions, OffsetSpec.LATEST)
@@ -52,7 +52,7 @@ class BothTiers:
         local: dict[TopicIdPartition, OffsetRange] = {}
         for partition in partitions:
             there = await self._remote.bounds(partition)
-            # After a crash the broker's log start is that of a minute ago: it may have what a user has deleted since.
+            # After a crash the broker's log start is that of a minute ago: it may have offsets that a user has deleted since.
             log_start = min(there.log_start, latest[partition])
             # Nothing is remote: the broker's log is all there is.
             is_tiered = there.end > there.start
@@ -92,7 +92,7 @@ class BothTiers:
 
 @dataclass(frozen=True, slots=True)
 class _FindInBoth:
-    """The remote tier first; ``border`` is where the broker's part begins, ``log_start`` where the log does."""
+    """Search the remote tier first; ``border`` is where the broker's part begins, ``log_start`` where the log does."""
 
     remote: RemoteLog
     broker: ListOffsets
@@ -107,6 +107,6 @@ class _FindInBoth:
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         if 0 <= answer.offset < self.log_start:
-            # Which of its others comes next the broker cannot be asked until it knows again what was deleted.
+            # The broker cannot find the next of its other records until it knows again what was deleted.
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error="OFFSET_NOT_AVAILABLE")
         return max(answer.offset, self.border) if answer.offset >= 0 else None

@@ -28,7 +28,7 @@ class PushedBounds:
     min_timestamp_ms: int | None = None
 
     def takes(self, topic: str, partition: int) -> bool:
-        """Return whether anything of the partition is wanted."""
+        """Return whether any record of the partition is wanted."""
         is_of_topic = self.topics is None or topic in self.topics
         return is_of_topic and (self.partitions is None or partition in self.partitions)
 
@@ -73,7 +73,7 @@ def _intersection(known: frozenset[Any] | None, values: Iterable[Any]) -> frozen
 
 
 def _range(kind: str, values: tuple[int, ...]) -> tuple[int, int]:
-    """The least offset that fits, and the one after the greatest."""
+    """Return the least offset that fits, and the one after the greatest."""
     match kind:
         case "GreaterThan":
             return values[0] + 1, _ALL

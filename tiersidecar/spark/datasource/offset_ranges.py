@@ -24,8 +24,8 @@ from tiersidecar.spark.datasource.options import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """What there is to read of a partition: ``start`` inclusive, ``end`` exclusive.  Below ``log_start`` nothing may be read,
-    whoever has it; -1 while nothing moved it."""
+    """Readable offsets of a partition: ``start`` inclusive, ``end`` exclusive.  Below ``log_start`` nothing may be read,
+    whichever tier has it; -1 while nothing moved it."""
 
     start: int
     end: int
@@ -34,7 +34,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """What is wanted: ``start`` inclusive, ``end`` exclusive, not below it."""
+    """Wanted offsets: ``start`` inclusive, ``end`` exclusive, not below it."""
 
     start: int
     end: int
@@ -42,13 +42,13 @@ class OffsetRange:
 
 class FindOffset(Protocol):
     async def find_offset(self, topic_id_partition: TopicIdPartition, timestamp_ms: int) -> int | None:
-        """The first offset whose record is of ``timestamp_ms`` or later; None when there is none."""
+        """Return the first offset whose record is of ``timestamp_ms`` or later; None when there is none."""
 
 
 def chosen_partitions(
     subscription: Subscription, existing: Collection[TopicIdPartition]
 ) -> tuple[TopicIdPartition, ...]:
-    """Those of ``existing`` that are subscribed to, in order.
+    """Return those of ``existing`` that are subscribed to, in order.
 
     Raises:
         ConfigError: a topic or partition that is named does not exist.
@@ -75,7 +75,7 @@ def chosen_partitions(
 
 
 def check_named(options: ReadOptions, partitions: Sequence[TopicIdPartition]) -> None:
-    """Places that are given by partition must name just the ones that are read.
+    """Check that places given by partition name just the partitions that are read.
 
     Raises:
         ConfigError: one too many, or one too few.
@@ -96,7 +96,7 @@ def check_named(options: ReadOptions, partitions: Sequence[TopicIdPartition]) ->
 async def wanted_range(
     partition: TopicIdPartition, options: ReadOptions, bounds: LogBounds, find: FindOffset
 ) -> OffsetRange:
-    """The offsets to read.  An end at or before the start means nothing at all.
+    """Return the offsets to read.  An end at or before the start means nothing at all.
 
     Raises:
         OffsetOutOfRangeError: they are not all there, and ``fail_on_data_loss``.

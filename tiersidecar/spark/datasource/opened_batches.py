@@ -30,7 +30,7 @@ class OpenedBatches:
 
 
 class BatchCollector:
-    """Takes batches of format 2 in order; asked for them when it :attr:`is_full`, and at the end.
+    """Takes batches of format 2 in order; the caller takes them back when it :attr:`is_full`, and at the end.
 
     Batches that are not compressed and lie in one buffer are not copied.
     """
@@ -54,7 +54,7 @@ class BatchCollector:
         return self._size_bytes >= OPENED_TOGETHER_BYTES
 
     def add(self, buffer: memoryview, batches: BatchColumns, position: int) -> int:
-        """As many of ``batches``, one at least, whose records lie in ``buffer``, as it takes to be full: how many those were.
+        """Add as many of ``batches``, at least one, with records in ``buffer``, as it takes to be full; return how many.
 
         Their checksums have been compared already; ``position`` is for errors.
 
@@ -83,7 +83,7 @@ class BatchCollector:
         return count
 
     def take(self) -> OpenedBatches:
-        """Return what was added since the last time: at least one batch."""
+        """Return the batches added since the last call: at least one."""
         if self._buffer is not None:
             (batches,), data = self._added, self._buffer
             taken = OpenedBatches(where=self._where, position=self._position, data=data, batches=batches)
@@ -96,7 +96,7 @@ class BatchCollector:
         return taken
 
     def _copy_shared(self) -> None:
-        """What was kept as it is becomes parts: more comes from elsewhere."""
+        """Turn batches kept without a copy into parts: more come from another buffer."""
         if self._buffer is not None:
             (batches,) = self._added
             bounds = zip(batches.starts.tolist(), batches.stops.tolist(), strict=True)

@@ -19,7 +19,7 @@ DEFAULT_MAX_BYTES_PER_PARTITION = 128 * 1024 * 1024
 SUBSCRIPTIONS = ("assign", "subscribe", "subscribePattern")
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-"""The first that is given counts."""
+"""The first given option counts."""
 _SIZES = {
     "kib": 1024,
     "k": 1024,
@@ -35,7 +35,7 @@ LONG_MAX = 2**63 - 1
 
 
 class Missing(Enum):
-    """What a timestamp later than all records means as a start (``startingOffsetsByTimestampStrategy``)."""
+    """Meaning of a start timestamp later than all records (``startingOffsetsByTimestampStrategy``)."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -101,7 +101,7 @@ KNOWN = frozenset(
         "maxBytesPerPartition",
     }
 )
-"""Options of the read; where the configuration is, others say (``tiersidecar.app.data_source_config``)."""
+"""Options of the read; others say where the configuration is (``tiersidecar.app.data_source_config``)."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:

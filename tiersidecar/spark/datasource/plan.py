@@ -1,4 +1,4 @@
-"""Plan which task reads what: remote segments cut into shares of about the same number of bytes.  Pure."""
+"""Plan of each task's reads: remote segments cut into shares of about the same number of bytes.  Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CUT_AT_MULTIPLES_OF_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSlice:
-    """Wanted of one remote segment: records from ``start_offset`` up to, not including, ``stop_offset``, of the batches that
-    begin in ``byte_range`` of the .log.
+    """Wanted part of one remote segment: records from ``start_offset`` up to, not including, ``stop_offset``, of the batches
+    that begin in ``byte_range`` of the .log.
 
-    Such a range ends where the first batch begins that the offset index names there or later: so that ranges which adjoin
+    Such a range ends where the first batch begins that the offset index names there or later, so that adjoining ranges
     share no batch and leave none out.  ``aborted``: the transactions that a read_committed reader is not shown.
     """
 
@@ -54,7 +54,7 @@ class Share:
 def plan_shares(
     partitions: Iterable[Sequence[SegmentSlice]], *, max_bytes: int, min_shares: int | None = None
 ) -> tuple[Share, ...]:
-    """Shares of ``max_bytes`` at most, save where one slice cannot be cut any further; smaller ones, so that there are
+    """Return shares of at most ``max_bytes``, save where one slice cannot be cut any further; smaller ones, so that there are
     about ``min_shares``.
 
     ``partitions`` holds the segment_slices of each partition, ascending.  Together the shares are exactly these.

@@ -27,37 +27,37 @@ class AbortedBeyond(Protocol):
     async def aborted_beyond(
         self, topic_id_partition: TopicIdPartition, history: History, open_at_end: frozenset[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
-        """The aborted transactions that reach over the end of ``history``, by the broker's own log from there on.
-        ``open_at_end`` has producer id and first offset of those that the remote tier has as open: of each, the end is looked
-        for.
+        """Return the aborted transactions that reach over the end of ``history``, by the broker's own log from there on.
+        ``open_at_end`` has producer id and first offset of those that are open at the end of the remote tier: the end of each
+        is searched for.
 
-        None when it cannot tell: a transaction is still open there, or the offset is not in the broker's log.
+        None when it is not known: a transaction is still open there, or the offset is not in the broker's log.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteEnd:
-    """Up to which offset (exclusive) the remote tier can be read, and the aborted transactions whose markers lie past it."""
+    """The offset (exclusive) up to which the remote tier can be read, and the aborted transactions with markers past it."""
 
     offset: int
     beyond: tuple[AbortedTransaction, ...] = ()
 
 
 class RemoteTier:
-    """What the remote tier has of each partition, as seen at ``read_committed`` or not."""
+    """The remote tier of each partition, as seen at ``read_committed`` or not."""
 
     def __init__(self, reads: ReadPath, border: AbortedBeyond, *, read_committed: bool) -> None:
         self._reads, self._border, self._read_committed = reads, border, read_committed
         self._ends: dict[TopicIdPartition, RemoteEnd] = {}
 
     async def bounds(self, partition: TopicIdPartition) -> LogBounds:
-        """Return what can be read."""
+        """Return the offsets that can be read."""
         found = await self._reads.lookup.bounds(partition)
         end = (await self.end(partition)).offset
         return LogBounds(start=min(found.start, end), end=end, log_start=found.log_start)
 
     async def end(self, partition: TopicIdPartition) -> RemoteEnd:
-        """Where it ends; the same at each call."""
+        """Return where it ends; the same at each call."""
         if partition not in self._ends:
             self._ends[partition] = await self._find_end(partition)
         return self._ends[partition]
@@ -90,7 +90,7 @@ class Planner:
         self._reads, self._tier, self._options = reads, tier, options
 
     async def plan(self, partitions: Sequence[TopicIdPartition], pushed: PushedBounds) -> tuple[Share, ...]:
-        """Shares for all that is wanted of ``partitions``.
+        """Return shares for all that is wanted of ``partitions``.
 
         Raises:
             ConfigError, OffsetOutOfRangeError: as :func:`check_named` and :func:`wanted_range`.
@@ -106,7 +106,7 @@ class Planner:
         wanted = [segment_slices(one) for one in partitions if pushed.takes(one.topic, one.partition)]
         tasks = [asyncio.create_task(one) for one in wanted]
         try:
-            # Not a TaskGroup: what went wrong is to be told as it is, not as a group of one.
+            # Not a TaskGroup: an error is to be raised as it is, not as a group of one.
             found = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
@@ -130,7 +130,7 @@ class Planner:
                 yield replace(segment_slice, aborted=(*segment_slice.aborted, *_hidden(undecided, segment_slice)))
 
     async def _undecided(self, partition: TopicIdPartition, start: int, stop: int) -> list[Undecided]:
-        """The transactions that begin in what is wanted and whose end lies in a hole: where data may be lost, these are."""
+        """Return the transactions that begin in the wanted offsets and whose end lies in a hole, where data may be lost."""
         if not self._options.read_committed:
             return []
         above = await self._reads.undecided.above(partition, start)
@@ -141,7 +141,7 @@ class Planner:
         return wanted
 
     async def _segments(self, partition: TopicIdPartition, wanted: OffsetRange) -> AsyncIterator[tuple[Located, int]]:
-        """The segments that hold the offsets, along the lineage, each with the first offset to read of it."""
+        """Yield the segments that hold the offsets, along the lineage, each with the first offset to read of it."""
         offset = wanted.start
         while offset < wanted.end:
             located = await self._reads.lookup.locate(partition, offset)
@@ -174,7 +174,7 @@ class Planner:
         )
 
     async def _bytes_of(self, located: Located, start: int, stop: int) -> ByteRange:
-        """From a batch that the index names at or before ``start``, to one that it names after all of ``stop``'s."""
+        """Return the bytes from a batch that the index names at or before ``start``, to one that it names past ``stop``."""
         index = (await self._reads.indexes.indexes(located.metadata)).offset_index
         begin = index.lookup(start).position
         # The batch that the first entry at or above ``stop`` names may begin below it; the next entry's cannot.

@@ -1,6 +1,6 @@
 """Turn record batches into rows in Arrow, column by column: no Python object is made for a record of format 2.
 
-Keys and values lie in the opened batches with other bytes between them.  Arrow is shown the whole buffer as one binary array in
+Keys and values lie in the opened batches with other bytes between them.  Arrow gets the whole buffer as one binary array in
 which every second element is a field, and gathers those.
 """
 
@@ -40,7 +40,7 @@ _LATEST_MS = (2**63 - 1) // _MICROSECONDS_PER_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowShape:
-    """What the rows of one partition of a topic look like."""
+    """Shape of the rows of one partition of a topic."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class RowShape:
 
 
 def rows_of(opened: OpenedBatches, shape: RowShape, start_offset: int, stop_offset: int) -> pa.RecordBatch:
-    """Rows of the records from ``start_offset`` up to, not including, ``stop_offset``, in order.
+    """Return rows of the records from ``start_offset`` up to, not including, ``stop_offset``, in order.
 
     Raises:
         CorruptDataError: records that are none.
@@ -68,7 +68,7 @@ def rows_of(opened: OpenedBatches, shape: RowShape, start_offset: int, stop_offs
 def legacy_rows(
     batch: memoryview, header: RecordBatchHeader, shape: RowShape, start_offset: int, stop_offset: int, *, where: str
 ) -> pa.RecordBatch:
-    """The same of one message of format 0 or 1, or what is compressed in it; these were written before 2017.
+    """Return the same of one message of format 0 or 1, or of those compressed in it; these were written before 2017.
 
     Raises:
         CorruptDataError: as :func:`~tiersidecar.formats.kafka.records.read_records`.
@@ -122,19 +122,19 @@ def _timestamps(batches: BatchColumns, by_log: Chosen, deltas: Column) -> pa.Arr
     counts = batches.record_count
     bases = np.repeat(np.where(by_log, batches.max_timestamp, batches.base_timestamp), counts)
     milliseconds = np.where(np.repeat(by_log, counts), bases, bases + deltas) if by_log.any() else bases + deltas
-    # Spark counts in microseconds: what is later than it can tell becomes its latest.
+    # Spark counts in microseconds: a later time than it can express becomes its latest.
     milliseconds = np.clip(milliseconds, -_LATEST_MS, _LATEST_MS)
     return pa.array(milliseconds * _MICROSECONDS_PER_MS).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _binaries(data: bytes | memoryview, *fields: tuple[Column, Column]) -> Iterator[pa.Array]:
-    """Of each field, given by starts and sizes, the bytes of all records; a size of -1 is null."""
+    """Yield the bytes of all records of each field, given by starts and sizes; a size of -1 is null."""
     width, count = 2 * len(fields), len(fields[0][0])
     edges = np.empty((count, width), np.int32)
     for place, (starts, sizes) in enumerate(fields):
         edges[:, 2 * place] = starts
         edges[:, 2 * place + 1] = starts + np.maximum(sizes, 0)
-    # Elements in turns: a field, and what lies between it and the next one.
+    # Elements alternate: a field, and the bytes between it and the next one.
     elements = pa.Array.from_buffers(
         pa.binary(), max(edges.size - 1, 0), [None, pa.py_buffer(edges), pa.py_buffer(data)], null_count=0
     )
@@ -160,7 +160,7 @@ def _headers(data: bytes | memoryview, fields: RecordFields) -> pa.Array:
 
 
 def _texts(keys: pa.Array) -> pa.Array:
-    """Header keys; what is no UTF-8 is replaced, as Kafka's consumer does."""
+    """Return header keys as text; bytes that are not UTF-8 are replaced, as in Kafka's consumer."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

@@ -15,7 +15,7 @@ Column = NDArray[np.int64]
 
 _VARINT_MAX_BYTES = 10
 _LANES_TOGETHER = 96
-"""From so many batches on, a step of all of them in numpy is cheaper than a step of each in Python."""
+"""Number of batches from which a step of all of them in numpy is cheaper than a step of each in Python."""
 
 
 class MalformedRecordsError(ValueError):
@@ -51,7 +51,7 @@ class HeaderFields:
 
 
 def find_fields(data: bytes | memoryview, begins: Column, ends: Column, counts: Column) -> RecordFields:
-    """The fields of all records of some batches: of each, its records lie from ``begins`` up to ``ends`` (exclusive), so many.
+    """Return the fields of all records of some batches, each with ``counts`` records in [``begins``, ``ends``).
 
     Raises:
         MalformedRecordsError: lengths or sizes do not fit.
@@ -74,7 +74,7 @@ def find_fields(data: bytes | memoryview, begins: Column, ends: Column, counts: 
 
 
 def find_headers(data: bytes | memoryview, records: RecordFields) -> HeaderFields:
-    """The record headers of all records.
+    """Return the record headers of all records.
 
     Raises:
         MalformedRecordsError: they do not fill their records exactly.
@@ -104,7 +104,7 @@ def find_headers(data: bytes | memoryview, records: RecordFields) -> HeaderField
 def _record_bounds(
     data: bytes | memoryview, buffer: NDArray[np.uint8], begins: Column, ends: Column, counts: Column
 ) -> tuple[Column, Column]:
-    """Where each record begins, behind its length, and where it ends."""
+    """Return where each record begins, behind its length, and where it ends."""
     if (counts < 0).any() or (counts > ends - begins).any():
         raise MalformedRecordsError("more records than bytes")
     starts, stops = np.empty((2, int(counts.sum())), np.int64)
@@ -128,7 +128,7 @@ def _record_bounds(
 
 
 def _step(buffer: NDArray[np.uint8], at: Column, ends: Column) -> tuple[Column, Column]:
-    """From the record at each position to the next: where it begins, behind its length, and where it ends."""
+    """Go from the record at each position to the next; return where it begins, behind its length, and where it ends."""
     first_two = buffer.take(at, mode="clip") + (buffer.take(at + 1, mode="clip").astype(np.int64) << 8)
     advance = _ADVANCE.take(first_two)
     if np.count_nonzero(advance) == len(at):
@@ -139,7 +139,7 @@ def _step(buffer: NDArray[np.uint8], at: Column, ends: Column) -> tuple[Column, 
 
 
 def _walk_one(data: bytes | memoryview, position: int, end: int, count: int) -> tuple[list[int], list[int]]:
-    # Three bytes of length suffice up to a MiB; this loop is what large batches cost.
+    # Three bytes of length suffice up to a MiB; the cost of large batches is this loop.
     bodies, following = [], []
     try:
         for _ in range(count):
@@ -167,8 +167,8 @@ def _walk_one(data: bytes | memoryview, position: int, end: int, count: int) -> 
 
 
 def _varints(buffer: NDArray[np.uint8], at: Column) -> tuple[Column, Column]:
-    """Zig-zag varints of up to 64 bits at each position, and the positions after them.  Positions outside the buffer give
-    bytes at its ends: who asks checks what came of it."""
+    """Return zig-zag varints of up to 64 bits at each position, and the positions after them.  Positions outside the buffer
+    give bytes at its ends: the caller checks the result."""
     first = buffer.take(at, mode="clip")
     following = at + 1
     if not (first & 0x80).any():
@@ -188,8 +188,8 @@ def _varints(buffer: NDArray[np.uint8], at: Column) -> tuple[Column, Column]:
 
 
 def _short_lengths() -> tuple[Column, Column]:
-    """By a record's first two bytes (the second one above): how far it is to the next record, and how many bytes its length
-    takes.  0 where two bytes do not tell, or tell nothing that can be."""
+    """Return by a record's first two bytes (the second one above): how far it is to the next record, and how many bytes its
+    length takes.  0 where two bytes are not enough, or impossible."""
     first_two = np.arange(1 << 16)
     first, second = first_two & 0xFF, first_two >> 8
     width = np.where(first < 0x80, 1, 2)

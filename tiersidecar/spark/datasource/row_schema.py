@@ -26,10 +26,10 @@ _COLUMNS = [
 
 
 def row_ddl(*, include_headers: bool) -> str:
-    """The schema for Spark."""
+    """Return the schema for Spark."""
     return f"{_FIXED}, {_HEADERS}" if include_headers else _FIXED
 
 
 def row_schema(*, include_headers: bool) -> pa.Schema:
-    """The schema of the Arrow batches."""
+    """Return the schema of the Arrow batches."""
     return pa.schema([*_COLUMNS, ("headers", HEADERS)] if include_headers else _COLUMNS)

@@ -34,7 +34,7 @@ from tiersidecar.spark.datasource.plan import SegmentSlice, Share
 from tiersidecar.spark.datasource.record_columns import RowShape, legacy_rows, rows_of
 
 MOST_ROWS = 65_536
-"""Of one Arrow batch: Spark holds it whole, outside its heap."""
+"""Most bytes of one Arrow batch: Spark holds it whole, outside its heap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +51,18 @@ class WantedRows:
 
 
 class RowMaker:
-    """Fed with slices in order, gives rows once there are enough of them; the rest at the end."""
+    """Takes slices in order, and returns rows once there are enough of them; the rest at the end."""
 
     def __init__(self, shape: RowShape, wanted: WantedRows, *, where: str) -> None:
         self._shape, self._wanted, self._where = shape, wanted, where
         self._collector = BatchCollector(where)
 
     def feed(self, buffer: memoryview, position: int = 0) -> Iterator[pa.RecordBatch]:
-        """Rows, of what was fed before too.  ``buffer`` holds whole batches whose checksums hold, from byte ``position`` of
+        """Yield rows, of earlier slices too.  ``buffer`` holds whole batches whose checksums hold, from byte ``position`` of
         the .log on.
 
         Raises:
-            CorruptDataError: records that are none, or do not open.
+            CorruptDataError: bytes that are no records, or do not open.
         """
         if not is_format_2(buffer):
             yield from self._legacy(buffer)
@@ -76,7 +76,7 @@ class RowMaker:
                 yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Rows of what has been fed and not been given."""
+        """Yield the rows that have been fed and not been returned."""
         if self._collector:
             rows = rows_of(self._collector.take(), self._shape, self._wanted.start_offset, self._wanted.stop_offset)
             for begin in range(0, rows.num_rows, MOST_ROWS):
@@ -102,13 +102,13 @@ class RowMaker:
 
 
 AHEAD_BYTES = 16 * 1024 * 1024
-"""Fetched ahead of the decoding, by one task: two chunks at least."""
+"""Most bytes that one task fetches ahead of the decoding: two chunks at least."""
 _MOST_CHUNKS_AHEAD = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reads:
-    """What a share is read by; used in the loop only."""
+    """The readers of a share; used in the loop only."""
 
     manifests: ManifestCache
     indexes: RemoteIndexCache
@@ -126,7 +126,7 @@ class _Opened:
 
 
 class ShareReader:
-    """Reads one share."""
+    """Read one share."""
 
     def __init__(
         self, loop: BackgroundLoop, reads: Reads, *, include_headers: bool, min_timestamp_ms: int | None = None
@@ -135,16 +135,16 @@ class ShareReader:
         self._include_headers, self._min_timestamp_ms = include_headers, min_timestamp_ms
 
     def rows(self, share: Share) -> Iterator[pa.RecordBatch]:
-        """All rows of the share, in the order of their offsets.
+        """Yield all rows of the share, in the order of their offsets.
 
         Raises:
             ObjectNotFoundError: a segment has been deleted since the plan was made.
             StoreError: the store is away.
-            CorruptDataError: what is there is broken.
+            CorruptDataError: the bytes there are damaged.
         """
         opening: deque[Future[_Opened]] = deque()
         for number, _ in enumerate(share.segment_slices):
-            # The next one's manifest comes while this one is read.
+            # The next one's manifest is fetched while this one is read.
             while len(opening) < 2 and number + len(opening) < len(share.segment_slices):
                 opening.append(self._loop.start(self._open(share.segment_slices[number + len(opening)])))
             yield from self._rows_of(opening.popleft().result())
@@ -167,7 +167,7 @@ class ShareReader:
     def _begin_at_offset(self, segment_slice: SegmentSlice, indexes: RemoteIndexes) -> Beginning:
         offset = int(segment_slice.start_offset)
         if self._min_timestamp_ms is not None:
-            # Nothing up to this entry's offset is as late as wanted.
+            # No record up to this entry's offset is as late as wanted.
             offset = max(offset, indexes.time_index.lookup(self._min_timestamp_ms - 1).offset)
         if offset <= segment_slice.metadata.start_offset:
             return first_batch(segment_slice.metadata)
@@ -205,7 +205,7 @@ class ShareReader:
         yield from maker.finish()
 
     def _parts(self, opened: _Opened) -> Iterator[tuple[int, memoryview]]:
-        """The bytes from the beginning to the stop, chunk by chunk, and where each part begins."""
+        """Yield the bytes from the beginning to the stop, chunk by chunk, and where each part begins."""
         begin, stop, index = opened.begin.position, opened.stop, opened.segment.chunk_index
         if begin >= stop:
             return
@@ -245,7 +245,7 @@ def _begin_at_byte(segment_slice: SegmentSlice, indexes: RemoteIndexes) -> Begin
 
 
 def _batch_at(indexes: RemoteIndexes, position: int, size: int) -> int:
-    """Where the first batch begins that the index names at or after ``position``; the end of the .log if none does."""
+    """Return where the first batch begins that the index names at or after ``position``; the end of the .log if none does."""
     positions = indexes.offset_index.positions
     place = bisect_left(positions, position)
     return positions[place] if place < len(positions) else size
