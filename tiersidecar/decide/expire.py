@@ -35,7 +35,7 @@ CLOCK_TOLERANCE_MS = 5 * 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """What retention would take at once: its new start, segments and bytes, and the bytes of which they are a part."""
+    """The reach of retention at once: its new start, segments and bytes, and the bytes of which they are a part."""
 
     up_to: Offset
     segments: int
@@ -260,7 +260,7 @@ def _by_retention(view: ExpiryView, found: Sequence[Standing], reach: Reach, sta
 
 
 def _dues(view: ExpiryView, found: Sequence[Standing], start: int) -> Due:
-    """Return what is due now, whatever is in flight: copies that come and go must not split it into parts that pass."""
+    """Return what is due now, whatever is in flight: changing copies must not split it into parts that pass the guard."""
     reach = find_reach(view, found, start, past_in_flight=True)
     gone = {removal.metadata.remote_log_segment_id for removal in _below_start(view, found)}
     kept = [standing for standing in found if standing.segment.remote_log_segment_id not in gone]

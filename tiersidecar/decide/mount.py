@@ -43,7 +43,7 @@ def mounted_name_fault(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRemains:
-    """What is left of a partition.  ``segments`` are those that come back.  A snapshot adds ``highest_offsets``, by leader
+    """The remains of a partition.  ``segments`` are those that come back.  A snapshot adds ``highest_offsets``, by leader
     epoch the highest offset (inclusive) that was ever copied, ``log_start`` (-1: not recorded), and ``leader_epochs``, all that
     it names."""
 

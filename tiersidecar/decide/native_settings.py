@@ -40,7 +40,7 @@ class Sight(StrEnum):
     """State of a broker's metadata manager: whether it reads the events of remote segments."""
 
     BLIND = "blind"
-    """It was sent where nothing listens: all of :data:`BLIND_SETTINGS` are set, and no value that is shown is another."""
+    """Its address has no listener: all of :data:`BLIND_SETTINGS` are set, and no value that is shown is another."""
     UNKNOWN = "unknown"
     """It has an address of its own, which is not shown, or not all of the settings."""
     SEEING = "seeing"

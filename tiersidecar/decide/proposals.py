@@ -27,7 +27,7 @@ class Outcome(Enum):
     CARRIED_OUT = "carried_out"
     REFUSED = "refused"
     LATER = "later"
-    """What is known here is older than the proposal; it is looked at again."""
+    """The state known here is older than the proposal; it is looked at again."""
     ANOTHERS = "anothers"
     """Another broker leads: its sidecar decides."""
 

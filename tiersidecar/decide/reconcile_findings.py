@@ -94,7 +94,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graces:
-    """How old something must be before it is a finding, in milliseconds; a copy takes longer than anything else."""
+    """Ages from which something is a finding, in milliseconds; a copy takes longer than anything else."""
 
     finding_ms: int = 3_600_000
     copy_ms: int = 10_800_000

@@ -33,7 +33,7 @@ def observe_absences(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """What is left of a topic, by the metadata at ``seen_s``: the number of segments, and of those half copied or half deleted.
+    """The remains of a topic, by the metadata at ``seen_s``: the number of segments, and of those half copied or half deleted.
     It has stayed so, under our watch, for ``rested_s``."""
 
     segments: int

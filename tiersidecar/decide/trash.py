@@ -22,7 +22,7 @@ from tiersidecar.domain.user_deletes import FINAL, SaidDelete
 MOST_NAMED = 500
 """Segments that one entry names: about 13 kB.  The rest is decided later."""
 _ON_ITS_WAY_MS = 600_000
-"""How long a user's delete may take to follow its entry."""
+"""Time that a user's delete may take to follow its entry."""
 _PARTS_OF_DELAY = 24
 
 
@@ -77,7 +77,7 @@ class TrashView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashPlan:
-    """In this order: ``take_out`` what is void or done, ``put`` what is decided now, the start, and then ``removals``.
+    """Steps in this order: ``take_out`` what is void or done, ``put`` what is decided now, the start, and then ``removals``.
 
     ``due_start_offset``: local data below it may go too; -1 where none may.  ``waiting`` are given up and not due yet.
     ``stop``: what lies below it is decided, once ``put`` is durable; -1 where nothing is.

@@ -103,7 +103,7 @@ class ListOffsets(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStarts:
-    """Where the log of each replica of a partition starts; ``silent`` says of the others why that is not known."""
+    """Start of the log of each replica of a partition; ``silent`` has the others with the reason why that is not known."""
 
     starts: Mapping[BrokerId, Offset]
     silent: Mapping[BrokerId, str]

@@ -34,8 +34,8 @@ class SaidStart:
 class Hold:
     """Keeps retention off a partition, or says that it no longer does: of two the one with the higher ``serial`` counts.
 
-    It holds until the remote log start is again at ``until``, the highest start before it was first set back without a hold,
-    or until it is released.
+    It holds until the remote log start is again at ``until``, the highest start before any set-back since there was last no
+    hold, or until it is released.
     ``since_ms``, ``by`` and ``reason`` are for the operator.
     """
 

@@ -28,7 +28,7 @@ _CUT = Struct(">qiibIhi")
 _BASE_OFFSET = Struct(">q")
 _LEGACY_HEADER_SIZES = {0: 18, 1: 26}
 _NOT_YET = -2
-"""No leader epoch: before the first batch."""
+"""Leader epoch before the first batch."""
 _NO_LIMIT = 1 << 63
 _LEAST_LENGTH_V2 = BATCH_HEADER_SIZE - LOG_OVERHEAD
 

@@ -17,7 +17,7 @@ _WALKS_KEPT = 10_000
 _STEP_BYTES = 256 * 1024
 
 FetchLocal = Callable[[int, int, LeaderEpoch], Awaitable[LocalBatches]]
-"""What the broker gives a read_committed reader from an offset on: about as many bytes, at least one whole batch.  The leader
+"""The broker's answer to a read_committed reader from an offset on: about as many bytes, at least one whole batch.  The leader
 epoch is that of the record right before, -1 where it is not known: a broker may know of an election before the lineage does."""
 
 

@@ -50,7 +50,7 @@ class ChunkManager(Protocol):
         """
 
     def is_local(self, segment: RemoteSegment) -> bool:
-        """Return whether :meth:`feed` reads the .log: it lies here, as the broker had it, and nothing else keeps it."""
+        """Return whether :meth:`feed` is to read the .log: it lies here, as the broker had it, and nothing else keeps it."""
 
     async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         """Hand a range of the original bytes of a segment that :meth:`is_local` to ``take``, in the thread that reads them;

@@ -28,7 +28,7 @@ _NAME_CHARACTERS = 100
 _SILENT_S = 3600.0
 """Silence after which a reader listed by name may give way to another."""
 _BUDGETS = 10_000
-"""In use at a time; the one idle for longest begins anew."""
+"""Budgets in use at a time; the one idle for longest begins anew."""
 _KEY_CHARACTERS = 255
 """A client id may have 32 KiB, and each may differ: ids that begin alike share a budget."""
 
@@ -39,7 +39,7 @@ _ALL_OTHERS: _Key = (OTHERS, OTHERS, OTHERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdReading:
-    """What one reader has read of one topic since the process began."""
+    """Reads of one topic by one reader since the process began."""
 
     principal: str
     client_id: str

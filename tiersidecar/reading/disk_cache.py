@@ -169,7 +169,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class CacheBound:
-    """How much a cache may keep.  It may be changed while the cache runs, which is down to it within seconds (S-124)."""
+    """Limit of a cache.  It may be changed while the cache runs, which is down to it within seconds (S-124)."""
 
     max_bytes: int = 1024 * 1024 * 1024
 

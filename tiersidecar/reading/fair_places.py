@@ -21,7 +21,7 @@ class _Waiting:
 
 
 class PlacesFullError(TiersidecarError):
-    """As many wait as may, and no other caller has more of them waiting: internal to this package."""
+    """The line is full, and no other caller has more requests in it: internal to this package."""
 
 
 class FairPlaces:

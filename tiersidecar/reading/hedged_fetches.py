@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class FetchTimes:
-    """How long the last fetches of about one size took, in seconds."""
+    """Times of the last fetches of about one size, in seconds."""
 
     def __init__(self) -> None:
         self._times_s: deque[float] = deque(maxlen=_REMEMBERED)

@@ -39,7 +39,7 @@ _MERGED_GAP_BYTES = 64 * 1024
 """Bytes between two wanted parts that cost less than a second GET (U4)."""
 
 _MERGED_BYTES = 8 * 1024 * 1024
-"""Of parts that are fetched together: both are in memory twice then."""
+"""Most bytes of parts that are fetched together: both are in memory twice then."""
 
 _MOST_EPOCH_READS = 4
 _MOST_TOLD = 8

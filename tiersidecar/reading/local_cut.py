@@ -17,7 +17,7 @@ _FIRST_STEP_BYTES = 1024 * 1024
 _STEP_BYTES = 4 * 1024 * 1024
 """A change of thread and back costs as much as reading half a MiB."""
 _MOST_WANTED_BYTES = 8 * 1024 * 1024 + 64 * 1024
-"""Of the wanted part of a bounded read, at once: as much as the gateway reads ahead, and a little besides."""
+"""Most bytes of the wanted part of a bounded read, at once: as much as the gateway reads ahead, and a little besides."""
 _FURTHER_BYTES = 128 * 1024
 """The first step past the wanted part: to the end of a batch, or to the batch asked for where the index is sparse."""
 

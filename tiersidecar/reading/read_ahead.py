@@ -13,7 +13,7 @@ from tiersidecar.reading.manifests import RemoteSegment
 
 _TOGETHER_BYTES = 4 * 1024 * 1024
 _MOST_CHUNKS_AHEAD = 128
-"""Of one reader, however small they are: all readers together must not want more than may be in flight."""
+"""Most chunks of one reader, however small they are: all readers together must not want more than may be in flight."""
 
 
 class ReadAheadBudget:

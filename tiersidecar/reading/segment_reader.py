@@ -58,7 +58,7 @@ class EndedReads:
 
 _BLOCK_BYTES = 16 * 1024
 _MOST_PLACES = 512
-"""Of 256 readers.  The more are remembered, the more reads at random offsets are mistaken for others that go on."""
+"""Places of 256 readers.  The more are remembered, the more reads at random offsets are mistaken for others that go on."""
 
 
 class BegunReads:

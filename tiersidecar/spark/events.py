@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Cut = Mapping[int, int]
-"""By partition, an offset: exclusive where it is an end."""
+"""An offset by partition: exclusive where it is an end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     # Cached data has as many partitions as its size needs, not spark.sql.shuffle.partitions.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
-    # For the UI, the event log and plans.  They show no options of ours (tests/spark/test_secrets.py): this is a second limit.
+    # For the UI, the event log and plans.  They show no options of ours (tests/spark/test_secrets.py): a second safeguard.
     "spark.redaction.regex": _SECRET_NAMES,
     "spark.sql.redaction.options.regex": f"{_SECRET_NAMES}|url",
     "spark.log.level": "ERROR",

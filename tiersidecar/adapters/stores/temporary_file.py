@@ -103,7 +103,7 @@ class TemporaryFile:
         return self._written
 
     def take_small_steps(self) -> None:
-        """From now on gather less for the disk, and let go of it in another call of :meth:`write` than hand it over."""
+        """Gather less for the disk from now on, and drop pages in a later call of :meth:`write` than hands them over."""
         self._step_bytes, self._let_go_bytes = _SMALL_STEP_BYTES, _SMALL_STEP_BYTES // 2
 
     def write(self, piece: Buffer) -> None:

@@ -1,8 +1,8 @@
 """One batch without the records of given keys, for a log that is not compacted.
 
-No batch goes, even if no record of it stays: every offset is still in one, so that no reader takes the place for a hole, and
-every sequence of a producer.  Markers stay as they are.  Records of aborted transactions go with the others: their bytes are
-in the object, whatever readers are shown.
+No batch goes, even if no record of it stays: every offset is still in a batch, so that no reader takes its place for a hole,
+and so is every sequence of a producer.  Markers stay as they are.  Records of aborted transactions go with the others: their
+bytes are in the object, whatever readers are shown.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class OffsetMap:
         self._offsets = array("q", [0]) * self._slots
         self._size = 0
         self.latest_offset: int = NOT_FOUND
-        """All that the map was built of is at or below it; the builder moves it."""
+        """Highest offset of the records that the map was built of; the builder moves it."""
 
     def __len__(self) -> int:
         return self._size

@@ -68,7 +68,7 @@ class OpenedBytes:
         return missing <= 0
 
     def hold_more(self, size_bytes: int) -> None:
-        """Count as much again for the owner's own copy, until it asks for more.
+        """Count ``size_bytes`` more, for what the owner makes of its bytes, until it asks again.
 
         Raises:
             NoMemoryLeftError, TooLargeToOpenError: by the lease.

@@ -13,7 +13,7 @@ from tiersidecar.formats.wire.messages import MalformedMessageError
 
 Buffer = bytes | bytearray | memoryview
 Replacement = tuple[int, int, Buffer]
-"""From, up to (exclusive), and the new bytes.  Several may begin where the one before ends."""
+"""Start, stop (exclusive), and the new bytes.  Several may begin where the one before ends."""
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 

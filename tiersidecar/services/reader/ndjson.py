@@ -27,7 +27,7 @@ _COPIES = 8
 
 
 class BytesFormat(StrEnum):
-    """How keys, values and header values are written."""
+    """Form of keys, values and header values."""
 
     BASE64 = "base64"
     UTF8 = "utf8"
