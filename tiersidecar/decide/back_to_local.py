@@ -119,7 +119,7 @@ class PartitionReturn:
 
 
 def decide_return(view: ReturnView, *, accepts_gaps: bool = False) -> PartitionReturn:
-    """Return what goes back of the partition, and what hinders it."""
+    """Return the part of the partition that goes back, and what hinders it."""
     start = _users_log_start(view)
     pieces = tuple(_clipped(view.pieces, start, view.high_watermark))
     gaps = tuple(uncovered(pieces, start, max(view.broker_log_start_offset, start)))

@@ -56,17 +56,17 @@ class Listener(NamedTuple):
 
 
 def ok(check: str, says: str) -> Finding:
-    """Return a finding that fits."""
+    """Return a finding of level OK."""
     return Finding(check=check, level=Level.OK, says=says)
 
 
 def warning(check: str, says: str, do: str) -> Finding:
-    """Return a finding that an operator should look at."""
+    """Return a finding of level WARNING."""
     return Finding(check=check, level=Level.WARNING, says=says, do=do)
 
 
 def error(check: str, says: str, do: str) -> Finding:
-    """Return a finding that does not work."""
+    """Return a finding of level ERROR."""
     return Finding(check=check, level=Level.ERROR, says=says, do=do)
 
 

@@ -156,7 +156,7 @@ def _is_past_retention(view: CopyView, segment: LocalSegment) -> bool:
 
 def _reason_to_halt(view: CopyView, segment: LocalSegment) -> str:
     """Return why the segment, with offsets below the first leader epoch, halts copying: no epoch finds them.  Remote, they
-    could not be read; trimmed, they were lost.  Kafka has such data only from before 0.11.  Below the start none is needed."""
+    could not be read; trimmed, they would be lost.  Kafka has such data from before 0.11.  Below the start none is needed."""
     stop = min(segment.next_base_offset or 0, view.first_epoch_offset)
     start = max(segment.base_offset, view.live_start_offset)
     if start >= stop:

@@ -292,7 +292,7 @@ def _removal(view: ExpiryView, reach: Reach, standing: Standing) -> Removal | No
 
 
 def _is_left_behind(view: ExpiryView, segment: RemoteLogSegmentMetadata, start_offset: int) -> bool:
-    """Return Kafka's log start breach: it ends below the start, and no epoch of it is later than the one at the start."""
+    """Return whether it ends below the start, without an epoch later than the one at the start (Kafka's log start breach)."""
     epoch = view.lineage.epoch_for_offset(start_offset)
     return epoch is not None and segment.end_offset < start_offset and segment.segment_leader_epochs[-1].epoch <= epoch
 

@@ -61,7 +61,7 @@ def decide_out_of_range(offset: int, view: TiersView) -> OutOfRange:
 
 
 def decide_grants(limits: Sequence[int], max_bytes: int, local_bytes: int) -> tuple[int, ...]:
-    """Return the bytes that each partition may be filled with, of its own limit and of what the broker has left of the
+    """Return the bytes that each partition may be filled with, within its own limit and what the broker has left of the
     request's ``max_bytes``, the first partitions served first."""
     left, grants = max(max_bytes - local_bytes, 0), list[int]()
     for limit in limits:

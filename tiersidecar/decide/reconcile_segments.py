@@ -96,7 +96,7 @@ def decide_segment(row: SegmentRow, graces: Graces, now_ms: int, metadata_doubt:
 def _without_metadata(row: SegmentRow, metadata_doubt: str) -> tuple[FindingKind, str]:
     """Return the finding without events: COPY_SEGMENT_STARTED is durable before any object, so it is another's, or they are
     lost."""
-    # A bucket may be shared: objects of no topic of this cluster may not be ours to call orphans.
+    # A bucket may be shared: an object of no topic of this cluster may be another cluster's, and no orphan.
     if not row.is_topic_known:
         return FindingKind.UNKNOWN_TOPIC_ID, ", and no topic has this id"
     if not row.has_topics_name:
@@ -136,7 +136,7 @@ def _with_metadata(row: SegmentRow, graces: Graces, now_ms: int) -> Iterator[Fin
 
 
 def _of_unknown_topic(row: SegmentRow, graces: Graces, age_ms: int) -> Iterator[Finding]:
-    """Yield findings for an unknown topic: it may be another cluster's, whose metadata were mirrored here, to delete there."""
+    """Yield findings for an unknown topic: another cluster, whose metadata were mirrored here, may own the objects."""
     is_gone = row.after is State.DELETE_SEGMENT_FINISHED and not row.objects
     if not is_gone and row.before is row.after and age_ms >= graces.finding_ms:
         detail = "the cluster has no topic of this id, and nothing says that the id was this cluster's"

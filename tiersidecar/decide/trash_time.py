@@ -26,7 +26,7 @@ class TrashTime:
 
     @property
     def decision_ms(self) -> int:
-        """Return the time of a decision made now: by a clock that was set back it would be due too soon later."""
+        """Return the time of a decision made now; by a clock that was set back it would be due too soon once that is right."""
         return max(self.now_ms, self.seen_ms)
 
     def is_due(self, entry: TrashEntry) -> bool:

@@ -169,8 +169,8 @@ class PartitionState:
         return max((one.offset for one in self._said() if one.leader_epoch >= leader_epoch), default=NO_OFFSET)
 
     def merged_with(self, later: PartitionState) -> PartitionState:
-        """Return, of each offset, the one of the later leader epoch, of the same epoch the higher: a deposed leader changes
-        nothing.  A later generation's start counts alone.
+        """Return both merged: of each offset the one of the later leader epoch, of the same epoch the higher.  A deposed leader
+        changes nothing; a later generation's start counts alone.
 
         ``later`` comes later in the topic.  A later leader may say a lower offset, where the earlier one referred to a history
         that an unclean election ended, or was not read yet: the earlier one is kept among ``earlier_starts``.

@@ -121,7 +121,7 @@ class OpenTransactions:
         self._walks: SingleFlight[tuple[RemoteLogSegmentId, Offset], _Open] = SingleFlight("walks up to a cut")
 
     async def first(self, located: Located) -> Offset:
-        """Return the offset below which (exclusive) no transaction is open at ``located.stop_offset``; else that offset.
+        """Return the least first offset of the transactions open at ``located.stop_offset``; that offset if none is open.
 
         Raises:
             StoreError: a snapshot or a segment could not be read.
