@@ -31,7 +31,7 @@ _signed: ContextVar[bool] = ContextVar("signed", default=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Secrets:
-    """``cluster`` is the secret that sidecars sign with; None: no request needs a signature.  ``page`` is a browser's password;
+    """``cluster`` is the secret that sidecars sign with; None: no request needs proof.  ``page`` is a browser's password;
     None: only browsers of this machine are served."""
 
     cluster: str | None = None
