@@ -395,7 +395,7 @@ async def deleted(
     sidecar = LeadersSidecar(broker=world.broker, state=world.state, clock=SystemClock(), delays=delays)
     sidecar.tiers(view)
     if lease is not None:
-        world.state.leases["1"] = lease
+        world.state.leases["1"] = replace(lease, renewed_ms=SystemClock().now_ms())
     rewrite = DeleteRecordsRewrite(
         tiers=world.tiers,
         state=world.state,
