@@ -21,6 +21,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.wire.delete_records import read_deletes, up_to_0
 from tiersidecar.formats.wire.messages import UnaskedAnswerError
@@ -65,6 +66,7 @@ _MOST_EVENTS = 20
 """For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
 _AT_ONCE = 32
 """Partitions of a request that are looked at before others have their turn of the loop: for each a small file is read."""
+_TRIES, _TRY_AGAIN_S = 3, 0.1
 _FRESH_S = 2.0
 """How old what was made sure of may be when the broker is asked."""
 _MOST_BROKER_WAIT_S, _BROKER_ANSWERS_S = 60.0, 10.0
@@ -83,6 +85,14 @@ class _Planned:
     offsets: dict[RowKey, int] = field(default_factory=dict)
     tiered: dict[RowKey, ToDelete] = field(default_factory=dict)
     looked_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Apart:
+    """The rows of what is not tiered, and whether the broker is done with it."""
+
+    rows: dict[RowKey, Any] = field(default_factory=dict)
+    is_answered: bool = True
 
 
 class DeleteRecordsRewrite(Rewrite):
@@ -154,36 +164,48 @@ class DeleteRecordsRewrite(Rewrite):
             answered, rows = await self._in_second_step(exchange, opened, connection.asked_s, apart)
         finally:
             apart.cancel()
-        return [await write_answer(opened.request, answered, {**opened.rows, **apart.result(), **rows}, self._blocking)]
+        return [
+            await write_answer(opened.request, answered, {**opened.rows, **apart.result().rows, **rows}, self._blocking)
+        ]
 
     async def _audit_apart(self, exchange: Exchange, response: memoryview) -> None:
         """The broker has answered a request of topics that are not tiered."""
-        deletes, exchange.connection.deletes_under_way = exchange.connection.deletes_under_way, {}
+        deletes = exchange.connection.deletes_under_way
         if await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
             opened = await read_exchange(exchange, response, self._blocking)
             for key, row in _accepted(opened).items():
                 audit_delete(exchange, *key, deletes[key], row.error_code.name, self._audit)
+        exchange.connection.deletes_under_way = {}
 
-    async def _asked_apart(self, exchange: Exchange, opened: Opened) -> dict[RowKey, Any]:
-        """Ask for what is not tiered beside the rest, which waits for nothing: nobody knows when it has become another topic.
-        Return its rows."""
+    async def _asked_apart(self, exchange: Exchange, opened: Opened) -> _Apart:
+        """Ask for what is not tiered beside the rest.  It waits for nothing: that it became another topic would not show."""
         topics, connection = exchange.connection.deletes_apart, exchange.connection
         wanted = {key: row for key, row in opened.asked.items() if key[0] in topics}
         if not wanted:
-            return {}
+            return _Apart()
+        body = await write_only(opened.request, wanted, self._blocking)
+        if await self._was_muted(opened) and exchange.upstream.is_client_gone:
+            raise UpstreamClosedError("the client has gone before anything was deleted for it")
         connection.deletes_under_way = {key: int(row.offset) for key, row in wanted.items()}
         some = asked_again(next(iter(opened.rows.values())))
         rows = {key: changed_row(some, partition_index=key[1]) for key in wanted}  # unless it is answered
-        again = await self._asked(exchange, opened, await write_only(opened.request, wanted, self._blocking))
-        if again is not None:
-            for key, row in _accepted(again).items():
-                audit_delete(exchange, *key, int(wanted[key].offset), row.error_code.name, self._audit)
-            connection.deletes_under_way = {}
-            rows |= again.rows
-        return rows
+        again = await self._asked(exchange, opened, body)
+        if again is None:
+            return _Apart(rows=rows, is_answered=False)
+        for key, row in _accepted(again).items():
+            audit_delete(exchange, *key, int(wanted[key].offset), row.error_code.name, self._audit)
+        connection.deletes_under_way = {}
+        await self._was_muted(again)
+        return _Apart(rows={**rows, **again.rows}, is_answered=_throttle_s(again) <= _MOST_WAIT_S)
+
+    async def _was_muted(self, opened: Opened) -> bool:
+        """Wait for as long as the broker reads nothing of this client after its answer (KIP-219)."""
+        if throttle_s := _throttle_s(opened):
+            await self._clock.sleep(min(throttle_s, _MOST_WAIT_S))
+        return throttle_s > 0
 
     async def _in_second_step(
-        self, exchange: Exchange, opened: Opened, since_s: float, apart: asyncio.Task[dict[RowKey, Any]]
+        self, exchange: Exchange, opened: Opened, since_s: float, apart: asyncio.Task[_Apart]
     ) -> tuple[Any, dict[RowKey, Any]]:
         """Return the last answer of the broker, whose rows are of no use, and those of what may be tiered."""
         planned = await self._planned(exchange, opened, apart)
@@ -192,7 +214,7 @@ class DeleteRecordsRewrite(Rewrite):
         answered, rows = await self._carried_out(exchange, opened, planned, since_s)
         return answered, planned.failed | rows
 
-    async def _planned(self, exchange: Exchange, opened: Opened, apart: asyncio.Task[dict[RowKey, Any]]) -> _Planned:
+    async def _planned(self, exchange: Exchange, opened: Opened, apart: asyncio.Task[_Apart]) -> _Planned:
         """Return what becomes of the deletes that the broker has accepted up to 0.
 
         What its answer is of is noted at once, high watermarks too.  All that may take time comes then, for all together.  In
@@ -202,32 +224,37 @@ class DeleteRecordsRewrite(Rewrite):
         if exchange.connection.is_late(self._clock.monotonic_s(), 0.0):
             await apart
             return _none_of(rows, "the broker's answer was read too late")
-        whole = {key for key in rows if opened.asked[key].offset == HIGH_WATERMARK}
         noted = await self._noted(rows)
-        marks = await self._remote.high_watermarks([noted[key].topic_id_partition for key in whole & noted.keys()])
-        # For as long the broker reads nothing of this client (KIP-219).
-        throttle_s = opened.answered.throttle_time.total_seconds()
-        if throttle_s > _MOST_WAIT_S:
+        whole = [noted[key].topic_id_partition for key in noted if opened.asked[key].offset == HIGH_WATERMARK]
+        marks = await self._marks(whole)
+        if _throttle_s(opened) > _MOST_WAIT_S:
             await apart
-            return _none_of(rows, f"the client is over its quota for {throttle_s:.0f} s")
-        if throttle_s:
-            await self._clock.sleep(throttle_s)
+            return _none_of(rows, f"the client is over its quota for {_throttle_s(opened):.0f} s")
+        await self._was_muted(opened)
         planned = await self._made_ready(exchange, opened, rows, noted)
-        await apart
+        if not (await apart).is_answered:
+            return _none_of(rows, "the broker holds what is not tiered of the same request")
         planned.looked_s = self._clock.monotonic_s()
-        later = {planned.tiered[key].topic_id_partition for key in whole & planned.tiered.keys()} - marks.keys()
-        marks |= await self._remote.high_watermarks(later)
-        same = await self._noted(planned.tiered)
+        same = await self._noted(noted)
         for key in rows.keys() - planned.failed.keys():
-            offset, to_delete = int(opened.asked[key].offset), planned.tiered.get(key)
-            if to_delete is not None:
-                mark = marks.get(to_delete.topic_id_partition)
-                if same.get(key) != to_delete or (offset == HIGH_WATERMARK and mark is None):
-                    planned.failed[key] = asked_again(rows[key])
-                    continue
-                offset = mark if offset == HIGH_WATERMARK and mark is not None else offset
-            planned.offsets[key] = offset
+            to_delete, offset = noted.get(key), int(opened.asked[key].offset)
+            if to_delete is not None and offset == HIGH_WATERMARK:
+                offset = marks.get(to_delete.topic_id_partition, HIGH_WATERMARK)
+            if to_delete is None or same.get(key) != to_delete or offset == HIGH_WATERMARK:
+                planned.failed[key] = asked_again(rows[key])
+            else:
+                planned.offsets[key] = offset
         return planned
+
+    async def _marks(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, Offset]:
+        """Return the high watermarks of now; right after an election a leader may have to be asked once more."""
+        marks = dict[TopicIdPartition, Offset]()
+        for _ in range(_TRIES):
+            marks |= await self._remote.high_watermarks(set(partitions) - marks.keys())
+            if marks.keys() >= set(partitions):
+                break
+            await self._clock.sleep(_TRY_AGAIN_S)
+        return marks
 
     async def _noted(self, keys: Collection[RowKey]) -> dict[RowKey, ToDelete]:
         """Return what deletes of ``keys`` are of now, of those that are known; the broker has said that they may be known."""
@@ -249,11 +276,14 @@ class DeleteRecordsRewrite(Rewrite):
         planned, asking = _Planned(), self._remote.asking(exchange, _wait_s(opened))
 
         async def one(key: RowKey, row: Any) -> Any:
+            offset, to_delete = int(opened.asked[key].offset), noted.get(key)
             try:
-                to_delete = await self._remote.made_ready(asking, key, int(opened.asked[key].offset), noted.get(key))
+                if to_delete is None:  # nothing says what it was of when the client asked
+                    raise MetadataNotReadyError(subject=f"{key[0]}-{key[1]}")
+                is_tiered = await self._remote.is_made_ready(asking, key, offset, to_delete)
             except (TiersidecarError, TimeoutError) as error:
                 return failed_row(key, row, error)
-            if to_delete is not None:
+            if is_tiered:
                 planned.tiered[key] = to_delete
             return row
 
@@ -310,6 +340,10 @@ class DeleteRecordsRewrite(Rewrite):
         rows |= await all_at_once(one, accepted)
         self.abandoned(exchange)  # of what it has not answered
         return replace(opened.answered, throttle_time=again.answered.throttle_time), rows
+
+
+def _throttle_s(opened: Opened) -> float:
+    return float(opened.answered.throttle_time.total_seconds())
 
 
 def _none_of(rows: Mapping[RowKey, Any], reason: str) -> _Planned:

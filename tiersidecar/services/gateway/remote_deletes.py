@@ -45,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 _MOST_EPOCHS, _MOST_NEW_TOPICS = 10_000, 16
 _TRY_AGAIN_S = 0.2
+_IN_ONE_TURN = 32
+"""Partitions that are looked up in one turn of the loop."""
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):
@@ -72,6 +74,7 @@ class Asking:
     until_s: float
     waits: dict[str, Once] = field(default_factory=dict)
     """For topics that are not known yet, by name."""
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_IN_ONE_TURN))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,33 +127,28 @@ class RemoteDeletes:
 
     # Before the broker's part
 
-    async def made_ready(self, asking: Asking, key: RowKey, offset: int, noted: ToDelete | None) -> ToDelete | None:
-        """Return what a delete of it up to ``offset`` would be of, once all that its remote part needs is there; None where it
-        is not tiered.  ``noted`` is what it was of when the client asked, as far as it was known.
+    async def is_made_ready(self, asking: Asking, key: RowKey, offset: int, noted: ToDelete) -> bool:
+        """Return once all that the remote part of its delete up to ``offset`` needs is there; False where it is not tiered.
+        ``noted`` is what it was of when the client asked.
 
         Raises:
             BrokerRefusedError: it is not of ``noted`` any more.
             TiersidecarError: it could not be carried out remotely; the broker has to be spared it.
             TimeoutError: nobody told in time.
         """
+        partition = noted.topic_id_partition
         view = await self._found(asking, key)
-        if view is None:
-            if noted is not None and self._tiered.topic_id(key[0]) != noted.topic_id_partition.topic_id:
-                raise _refused(noted.topic_id_partition, "another topic has its name, which is not tiered")
-            return None
-        partition = view.topic_id_partition
-        to_delete = self.known(key)
-        if to_delete is None or to_delete.topic_id_partition != partition:
-            raise MetadataNotReadyError(subject=str(partition))
-        if noted is not None and noted != to_delete:
+        if view is None and self._tiered.topic_id(key[0]) == partition.topic_id:
+            return False
+        if view is None or view.topic_id_partition != partition or self.known(key) != noted:
             raise _refused(partition, "FENCED_LEADER_EPOCH")
         async with asyncio.timeout_at(asking.until_s):
-            leader = await self._leader(asking, to_delete)
-            known = await self._caught_up(asking, to_delete)
-            if offset < 0 or not _said_by(to_delete, offset).is_said(known):
+            leader = await self._leader(asking, noted)
+            known = await self._caught_up(asking, noted)
+            if offset < 0 or not _said_by(noted, offset).is_said(known):
                 self._require_decider(leader)
             await until_ready(lambda: self._reader.bounds(partition), clock=self._clock, until_s=asking.until_s)
-        return to_delete
+        return True
 
     async def _found(self, asking: Asking, key: RowKey) -> TieredView | None:
         """Return what is found of it, as ``TieredPartitions.find``; a topic that the broker has on its disk is waited for, once
@@ -174,7 +172,9 @@ class RemoteDeletes:
             )
 
         await waits.setdefault(key[0], Once(becomes_known)).done()
-        return self._tiered.find(*key, asker)
+        async with asking.turns:  # all of them are woken at once
+            await asyncio.sleep(0)
+            return self._tiered.find(*key, asker)
 
     def known(self, key: RowKey) -> ToDelete | None:
         """Return what a delete of it would be of now, by the table and by the broker's disk: of a topic that is new, was made

@@ -21,7 +21,6 @@ from structlog.testing import capture_logs
 
 from tests.support.gateway_deletes import (
     DELETE_RECORDS,
-    LOCAL_START,
     MARK,
     OTHERS,
     VERSION,
@@ -46,7 +45,7 @@ from tests.unit.services.gateway.test_asked_and_answered import (
 )
 from tests.unit.services.gateway.test_deletes_of_new_topics import becomes_known_later, is_set_back, make_new
 from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.ports.state_log import PartitionState
@@ -63,6 +62,21 @@ async def deleted(world: World, rewrite: DeleteRecordsRewrite, between: Between 
 
 def key_of(world: World) -> tuple[str, int]:
     return world.partition.topic, world.partition.partition
+
+
+def tier_partitions(world: World, number_of: int, monkeypatch: pytest.MonkeyPatch) -> list[TopicIdPartition]:
+    """So many of the world's topic, of which nothing is remote."""
+    known, (view, *_) = [replace(world.partition, partition=number) for number in range(number_of)], world.broker.views
+    world.tiered.known = known
+    world.broker.views = tuple(replace(view, topic_id_partition=one) for one in known)
+    for one in known:
+        world.broker.last_stable_offsets[one] = MARK
+
+    async def empty(partition: Any) -> OffsetBounds:
+        return OffsetBounds(start=Offset(0), end=Offset(0), log_start=Offset(0))
+
+    monkeypatch.setattr(world.path.reader, "bounds", empty)
+    return known
 
 
 ASK_AGAIN = (ErrorCode.request_timed_out, -1)
@@ -129,14 +143,16 @@ async def test_who_may_not_delete_is_told_so_and_no_more_is_asked(error: ErrorCo
         assert (row, broker.asked, sidecar.proposed) == ((error, -1), [], [])
 
 
-async def test_what_was_refused_is_not_asked_for_again_with_the_rest() -> None:
+async def test_what_was_refused_is_not_asked_for_again_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """J1: by then the broker led it, and took the 0 of the first request; its client was told that all was deleted."""
     async with world_before(nothing) as world:
-        rewrite, _ = deletes(world)
+        rewrite, sidecar = deletes(world)
+        for one in tier_partitions(world, 2, monkeypatch):
+            sidecar.tiers(next(view for view in world.broker.views if view.topic_id_partition == one))
         broker, key = Broker(world), key_of(world)
         other, error = (key[0], 1), ErrorCode.not_leader_or_follower
         asked = await asked_for(world, rewrite, also={other: 7}, refuses={key: error})
-        assert asked.rows == {key: (error, -1), other: (ErrorCode.none, LOCAL_START)}
+        assert asked.rows == {key: (error, -1), other: (ErrorCode.none, 7)}
         assert broker.asked == [{other: 7}]
 
 
@@ -333,11 +349,7 @@ async def test_many_are_proposed_together(monkeypatch: pytest.MonkeyPatch) -> No
     """N7: of 300 the second part was begun only once the first was decided, and had no time left."""
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        known = [replace(world.partition, partition=number) for number in range(300)]
-        world.tiered.known, views = known, world.broker.views
-        world.broker.views = tuple(replace(views[0], topic_id_partition=one) for one in known)
-        for one in known:
-            world.broker.last_stable_offsets[one] = MARK
+        known = tier_partitions(world, 300, monkeypatch)
         Broker(world)
         all_of_them = asyncio.Barrier(len(known))
 
@@ -346,11 +358,7 @@ async def test_many_are_proposed_together(monkeypatch: pytest.MonkeyPatch) -> No
             said = PartitionState().with_delete(proposal.offset, proposal.leader_epoch, 0)
             await world.state.publish_partition_state(proposal.topic_id_partition, said)
 
-        async def empty(partition: Any) -> OffsetBounds:
-            return OffsetBounds(start=Offset(0), end=Offset(0), log_start=Offset(0))
-
         monkeypatch.setattr(sidecar, "propose", proposed)
-        monkeypatch.setattr(world.path.reader, "bounds", empty)
         asked = await asked_for(world, rewrite, also={(world.partition.topic, one.partition): 50 for one in known[1:]})
         assert {error for error, _ in asked.rows.values()} == {ErrorCode.none}
 
@@ -393,10 +401,11 @@ async def test_what_is_not_tiered_goes_as_it_is() -> None:
 async def test_what_turns_out_not_to_be_tiered_is_the_broker_s() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
-        world.tiered.known, world.tiered.may_be = [], True
+        make_new(world)
+        world.tiered.untiered = {world.partition.topic: world.partition.topic_id}
         broker = Broker(world, {key_of(world): (ErrorCode.none, 230)})
         row = await deleted(world, rewrite)
-        assert (row, list(broker.asked[0].values()), sidecar.proposed) == ((ErrorCode.none, 230), [-1], [])
+        assert (row, list(broker.asked[0].values()), sidecar.proposed) == ((ErrorCode.none, 230), [MARK], [])
 
 
 # -- time
@@ -447,6 +456,69 @@ async def test_while_a_client_over_its_quota_is_muted_its_delete_stays_what_it_w
             assert (set(asked.rows.values()), broker.asked, sidecar.proposed) == ({ASK_AGAIN}, [], [])
 
 
+async def test_a_mark_that_is_not_told_at_once_is_not_that_of_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R1: right after an election the former leader was asked, and what came while another row was waited for was deleted."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker, read, tries = Broker(world), rewrite._remote.high_watermarks, count()
+
+        async def later(partitions: Any) -> Any:
+            return {} if next(tries) < 3 else await read(partitions)
+
+        monkeypatch.setattr(rewrite._remote, "high_watermarks", later)
+        assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
+        assert await deleted(world, rewrite) == (ErrorCode.none, MARK)
+
+
+async def test_nothing_is_deleted_of_what_was_not_known_when_the_broker_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """R2: the state topic is read meanwhile, and whether it is the topic that was asked about nothing tells."""
+
+    def not_read(partition: Any) -> PartitionState:
+        raise MetadataNotReadyError(subject=str(partition))
+
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world)
+        unread = monkeypatch.context()
+        with unread as patch:
+            patch.setattr(world.state, "partition_state", not_read)
+            asking = asyncio.create_task(asked_for(world, rewrite, throttle=timedelta(milliseconds=200)), name="asking")
+            await asyncio.sleep(0.1)
+        asked = await asking
+        assert (set(asked.rows.values()), broker.asked, sidecar.proposed) == ({ASK_AGAIN}, [], [])
+
+
+async def test_after_what_is_not_tiered_too_a_muted_client_is_waited_for() -> None:
+    """R4: the second step lay unread for so long, behind all that had been made sure of."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world, throttle=timedelta(milliseconds=300))
+        asking = asyncio.create_task(asked_for(world, rewrite, also={(OTHERS, 0): 7}), name="asking")
+        await asyncio.sleep(0.15)
+        assert broker.asked == [{(OTHERS, 0): 7}]
+        is_made_anew(world)
+        asked = await asking
+        assert (asked.rows[key_of(world)], len(broker.asked), sidecar.proposed) == (ASK_AGAIN, 1, [])
+
+
+async def test_behind_what_the_broker_holds_no_second_step_is_sent() -> None:
+    """R5: it would be read only once the broker is done with what waits for its followers."""
+
+    def never(version: int, body: bytes) -> bytes:
+        raise TimeoutError
+
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        Broker(world)
+        world.upstream.answers[DELETE_RECORDS] = never
+        with capture_logs() as logs:
+            asked = await asked_for(world, rewrite, also={(OTHERS, 0): 7})
+        assert (set(asked.rows.values()), sidecar.proposed) == ({ASK_AGAIN}, [])
+        assert audited(logs) == [(OTHERS, 7, "unknown")]
+
+
 async def test_a_client_that_would_be_muted_for_long_is_not_waited_for() -> None:
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
@@ -466,7 +538,7 @@ async def test_a_client_that_gives_the_broker_no_time_is_answered_all_the_same(s
         assert (row, len(sidecar.proposed)) == ((ErrorCode.none, MARK), 1)
 
 
-async def test_what_the_broker_does_not_answer_in_time_is_audited_whole() -> None:
+async def test_what_the_broker_does_not_answer_in_time_is_audited_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """J7: a delete that was refused first, accepted then and not answered left no event.  Now it is not asked for again."""
 
     def never(version: int, body: bytes) -> bytes:
@@ -474,6 +546,7 @@ async def test_what_the_broker_does_not_answer_in_time_is_audited_whole() -> Non
 
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
+        tier_partitions(world, 3, monkeypatch)
         Broker(world)
         world.upstream.answers[DELETE_RECORDS] = never
         key = key_of(world)
