@@ -265,7 +265,11 @@ def test_clients_go_on_over_mounted_history_and_live_data(tmp_path: Path) -> Non
             for number in PARTITIONS:
                 got = reader.seen[number]
                 wanted = [one for one in visible(everything, ends_of(everything))[number] if one <= got[-1]]
-                assert got == wanted, f"{reader.name}, partition {number}: {difference(got, wanted)}"
+                # The console consumer commits when it ends, which an election can keep it from: it reads once more, no loop.
+                is_committed = reader.name != JAVA
+                read = got if is_committed else sorted(set(got))
+                assert read == wanted, f"{reader.name}, partition {number}: {difference(got, wanted)}"
+                assert max(Counter(got).values()) <= (1 if is_committed else 2), difference(got, wanted)
                 assert got[-1] >= border[number]
         for number in PARTITIONS:
             got = sorted(moved[number])
