@@ -152,14 +152,15 @@ class DeleteRecordsRewrite(Rewrite):
         if connection.deletes_under_way:
             await self._audit_apart(exchange, response)
             return None
-        if not connection.deletes_apart and not await is_any(
-            is_any_deleted, response, exchange.api_version, self._blocking
-        ):
+        topics, connection.deletes_apart = connection.deletes_apart, ()  # an idle connection keeps no names
+        if not topics and not await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
             return None
         opened = await read_exchange(exchange, response, self._blocking)
         if not opened.rows:
             raise UnaskedAnswerError("DeleteRecords: an answer to nothing that was asked")
-        apart = asyncio.create_task(self._asked_apart(exchange, opened), name="gateway: deletes of what is not tiered")
+        apart = asyncio.create_task(
+            self._asked_apart(exchange, opened, topics), name="gateway: deletes of what is not tiered"
+        )
         try:
             answered, rows = await self._in_second_step(exchange, opened, connection.asked_s, apart)
         finally:
@@ -177,9 +178,9 @@ class DeleteRecordsRewrite(Rewrite):
                 audit_delete(exchange, *key, deletes[key], row.error_code.name, self._audit)
         exchange.connection.deletes_under_way = {}
 
-    async def _asked_apart(self, exchange: Exchange, opened: Opened) -> _Apart:
+    async def _asked_apart(self, exchange: Exchange, opened: Opened, topics: Collection[str]) -> _Apart:
         """Ask for what is not tiered beside the rest.  It waits for nothing: that it became another topic would not show."""
-        topics, connection = exchange.connection.deletes_apart, exchange.connection
+        connection = exchange.connection
         wanted = {key: row for key, row in opened.asked.items() if key[0] in topics}
         if not wanted:
             return _Apart()

@@ -106,6 +106,8 @@ async def test_what_is_not_tiered_goes_as_it_is_right_after_the_first_step() -> 
         assert broker.asked == [{(OTHERS, 0): -1, (OTHERS, 1): 7}, {key: MARK}]
         assert list(asked.rows) == [key, (OTHERS, 0), (OTHERS, 1)]
         assert sorted(audited(logs)) == [(OTHERS, -1, "none"), (OTHERS, 7, "none"), (key[0], MARK, "none")]
+        kept = [*world.connection.deletes_apart, *world.connection.deletes_under_way]
+        assert kept == [], "an idle connection keeps no names"
 
 
 async def test_what_not_all_followers_had_in_time_is_no_more_than_it_was_then() -> None:
