@@ -44,6 +44,8 @@ SEGMENT_BYTES = 256 * 1024
 PRODUCED_BYTES_PER_S = 600_000
 UPLOAD_BYTES_PER_S = 1024 * 1024
 """Slow enough that a copy takes some hundred milliseconds, in which something can happen to it."""
+LEASE_MS = 60_000
+"""The default.  Who stands still for longer than its lease lasts is rightly kept from finishing late."""
 
 
 class Kind(StrEnum):
@@ -331,6 +333,7 @@ def test_leaders_die_in_the_middle_of_copying(
         cluster,
         topics=[{"name": TOPIC, "local.retention.bytes": 2 * SEGMENT_BYTES}],
         store={"upload.rate.limit.bytes.per.second": UPLOAD_BYTES_PER_S},
+        **{"lease.duration.ms": LEASE_MS},
     )
     with sidecars:
         sidecars.wait_until_ready()
