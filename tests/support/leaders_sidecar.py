@@ -72,7 +72,7 @@ class LeadersSidecar:
         broker_id: BrokerId = BrokerId(1),  # noqa: B008 - a number
         ownership: Ownership = UNQUESTIONED,
     ) -> None:
-        self._clock, self.table, self.telemetry = clock, PartitionTable(), RecordedTelemetry()
+        self.table, self.telemetry = PartitionTable(), RecordedTelemetry()
         self.proposed: list[DeleteProposal] = []
         state.leases[str(broker_id)] = lease_of(broker_id, renewed_ms=clock.now_ms())
         self.task = ProposalsTask(
@@ -99,20 +99,16 @@ class LeadersSidecar:
         self.proposed.append(proposal)
         await self.receive(write_proposal(proposal), at=len(self.proposed))
 
-    async def receive(self, *values: bytes | None, at: int = 0, timestamp_ms: int | None = None) -> None:
+    async def receive(self, *values: bytes | None, at: int = 0) -> None:
         """Take records that hold ``values``."""
-        received = []
-        for offset, value in enumerate(values, at):
-            taken_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
-            received.append(_received(value, offset, taken_ms))
-        await self.task.take(received)
+        await self.task.take([_received(value, offset) for offset, value in enumerate(values, at)])
 
     async def keep_reading(self, take: Any, *, max_age_ms: int) -> None:
         raise AssertionError("records are given to it one by one")
 
 
-def _received(value: bytes | None, at: int, timestamp_ms: int) -> ReceivedProposal:
+def _received(value: bytes | None, at: int) -> ReceivedProposal:
     try:
-        return ReceivedProposal(at=at, timestamp_ms=timestamp_ms, proposal=read_proposal(value, where="test"))
+        return ReceivedProposal(at=at, proposal=read_proposal(value, where="test"))
     except CorruptDataError as error:
-        return ReceivedProposal(at=at, timestamp_ms=timestamp_ms, proposal=None, fault=error.reason)
+        return ReceivedProposal(at=at, proposal=None, fault=error.reason)

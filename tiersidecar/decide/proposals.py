@@ -14,7 +14,9 @@ from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
 
 MAX_AGE_MS = 300_000
-"""Longer than any client waits: a client without an answer for so long has seen its request fail."""
+"""Longer than any client waits: a client without an answer for so long has seen its request fail.  How long a proposal waits is
+counted by the monotonic clock of who decides, since it was read: by the clocks of two machines that are minutes apart each one
+would be old, after the broker's part has been done."""
 NEWS_MS = 15_000
 """An existing topic, a leader epoch or an undelete is known here by then."""
 NOT_IN_TIME = -1
@@ -49,12 +51,12 @@ class LocalLog:
     high_watermark: Offset
 
 
-def judge_words(proposal: DeleteProposal, *, cluster_id: str, age_ms: int) -> Verdict | None:
+def judge_words(proposal: DeleteProposal, *, cluster_id: str, waited_ms: int) -> Verdict | None:
     """Return a verdict by the proposal alone; None: the broker is to be asked."""
     if proposal.cluster_id != cluster_id:
         return _refused(f"it is of cluster {proposal.cluster_id}, this one is {cluster_id}")
-    if age_ms > MAX_AGE_MS:
-        return _refused(f"it is {age_ms // 1000} s old; its client was answered long ago that it failed")
+    if waited_ms > MAX_AGE_MS:
+        return _refused(f"it has waited for {waited_ms // 1000} s; its client was answered long ago that it failed")
     if proposal.offset < 0:
         return _refused(f"offset {proposal.offset} is none")
     if proposal.low_watermark != NOT_IN_TIME and proposal.low_watermark < proposal.offset:
@@ -70,7 +72,7 @@ def judge_place(
     view: LeaderView | None,
     broker_id: BrokerId,
     is_tiered: bool | None,
-    age_ms: int,
+    waited_ms: int,
 ) -> Verdict | None:
     """Return a verdict unless the proposal is ours to decide; None: it is.
 
@@ -79,11 +81,11 @@ def judge_place(
     """
     topic_id_partition = proposal.topic_id_partition
     if view is None:
-        return _not_yet("there is no such partition, or we may not see it", age_ms)
+        return _not_yet("there is no such partition, or we may not see it", waited_ms)
     if view.topic_id_partition.topic_id != topic_id_partition.topic_id:
         return _refused("its topic was deleted; the one of this name now has another id")
     if view.leader_epoch < proposal.leader_epoch:
-        return _not_yet(f"leader epoch {proposal.leader_epoch} is not known here", age_ms)
+        return _not_yet(f"leader epoch {proposal.leader_epoch} is not known here", waited_ms)
     if view.leader_id != broker_id:
         return Verdict(outcome=Outcome.ANOTHERS)
     if view.leader_epoch > proposal.leader_epoch:
@@ -94,7 +96,7 @@ def judge_place(
     return None if is_tiered else _refused("the topic is not tiered")
 
 
-def judge_proposal(proposal: DeleteProposal, *, local: LocalLog, start_generation: int, age_ms: int) -> Verdict:
+def judge_proposal(proposal: DeleteProposal, *, local: LocalLog, start_generation: int, waited_ms: int) -> Verdict:
     """Return the verdict on a proposal that is ours, by the present offsets of the leader, this broker, in this leader epoch.
 
     A user's offset at or above the former log start has moved it there, so if it lies above the log start now, the broker has
@@ -102,7 +104,7 @@ def judge_proposal(proposal: DeleteProposal, *, local: LocalLog, start_generatio
     the proof, and the trash keeps for ``user.delete.delay`` what goes.
     """
     if proposal.start_generation > start_generation:
-        return _not_yet("an operator's undelete is not known here", age_ms)
+        return _not_yet("an operator's undelete is not known here", waited_ms)
     if proposal.start_generation < start_generation:
         return _refused("an operator has set the remote log start back since")
     if proposal.offset > local.high_watermark:
@@ -127,9 +129,9 @@ def places_for(groups: Sequence[Hashable], most: int) -> set[int]:
     return set(sorted(range(len(groups)), key=turns.__getitem__)[:most])
 
 
-def _not_yet(reason: str, age_ms: int) -> Verdict:
+def _not_yet(reason: str, waited_ms: int) -> Verdict:
     """Return that it is looked at later; unknown for so long, it is not true, and must not keep a place that others need."""
-    return _refused(reason) if age_ms > NEWS_MS else Verdict(outcome=Outcome.LATER, reason=reason)
+    return _refused(reason) if waited_ms > NEWS_MS else Verdict(outcome=Outcome.LATER, reason=reason)
 
 
 def _refused(reason: str) -> Verdict:

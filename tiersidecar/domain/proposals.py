@@ -35,10 +35,9 @@ class DeleteProposal:
 class ReceivedProposal:
     """A record of the proposals topic; ``proposal`` is None where it cannot be read, ``fault`` says why.
 
-    ``at`` is its offset there, ``timestamp_ms`` the time at which the broker took it.
+    ``at`` is its offset there.
     """
 
     at: int
-    timestamp_ms: int
     proposal: DeleteProposal | None
     fault: str = ""

@@ -47,10 +47,10 @@ _LOOK_AGAIN_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A proposal that is not decided; equal ones are one."""
+    """A proposal that is not decided, read at ``since_s`` of the monotonic clock; equal ones are one."""
 
     proposal: DeleteProposal
-    timestamp_ms: int
+    since_s: float
     at: int
 
 
@@ -98,12 +98,12 @@ class ProposalsTask:
     async def take(self, received: Sequence[ReceivedProposal]) -> None:
         """Decide ``received``, and what waits."""
         self._sum_up()
+        now_s = self._clock.monotonic_s()
         for one in received:
             if one.proposal is None:
                 self._note_refused(None, one.at, f"it cannot be read: {one.fault}")
             else:
-                self._waiting.append(Waiting(proposal=one.proposal, timestamp_ms=one.timestamp_ms, at=one.at))
-        now_s = self._clock.monotonic_s()
+                self._waiting.append(Waiting(proposal=one.proposal, since_s=now_s, at=one.at))
         if self._waiting and (received or now_s - self._looked_s >= _LOOK_AGAIN_S):
             self._looked_s = now_s
             await self._look()
@@ -156,9 +156,9 @@ class ProposalsTask:
 
     def _by_words(self, waiting: Sequence[Waiting]) -> list[Waiting]:
         """Those that the broker is to be asked about; of equal ones the first."""
-        now_ms, kept = self._clock.now_ms(), dict[DeleteProposal, Waiting]()
+        kept = dict[DeleteProposal, Waiting]()
         for one in waiting:
-            verdict = judge_words(one.proposal, cluster_id=self._cluster_id, age_ms=now_ms - one.timestamp_ms)
+            verdict = judge_words(one.proposal, cluster_id=self._cluster_id, waited_ms=self._waited_ms(one))
             if verdict is None:
                 kept.setdefault(one.proposal, one)
             else:
@@ -177,7 +177,7 @@ class ProposalsTask:
                 view=views.get((topic_id_partition.topic, topic_id_partition.partition)),
                 broker_id=self._broker_id,
                 is_tiered=self._is_tiered(topic_id_partition),
-                age_ms=self._clock.now_ms() - one.timestamp_ms,
+                waited_ms=self._waited_ms(one),
             )
             if verdict is None:
                 ours.append(one)
@@ -186,6 +186,9 @@ class ProposalsTask:
             else:
                 self._note(one, verdict)
         return ours, later
+
+    def _waited_ms(self, one: Waiting) -> int:
+        return int((self._clock.monotonic_s() - one.since_s) * 1000)
 
     def _is_tiered(self, topic_id_partition: TopicIdPartition) -> bool | None:
         if topic_id_partition in self._table.assignment:
@@ -205,7 +208,7 @@ class ProposalsTask:
                 proposal,
                 local=local,
                 start_generation=known.start_generation,
-                age_ms=self._clock.now_ms() - one.timestamp_ms,
+                waited_ms=self._waited_ms(one),
             )
             if verdict.outcome is Outcome.CARRIED_OUT:
                 await self._carry_out(proposal, verdict)

@@ -51,7 +51,7 @@ def view(*, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION, leader: i
 
 
 @pytest.mark.parametrize(
-    ("fields", "age_ms", "refusal"),
+    ("fields", "waited_ms", "refusal"),
     [
         pytest.param({}, 0, None, id="the broker is to be asked"),
         pytest.param({}, MAX_AGE_MS, None, id="as old as it may be"),
@@ -64,8 +64,8 @@ def view(*, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION, leader: i
         pytest.param({"offset": 2**63 - 1}, 0, "did not accept", id="a huge offset"),
     ],
 )
-def test_words(fields: dict[str, Any], age_ms: int, refusal: str | None) -> None:
-    verdict = judge_words(replace(PROPOSAL, **fields), cluster_id="ours", age_ms=age_ms)
+def test_words(fields: dict[str, Any], waited_ms: int, refusal: str | None) -> None:
+    verdict = judge_words(replace(PROPOSAL, **fields), cluster_id="ours", waited_ms=waited_ms)
     if refusal is None:
         assert verdict is None
     else:
@@ -75,7 +75,7 @@ def test_words(fields: dict[str, Any], age_ms: int, refusal: str | None) -> None
 
 
 @pytest.mark.parametrize(
-    ("seen", "is_tiered", "age_ms", "outcome"),
+    ("seen", "is_tiered", "waited_ms", "outcome"),
     [
         pytest.param(view(), True, 0, None, id="ours, in the proposal's epoch"),
         pytest.param(view(), False, 0, Outcome.REFUSED, id="of a topic that is not tiered"),
@@ -96,8 +96,8 @@ def test_words(fields: dict[str, Any], age_ms: int, refusal: str | None) -> None
         pytest.param(None, None, NEWS_MS + 1, Outcome.REFUSED, id="a topic that there is not"),
     ],
 )
-def test_place(seen: LeaderView | None, is_tiered: bool | None, age_ms: int, outcome: Outcome | None) -> None:
-    verdict = judge_place(PROPOSAL, view=seen, broker_id=BrokerId(1), is_tiered=is_tiered, age_ms=age_ms)
+def test_place(seen: LeaderView | None, is_tiered: bool | None, waited_ms: int, outcome: Outcome | None) -> None:
+    verdict = judge_place(PROPOSAL, view=seen, broker_id=BrokerId(1), is_tiered=is_tiered, waited_ms=waited_ms)
     assert (None if verdict is None else verdict.outcome) is outcome
     assert verdict is None or bool(verdict.reason) is (outcome is not Outcome.ANOTHERS), "it is said why"
 
@@ -118,7 +118,7 @@ def test_place(seen: LeaderView | None, is_tiered: bool | None, age_ms: int, out
 )
 def test_offsets(offset: int, outcome: Outcome, trims: bool) -> None:
     local = LocalLog(log_start_offset=Offset(LOG_START), high_watermark=Offset(HIGH_WATERMARK))
-    verdict = judge_proposal(replace(PROPOSAL, offset=Offset(offset)), local=local, start_generation=2, age_ms=0)
+    verdict = judge_proposal(replace(PROPOSAL, offset=Offset(offset)), local=local, start_generation=2, waited_ms=0)
     assert (verdict.outcome, verdict.trims) == (outcome, trims)
     assert bool(verdict.reason) is (outcome is not Outcome.CARRIED_OUT), "it is said why not"
 
@@ -126,13 +126,13 @@ def test_offsets(offset: int, outcome: Outcome, trims: bool) -> None:
 def test_all_of_a_log_that_the_broker_has_emptied() -> None:
     emptied = LocalLog(log_start_offset=Offset(HIGH_WATERMARK), high_watermark=Offset(HIGH_WATERMARK))
     verdict = judge_proposal(
-        replace(PROPOSAL, offset=Offset(HIGH_WATERMARK)), local=emptied, start_generation=2, age_ms=0
+        replace(PROPOSAL, offset=Offset(HIGH_WATERMARK)), local=emptied, start_generation=2, waited_ms=0
     )
     assert (verdict.outcome, verdict.trims) == (Outcome.CARRIED_OUT, True)
 
 
 @pytest.mark.parametrize(
-    ("known", "age_ms", "outcome"),
+    ("known", "waited_ms", "outcome"),
     [
         pytest.param(2, MAX_AGE_MS, Outcome.CARRIED_OUT, id="of this generation"),
         pytest.param(3, 0, Outcome.REFUSED, id="replayed after an operator has brought the records back"),
@@ -140,9 +140,9 @@ def test_all_of_a_log_that_the_broker_has_emptied() -> None:
         pytest.param(1, NEWS_MS + 1, Outcome.REFUSED, id="of an undelete that there is not"),
     ],
 )
-def test_generations(known: int, age_ms: int, outcome: Outcome) -> None:
+def test_generations(known: int, waited_ms: int, outcome: Outcome) -> None:
     local = LocalLog(log_start_offset=Offset(LOG_START), high_watermark=Offset(HIGH_WATERMARK))
-    verdict = judge_proposal(PROPOSAL, local=local, start_generation=known, age_ms=age_ms)
+    verdict = judge_proposal(PROPOSAL, local=local, start_generation=known, waited_ms=waited_ms)
     assert verdict.outcome is outcome
     assert bool(verdict.reason) is (outcome is not Outcome.CARRIED_OUT), "it is said why not"
 

@@ -191,7 +191,7 @@ async def test_topics_that_the_broker_has_not_shown_us_are_not_asked_for() -> No
     assert world.start == 50
     assert asked == [["orders"]]
     assert world.count("refused") == 3000 - 1000, "a thousand wait, and no more"
-    world.clock.jump(MAX_AGE_MS / 1000 + 1)
+    await world.clock.advance(MAX_AGE_MS / 1000 + 1)
     await world.sidecar.receive(b"")
     assert world.count("refused") == 3001
 
@@ -211,7 +211,7 @@ async def test_a_topic_that_may_not_be_described_puts_off_only_its_own() -> None
     forged = [write_proposal(proposal(topic_id_partition=topic_id_partition)) for topic_id_partition in hidden]
     await world.sidecar.receive(*forged, write_proposal(proposal()))
     assert (world.start, world.count("refused")) == (50, 0)
-    world.clock.jump(NEWS_MS / 1000 + 1)
+    await world.clock.advance(NEWS_MS / 1000 + 1)
     await world.sidecar.receive(b"")
     assert world.count("refused") == 1 + 2
 
@@ -229,10 +229,10 @@ async def test_a_flood_of_generations_to_come_leaves_places_to_others_and_does_n
     world.broker.views = (seen, replace(seen, topic_id_partition=other))
     world.broker.log_starts[other], world.broker.last_stable_offsets[other] = 200, 246
     world.sidecar.tiers(world.broker.views[1])
-    world.clock.jump(NEWS_MS / 1000 - 1)
+    await world.clock.advance(NEWS_MS / 1000 - 1)
     await world.sidecar.receive(b"")
     assert world.state.partition_state(other).remote_log_start_offset == 50
-    world.clock.jump(2)
+    await world.clock.advance(2)
     await world.sidecar.receive(b"")
     assert world.count("refused") == 1200 + 2, "an undelete that nobody has heard of for so long is none"
 
@@ -320,6 +320,20 @@ async def test_who_asked_for_what_is_told_whether_it_is_carried_out_or_refused()
     assert done == {**facts, "event": "records.deleted", "log_level": "info", "remote_log_start_offset": 50}
     assert refused.items() >= {**facts, "log_level": "warning"}.items()
     assert "at" in refused
+
+
+@pytest.mark.parametrize("early_s", [-3600, 3600])
+async def test_the_clocks_of_two_machines_may_be_an_hour_apart(early_s: int) -> None:
+    """The broker has done its part: taken for old, or for news that never came, the delete would be half done for ever."""
+    world = World()
+    world.clock.jump(early_s)
+    to_come = proposal(proposed_ms=PROPOSAL.proposed_ms)
+    world.broker.views = ()
+    await world.sidecar.propose(to_come)
+    world.broker.views = (view(),)
+    await world.clock.advance(1)
+    await world.sidecar.receive()
+    assert (world.start, world.count("refused")) == (50, 0)
 
 
 async def test_a_replay_is_not_told_as_another_deletion() -> None:

@@ -268,4 +268,4 @@ class ProposalsTopic:
             proposal = read_proposal(record.value, where=where)
         except CorruptDataError as error:
             fault = error.reason
-        return ReceivedProposal(at=record.offset, timestamp_ms=record.timestamp, proposal=proposal, fault=fault)
+        return ReceivedProposal(at=record.offset, proposal=proposal, fault=fault)

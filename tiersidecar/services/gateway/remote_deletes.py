@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.decide.proposals import MAX_AGE_MS
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     MetadataNotReadyError,
@@ -314,10 +313,6 @@ class RemoteDeletes:
             )
         if not lease.decides_proposals:
             raise NobodyDecidesError(broker_id=view.leader_id, version=lease.version)
-        apart_ms = abs(self._clock.now_ms() - lease.renewed_ms)
-        if apart_ms > MAX_AGE_MS + lease.duration_ms:
-            error = f"the clock of broker {view.leader_id}'s sidecar is {apart_ms // 1000} s apart: it would take it for old"
-            raise BrokerRefusedError(api="DeleteRecords", subject=str(view.topic_id_partition), error=error)
 
     def _is_silent(self, lease: Lease) -> bool:
         """Return whether its holder has not renewed it for as long as it lasts: by the clocks of both machines, or, where these
