@@ -17,6 +17,7 @@ import structlog
 from structlog.typing import Processor
 
 from tiersidecar.app.config.services import LoggingSection
+from tiersidecar.domain.readable import printable
 
 _INTERVAL_S = 30.0
 _REMEMBERED = 256
@@ -99,7 +100,7 @@ def _renderers(console: bool, out: TextIO) -> list[Processor]:
     if console:
         # Not the default, rich's traceback: it prints local variables, and so may print secrets.
         plain = structlog.dev.plain_traceback
-        return [_plain_enums, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
+        return [_plain_enums, _printable, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
     return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
 
 
@@ -109,6 +110,28 @@ def _plain_enums(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
         if isinstance(value, Enum):
             event[key] = value.value
     return event
+
+
+def _printable(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Names that clients chose move no cursor, colour nothing and begin no line; JSON escapes them anyway."""
+    for key, value in event.items():
+        if key not in _OWN_LINES:
+            event[key] = _escaped(value)
+    return event
+
+
+_OWN_LINES = frozenset({"exc_info", "exception", "stack"})
+
+
+def _escaped(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {_escaped(key): _escaped(one) for key, one in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_escaped(one) for one in value]
+    return value
 
 
 def _in_order(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -7,7 +7,7 @@ done only when it has read the start that is said here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -124,8 +124,10 @@ class ProposalsTask:
         looked_at = self._waiting = self._by_words(self._waiting)
         if not looked_at:
             return
+        views = dict[tuple[str, int], LeaderView]()
         try:
-            ours, later = self._by_place(looked_at, await self._views(looked_at))
+            views = await self._views(looked_at)
+            ours, later = self._by_place(looked_at, views)
             facts = await self._local_logs(ours)
             if ours:  # what is taken for said may have been undone, and what is judged be of an earlier generation
                 await self._state.catch_up()
@@ -135,18 +137,17 @@ class ProposalsTask:
             facts = {}
         decided = await asyncio.gather(*(self._decide(waiting, facts) for waiting in ours))
         later += [one for one, is_decided in zip(ours, decided, strict=True) if not is_decided]
-        self._waiting = self._with_places(later)
+        self._waiting = self._with_places(later, views)
 
-    def _with_places(self, later: Sequence[Waiting]) -> list[Waiting]:
-        """Those of topics that the broker has not shown us, which anybody can name, are one group; others one by partition."""
-        topic_id_partitions = [waiting.proposal.topic_id_partition for waiting in later]
-        places = places_for(
-            [
-                topic_id_partition if topic_id_partition.topic in self._table.topic_ids else None
-                for topic_id_partition in topic_id_partitions
-            ],
-            _MAX_WAITING,
-        )
+    def _with_places(self, later: Sequence[Waiting], views: Collection[tuple[str, int]]) -> list[Waiting]:
+        """Those of partitions that the broker has shown us are a group by partition.  Others anybody can name: they are one by
+        topic, if that is there, else all together."""
+        groups = list[Hashable]()
+        for waiting in later:
+            owner = waiting.proposal.topic_id_partition
+            is_there = (owner.topic, owner.partition) in views
+            groups.append(owner if is_there else owner.topic if owner.topic in self._table.topic_ids else None)
+        places = places_for(groups, _MAX_WAITING)
         for position, waiting in enumerate(later):
             if position not in places:
                 self._note_refused(waiting.proposal, waiting.at, f"{_MAX_WAITING} others wait")

@@ -6,7 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import structlog
@@ -37,7 +37,7 @@ def lines(out: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def configured(out: io.StringIO, **section: Any) -> structlog.stdlib.BoundLogger:
+def configured(out: TextIO, **section: Any) -> structlog.stdlib.BoundLogger:
     configure_logging(LoggingSection(**section), out)
     logger: structlog.stdlib.BoundLogger = structlog.get_logger("tiersidecar.test")
     return logger
@@ -74,6 +74,16 @@ def test_values_of_enumerations_are_told_plainly_in_both_forms() -> None:
     configured(file, format="json").info("lane.retry", lane=Lane.COPY)
     assert "lane=copy" in console.getvalue()
     assert lines(file)[0]["lane"] == "copy"
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;x\x07", "a\nfact=forged", "\ud800"])
+def test_names_that_clients_chose_reach_no_terminal_as_they_are(name: str) -> None:
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    configured(out, format="console").info("gateway.audit.delete", client_id=name, deletes=[{"topic": (name,)}])
+    out.seek(0)
+    (line,) = out.read().splitlines()
+    assert "gateway.audit.delete" in line
+    assert line.isprintable()
 
 
 def test_console_without_a_terminal_has_no_colours() -> None:

@@ -237,6 +237,21 @@ async def test_a_flood_of_generations_to_come_leaves_places_to_others_and_does_n
     assert world.count("refused") == 1200 + 2, "an undelete that nobody has heard of for so long is none"
 
 
+async def test_partitions_that_a_topic_does_not_have_take_one_group_of_places() -> None:
+    """E4: each number was a group of its own, and a thousand of them pushed out who waits for an election."""
+    world = World()
+    forged = [
+        proposal(topic_id_partition=replace_topic_id_partition(TOPIC_ID_PARTITION, 1000 + n)) for n in range(1200)
+    ]
+    for begin in range(0, 1200, 100):
+        await world.sidecar.receive(*(write_proposal(one) for one in forged[begin : begin + 100]))
+    await world.sidecar.propose(proposal(leader_epoch=LeaderEpoch(5)))
+    world.broker.views = (replace(view(), leader_epoch=LeaderEpoch(5)),)
+    await world.clock.advance(1)
+    await world.sidecar.receive()
+    assert world.start == 50
+
+
 def replace_topic_id_partition(topic_id_partition: TopicIdPartition, partition: int) -> TopicIdPartition:
     return TopicIdPartition(topic_id=topic_id_partition.topic_id, topic=topic_id_partition.topic, partition=partition)
 

@@ -28,8 +28,8 @@ from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.proposals import TakeProposals
 
 SCHEMA_VERSION = 1
-MAX_VALUE_BYTES = 8192
-"""A topic's name has at most 249 bytes; names of clients are cut when they are written."""
+MAX_VALUE_BYTES = 24 * 1024
+"""A topic's name has at most 249 bytes; names of clients are cut when they are written, and a character may take twelve."""
 _MAX_TEXT = 512
 _INT64_MAX = 2**63 - 1
 

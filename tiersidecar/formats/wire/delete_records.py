@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterator
 
-from tiersidecar.formats.wire.cursor import Buffer, Cursor, write_array_length
+from tiersidecar.formats.wire.cursor import Buffer, Cursor
 from tiersidecar.formats.wire.messages import MalformedMessageError
 
 _FIRST_FLEXIBLE = 2
@@ -49,30 +49,25 @@ def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:
 
 
 def up_to_0(body: Buffer, version: int, topics: Collection[str]) -> bytearray:
-    """Return a whole request's body with those of its ``topics`` alone, whose deletes are of offset 0 and wait for no follower:
-    it deletes nothing.
+    """Return a whole request's body in which deletes of ``topics`` are of offset 0, so that nothing of them is deleted.  A
+    request of these alone waits for no follower.
 
     Raises:
         MalformedMessageError: it is no DeleteRecords request of ``version``.
     """
-    cursor, kept, number_of = Cursor(body, flexible=version >= _FIRST_FLEXIBLE), bytearray(), 0
+    cursor, whole, others = Cursor(body, flexible=version >= _FIRST_FLEXIBLE), bytearray(body), 0
     for _ in range(_length(cursor)):
-        start_at, offsets_at = cursor.position, list[int]()
-        topic = cursor.string()
+        is_of_them = cursor.string() in topics
+        others += not is_of_them
         for _ in range(_length(cursor)):
             cursor.fixed(_ROW)
-            offsets_at.append(cursor.position - _OFFSET.size - start_at)
+            if is_of_them:
+                _OFFSET.pack_into(whole, cursor.position - _OFFSET.size, 0)
             cursor.skip_tagged_fields()
         cursor.skip_tagged_fields()
-        if topic in topics:
-            of_topic = bytearray(body[start_at : cursor.position])
-            for at in offsets_at:
-                _OFFSET.pack_into(of_topic, at, 0)
-            kept += of_topic
-            number_of += 1
-    end = bytearray(body[cursor.position :])
-    _TIMEOUT.pack_into(end, 0, 0)
-    return write_array_length(number_of, flexible=cursor.flexible) + kept + end
+    if not others:
+        _TIMEOUT.pack_into(whole, cursor.position, 0)
+    return whole
 
 
 _ROW, _OFFSET, _TIMEOUT = struct.Struct(">iq"), struct.Struct(">q"), struct.Struct(">i")

@@ -5,6 +5,9 @@ nothing, and the broker says what may be done.  Then what the remote part needs 
 watermark of now.  What fails until then, or whose client has gone, has deleted nothing, and can be asked for again without
 harm; a -1 that is asked for again is of more records.
 
+What is not tiered is the broker's alone, and goes as it is with the first step: one request, which takes no longer, and whose
+answer looks no different, whatever of it is tiered, to a client that may know of none of it.
+
 What was accepted is asked for again then, with its offset.  What the broker has deleted is proposed (``remote_deletes``), and
 the sidecar of the partition's leader decides: the gateway itself has no right to delete, nor to say a start.  Its client is
 told of success once the start that the leader's sidecar has said is read here.
@@ -24,7 +27,6 @@ from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.wire.delete_records import read_deletes, up_to_0
-from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.formats.wire.row_errors import is_any_deleted
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
@@ -54,6 +56,7 @@ from tiersidecar.services.gateway.remote_deletes import (
     asked_again,
     failed_row,
 )
+from tiersidecar.services.gateway.tiered_partitions import Moment
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +72,10 @@ _AT_ONCE = 32
 _TRIES, _TRY_AGAIN_S = 3, 0.1
 _FRESH_S = 2.0
 """How old what was made sure of may be when the broker is asked."""
+_WITH_OTHERS_S = 2.0
+"""How long the first step may take where it carries deletes of what is not tiered, whose followers the broker waits for."""
+_AT_ONCE_S = 0.5
+"""An answer that takes no longer is of what is found on the broker's disk then, though it was not known when it was asked."""
 _MOST_BROKER_WAIT_S, _BROKER_ANSWERS_S = 60.0, 10.0
 """How long a client may let the broker wait for followers, and how much later it has to have answered."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 20.0
@@ -85,14 +92,6 @@ class _Planned:
     offsets: dict[RowKey, int] = field(default_factory=dict)
     tiered: dict[RowKey, ToDelete] = field(default_factory=dict)
     looked_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Apart:
-    """The rows of what is not tiered, and whether the broker is done with it."""
-
-    rows: dict[RowKey, Any] = field(default_factory=dict)
-    is_answered: bool = True
 
 
 class DeleteRecordsRewrite(Rewrite):
@@ -123,17 +122,15 @@ class DeleteRecordsRewrite(Rewrite):
         return range(3)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """Of what may be tiered the first step, alone; what may not is the broker's, and goes as it is.
+        """Return the first step: of what may be tiered up to 0, of the rest as it is.
 
         Raises:
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
         deletes, connection = read_deletes(exchange.request, exchange.api_version), exchange.connection
-        connection.asked_s = self._clock.monotonic_s()
-        topics = {topic for topic, _ in deletes}
-        tiered = {topic for topic in topics if self._tiered.may_be_tiered(topic)}
-        connection.deletes_apart = topics - tiered if tiered else ()
-        connection.deletes_under_way = {} if tiered else deletes
+        tiered = {topic for topic in {topic for topic, _ in deletes} if self._tiered.may_be_tiered(topic)}
+        connection.asked_s, connection.asker.asked_at = self._clock.monotonic_s(), self._tiered.now()
+        connection.deletes_under_way = {key: offset for key, offset in deletes.items() if key[0] not in tiered}
         return [up_to_0(exchange.request, exchange.api_version, tiered)] if tiered else None
 
     def abandoned(self, exchange: Exchange) -> None:
@@ -149,92 +146,52 @@ class DeleteRecordsRewrite(Rewrite):
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         connection = exchange.connection
-        if connection.deletes_under_way:
-            await self._audit_apart(exchange, response)
-            return None
-        topics, connection.deletes_apart = connection.deletes_apart, ()  # an idle connection keeps no names
-        if not topics and not await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
+        asked_at, connection.asker.asked_at = connection.asker.asked_at, None
+        if not await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
+            connection.deletes_under_way = {}
             return None
         opened = await read_exchange(exchange, response, self._blocking)
-        if not opened.rows:
-            raise UnaskedAnswerError("DeleteRecords: an answer to nothing that was asked")
-        apart = asyncio.create_task(
-            self._asked_apart(exchange, opened, topics), name="gateway: deletes of what is not tiered"
-        )
-        try:
-            answered, rows = await self._in_second_step(exchange, opened, connection.asked_s, apart)
-        finally:
-            apart.cancel()
-        return [
-            await write_answer(opened.request, answered, {**opened.rows, **apart.result().rows, **rows}, self._blocking)
-        ]
+        done, connection.deletes_under_way = connection.deletes_under_way, {}
+        accepted = _accepted(opened)
+        for key, offset in done.items():
+            if key in accepted:
+                audit_delete(exchange, *key, offset, accepted[key].error_code.name, self._audit)
+        tiered = {key: row for key, row in accepted.items() if key not in done}
+        if not tiered:
+            return None
+        since_s = connection.asked_s
+        planned = await self._planned(exchange, opened, tiered, asked_at)
+        answered, rows = opened.answered, planned.failed
+        if planned.offsets:
+            answered, carried_out = await self._carried_out(exchange, opened, planned, since_s)
+            rows |= carried_out
+        return [await write_answer(opened.request, answered, {**opened.rows, **rows}, self._blocking)]
 
-    async def _audit_apart(self, exchange: Exchange, response: memoryview) -> None:
-        """The broker has answered a request of topics that are not tiered."""
-        deletes = exchange.connection.deletes_under_way
-        if await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
-            opened = await read_exchange(exchange, response, self._blocking)
-            for key, row in _accepted(opened).items():
-                audit_delete(exchange, *key, deletes[key], row.error_code.name, self._audit)
-        exchange.connection.deletes_under_way = {}
-
-    async def _asked_apart(self, exchange: Exchange, opened: Opened, topics: Collection[str]) -> _Apart:
-        """Ask for what is not tiered beside the rest.  It waits for nothing: that it became another topic would not show."""
-        connection = exchange.connection
-        wanted = {key: row for key, row in opened.asked.items() if key[0] in topics}
-        if not wanted:
-            return _Apart()
-        body = await write_only(opened.request, wanted, self._blocking)
-        if await self._was_muted(opened) and exchange.upstream.is_client_gone:
-            raise UpstreamClosedError("the client has gone before anything was deleted for it")
-        connection.deletes_under_way = {key: int(row.offset) for key, row in wanted.items()}
-        some = asked_again(next(iter(opened.rows.values())))
-        rows = {key: changed_row(some, partition_index=key[1]) for key in wanted}  # unless it is answered
-        again = await self._asked(exchange, opened, body)
-        if again is None:
-            return _Apart(rows=rows, is_answered=False)
-        for key, row in _accepted(again).items():
-            audit_delete(exchange, *key, int(wanted[key].offset), row.error_code.name, self._audit)
-        connection.deletes_under_way = {}
-        await self._was_muted(again)
-        return _Apart(rows={**rows, **again.rows}, is_answered=_throttle_s(again) <= _MOST_WAIT_S)
-
-    async def _was_muted(self, opened: Opened) -> bool:
-        """Wait for as long as the broker reads nothing of this client after its answer (KIP-219)."""
-        if throttle_s := _throttle_s(opened):
-            await self._clock.sleep(min(throttle_s, _MOST_WAIT_S))
-        return throttle_s > 0
-
-    async def _in_second_step(
-        self, exchange: Exchange, opened: Opened, since_s: float, apart: asyncio.Task[_Apart]
-    ) -> tuple[Any, dict[RowKey, Any]]:
-        """Return the last answer of the broker, whose rows are of no use, and those of what may be tiered."""
-        planned = await self._planned(exchange, opened, apart)
-        if not planned.offsets:
-            return opened.answered, planned.failed
-        answered, rows = await self._carried_out(exchange, opened, planned, since_s)
-        return answered, planned.failed | rows
-
-    async def _planned(self, exchange: Exchange, opened: Opened, apart: asyncio.Task[_Apart]) -> _Planned:
-        """Return what becomes of the deletes that the broker has accepted up to 0.
+    async def _planned(
+        self, exchange: Exchange, opened: Opened, rows: Mapping[RowKey, Any], asked_at: Moment | None
+    ) -> _Planned:
+        """Return what becomes of the deletes ``rows`` that the broker has accepted up to 0.
 
         What its answer is of is noted at once, high watermarks too.  All that may take time comes then, for all together.  In
-        the end it is made sure that nothing has become another since.
+        the end it is made sure that nothing has become another since.  ``asked_at`` is what was known when it was asked: if its
+        answer was not read at once, because the broker waited for followers of something else or this process stood still,
+        what is of another topic or leader since then is not deleted.
         """
-        rows = _accepted(opened)
-        if exchange.connection.is_late(self._clock.monotonic_s(), 0.0):
-            await apart
-            return _none_of(rows, "the broker's answer was read too late")
         noted = await self._noted(rows)
+        now_s, connection = self._clock.monotonic_s(), exchange.connection
+        took_s, is_alone = now_s - connection.asked_s, len(rows) == len(_accepted(opened))
+        if connection.is_late(now_s, 0.0) or (took_s > _WITH_OTHERS_S and not is_alone):
+            return _none_of(rows, "the broker's answer was read too late")
+        if took_s > _AT_ONCE_S:
+            noted = {key: one for key, one in noted.items() if _is_of(one, key, asked_at)}
         whole = [noted[key].topic_id_partition for key in noted if opened.asked[key].offset == HIGH_WATERMARK]
         marks = await self._marks(whole)
-        if _throttle_s(opened) > _MOST_WAIT_S:
-            await apart
-            return _none_of(rows, f"the client is over its quota for {_throttle_s(opened):.0f} s")
-        await self._was_muted(opened)
+        throttle_s = float(opened.answered.throttle_time.total_seconds())
+        if throttle_s > _MOST_WAIT_S:
+            return _none_of(rows, f"the client is over its quota for {throttle_s:.0f} s")
+        if throttle_s:  # for so long the broker reads nothing of this client (KIP-219)
+            await self._clock.sleep(throttle_s)
         planned = await self._made_ready(exchange, opened, rows, noted)
-        if not (await apart).is_answered:
-            return _none_of(rows, "the broker holds what is not tiered of the same request")
         planned.looked_s = self._clock.monotonic_s()
         same = await self._noted(noted)
         for key in rows.keys() - planned.failed.keys():
@@ -343,8 +300,11 @@ class DeleteRecordsRewrite(Rewrite):
         return replace(opened.answered, throttle_time=again.answered.throttle_time), rows
 
 
-def _throttle_s(opened: Opened) -> float:
-    return float(opened.answered.throttle_time.total_seconds())
+def _is_of(noted: ToDelete, key: RowKey, asked_at: Moment | None) -> bool:
+    """Return whether it is what it was at ``asked_at``."""
+    view = None if asked_at is None else asked_at.find(*key)
+    before = None if view is None else (view.topic_id_partition, view.leader_epoch)
+    return before == (noted.topic_id_partition, noted.leader_epoch)
 
 
 def _none_of(rows: Mapping[RowKey, Any], reason: str) -> _Planned:

@@ -7,7 +7,7 @@ A conversation (``conversation``) keeps the order of one connection's frames and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -76,7 +76,7 @@ class ConnectionState:
     answering, ``fetch_answered`` the last answer that was filled.
 
     Of DeleteRecords: ``deletes_under_way`` are offsets by partition that the broker may be carrying out, and that have no audit
-    event yet; ``deletes_apart`` are the topics of a request that are not tiered, beside others that may be.
+    event yet.
     """
 
     client: str = ""
@@ -87,7 +87,6 @@ class ConnectionState:
     fetches_to_collect: int = 0
     fetch_in_hand: InHand | None = None
     fetch_answered: Answered | None = None
-    deletes_apart: Collection[str] = ()
     deletes_under_way: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def is_late(self, now_s: float, allowed_s: float) -> bool:

@@ -200,7 +200,7 @@ async def test_before_the_broker_has_answered_nothing_is_looked_at(monkeypatch: 
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
         looked_at = list[Any]()
-        for look in ("find", "find_on_disk", "now"):
+        for look in ("find", "find_on_disk"):
             monkeypatch.setattr(world.tiered, look, lambda *asked: looked_at.append(asked))
         body = request_of({(world.partition.topic, number): -1 for number in range(20)}, timedelta(seconds=1))
         assert rewrite.prepare(world.exchange(DELETE_RECORDS, VERSION, body)) is not None

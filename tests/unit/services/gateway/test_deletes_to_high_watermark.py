@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 
 import pytest
@@ -21,12 +21,14 @@ from structlog.testing import capture_logs
 
 from tests.support.gateway_deletes import (
     DELETE_RECORDS,
+    LOCAL_START,
     MARK,
     OTHERS,
     VERSION,
     WAIT,
     Between,
     Broker,
+    Deletes,
     Row,
     asked_for,
     audited,
@@ -94,20 +96,47 @@ async def test_it_is_asked_for_up_to_0_first_and_then_with_its_number() -> None:
         assert audited(logs) == [(key[0], MARK, "none")]
 
 
-async def test_what_is_not_tiered_goes_as_it_is_right_after_the_first_step() -> None:
-    """N6: waiting with the others, a topic that was made anew meanwhile lost all of its records.  F4: in the first step, it had
-    the others wait for its followers."""
+async def test_what_is_not_tiered_goes_as_it_is_with_the_first_step() -> None:
+    """Behind it, a client over its quota had to wait: a topic that was made anew meanwhile lost all of its records (G0), as did
+    one that waited with the others for all that they need (N6)."""
     async with world_before(nothing) as world:
         rewrite, _ = deletes(world)
         broker, key = Broker(world), key_of(world)
         with capture_logs() as logs:
             asked = await asked_for(world, rewrite, also={(OTHERS, 0): -1, (OTHERS, 1): 7})
-        assert asked.first == {key: 0}
-        assert broker.asked == [{(OTHERS, 0): -1, (OTHERS, 1): 7}, {key: MARK}]
+        assert asked.first == {key: 0, (OTHERS, 0): -1, (OTHERS, 1): 7}
+        assert broker.asked == [{key: MARK}]
         assert list(asked.rows) == [key, (OTHERS, 0), (OTHERS, 1)]
         assert sorted(audited(logs)) == [(OTHERS, -1, "none"), (OTHERS, 7, "none"), (key[0], MARK, "none")]
-        kept = [*world.connection.deletes_apart, *world.connection.deletes_under_way]
-        assert kept == [], "an idle connection keeps no names"
+        assert (world.connection.deletes_under_way, world.connection.asker.asked_at) == ({}, None), (
+            "of an idle connection"
+        )
+
+
+@pytest.mark.parametrize("also_allowed", [False, True])
+async def test_who_may_not_delete_gets_the_broker_s_own_answer(*, also_allowed: bool) -> None:
+    """E1: that of another order, after a second question, told of a topic that one may not see that it is tiered."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker, error = Broker(world), ErrorCode.topic_authorization_failed
+        refused = {key_of(world): error} if also_allowed else {key_of(world): error, (OTHERS, 0): error}
+        asked = await asked_for(world, rewrite, also={(OTHERS, 0): 7}, refuses=refused)
+        assert (asked.is_passed, broker.asked, sidecar.proposed) == (True, [], [])
+
+
+@pytest.mark.parametrize("late_s", [0.0, 2.5])
+async def test_behind_what_waits_for_its_followers_it_is_asked_for_again(
+    late_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F4: what has come meanwhile was deleted as well."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker, times = Broker(world), chain((0.0,), repeat(late_s))
+        monkeypatch.setattr(rewrite._clock, "monotonic_s", lambda: float(next(times)))
+        asked = await asked_for(world, rewrite, also={(OTHERS, 0): 7})
+        expected = (ASK_AGAIN, 0, 0) if late_s else ((ErrorCode.none, MARK), 1, 1)
+        assert (asked.rows[key_of(world)], len(broker.asked), len(sidecar.proposed)) == expected
+        assert asked.rows[OTHERS, 0] == (ErrorCode.none, LOCAL_START)
 
 
 async def test_what_not_all_followers_had_in_time_is_no_more_than_it_was_then() -> None:
@@ -240,6 +269,20 @@ async def test_nor_where_it_has_become_another_since_it_was_made_ready(
 
         monkeypatch.setattr(rewrite._remote, "high_watermarks", changed)
         assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
+
+
+@pytest.mark.parametrize("also", [{}, {(OTHERS, 0): 7}], ids=["this process stood still", "the broker waited"])
+@pytest.mark.parametrize("change", [is_elected_on_disk, is_made_anew])
+async def test_nor_where_it_has_become_another_before_the_first_answer_was_read(
+    change: Between, also: Deletes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E0: the answer lay unread for a second; what was found on the disk then was taken for what it was of."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker, times = Broker(world), chain((0.0,), repeat(1.0))
+        monkeypatch.setattr(rewrite._clock, "monotonic_s", lambda: float(next(times)))
+        asked = await asked_for(world, rewrite, change, also=also)
+        assert (asked.rows[key_of(world)], broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
 NOW_MS, LASTS_MS = 1_700_000_000_000, 60_000
@@ -499,35 +542,6 @@ async def test_nothing_is_deleted_of_what_was_not_known_when_the_broker_answered
             await asyncio.sleep(0.1)
         asked = await asking
         assert (set(asked.rows.values()), broker.asked, sidecar.proposed) == ({ASK_AGAIN}, [], [])
-
-
-async def test_after_what_is_not_tiered_too_a_muted_client_is_waited_for() -> None:
-    """R4: the second step lay unread for so long, behind all that had been made sure of."""
-    async with world_before(nothing) as world:
-        rewrite, sidecar = deletes(world)
-        broker = Broker(world, throttle=timedelta(milliseconds=300))
-        asking = asyncio.create_task(asked_for(world, rewrite, also={(OTHERS, 0): 7}), name="asking")
-        await asyncio.sleep(0.15)
-        assert broker.asked == [{(OTHERS, 0): 7}]
-        is_made_anew(world)
-        asked = await asking
-        assert (asked.rows[key_of(world)], len(broker.asked), sidecar.proposed) == (ASK_AGAIN, 1, [])
-
-
-async def test_behind_what_the_broker_holds_no_second_step_is_sent() -> None:
-    """R5: it would be read only once the broker is done with what waits for its followers."""
-
-    def never(version: int, body: bytes) -> bytes:
-        raise TimeoutError
-
-    async with world_before(nothing) as world:
-        rewrite, sidecar = deletes(world)
-        Broker(world)
-        world.upstream.answers[DELETE_RECORDS] = never
-        with capture_logs() as logs:
-            asked = await asked_for(world, rewrite, also={(OTHERS, 0): 7})
-        assert (set(asked.rows.values()), sidecar.proposed) == ({ASK_AGAIN}, [])
-        assert audited(logs) == [(OTHERS, 7, "unknown")]
 
 
 async def test_a_client_that_would_be_muted_for_long_is_not_waited_for() -> None:
