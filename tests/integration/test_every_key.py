@@ -31,6 +31,7 @@ from tiersidecar.app.config.store import S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.stop_signals import BeforeStop
 from tiersidecar.app.supervise import _run
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -195,7 +196,7 @@ def settings_for(cluster: KafkaCluster, directory: Path) -> dict[str, Any]:
 async def run_and_look(settings: Mapping[str, Any], source: Path) -> HeldValues:
     """Run all roles until they serve and have looked at the topic; gives what they hold then."""
     config = Config.model_validate(settings, by_alias=True, by_name=False).read_from(source)
-    daemon = asyncio.create_task(_run(config, frozenset(Role), lambda: config), name="daemon")
+    daemon = asyncio.create_task(_run(config, frozenset(Role), lambda: config, BeforeStop()), name="daemon")
     try:
         async with asyncio.timeout(120):
             while True:

@@ -330,6 +330,7 @@ async def open_parts(
             ids=ids,
             failpoints=NO_FAILPOINTS,
             telemetry=telemetry,
+            requests_left_alone=lambda: 0,
         ),
     )
 

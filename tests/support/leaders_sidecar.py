@@ -103,6 +103,10 @@ class LeadersSidecar:
         """Take records that hold ``values``."""
         await self.task.take([_received(value, offset) for offset, value in enumerate(values, at)])
 
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self.proposed)
+
     async def keep_reading(self, take: Any, *, max_age_ms: int) -> None:
         raise AssertionError("records are given to it one by one")
 

@@ -87,6 +87,8 @@ class NullMetadataLog:
 class NullProposals:
     """``ports.proposals.Proposals`` of a topic without records."""
 
+    is_in_use = False
+
     async def propose(self, proposal: DeleteProposal) -> None:
         raise MetadataNotReadyError(subject="a topic that observing must not make")
 

@@ -76,6 +76,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         ids=opened.ids,
         failpoints=opened.failpoints,
         telemetry=opened.telemetry,
+        requests_left_alone=opened.requests_left_alone,
         commits=opened.commits,
         manifests=manifests,
         lineages=lineages,

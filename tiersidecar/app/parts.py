@@ -62,10 +62,10 @@ class Opened:
     ids: Ids
     failpoints: AllFailpoints
     telemetry: Telemetry
+    requests_left_alone: Callable[[], int]
+    """How many of the store's were given up and have not ended: what they were to do may still happen."""
     commits: CommitsAndGroups | None = None
     """What consumer groups have committed; None where nothing of it is put into the store."""
-    requests_left_alone: Callable[[], int] = lambda: 0
-    """How many of the store's were given up and have not ended: what they were to do may still happen."""
 
     @property
     def edges(self) -> Edges:

@@ -1,11 +1,39 @@
-"""Signals that end a process in order: what is in hand is cancelled at its next await, then everything is closed."""
+"""Signals that end a process in order: others are told, what is in hand is cancelled at its next await, then everything is
+closed."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+
+import structlog
+
+from tiersidecar.domain.errors import TiersidecarError
+
+log = structlog.get_logger(__name__)
+
+
+class BeforeStop:
+    """What a process has to tell others before its work is cancelled."""
+
+    def __init__(self) -> None:
+        self._step: Callable[[], Awaitable[None]] | None = None
+
+    def take(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Have ``step`` done, in place of any before."""
+        self._step = step
+
+    async def do(self, limit_s: float) -> None:
+        """Do it, for at most ``limit_s``; whatever becomes of it, the process stops."""
+        if self._step is None:
+            return
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._step()
+        except (TiersidecarError, TimeoutError) as error:
+            log.warning("daemon.stop.not_told", reason=str(error) or f"not done in {limit_s:.0f} s")
 
 
 @contextmanager

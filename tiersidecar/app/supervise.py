@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -32,8 +33,8 @@ from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
 from tiersidecar.app.service_manager import ServiceManager, telling
 from tiersidecar.app.state_dir import keep_files_private
-from tiersidecar.app.stop_signals import stop_on_signals
-from tiersidecar.app.tier_role import given_back_after, run_tier
+from tiersidecar.app.stop_signals import BeforeStop, stop_on_signals
+from tiersidecar.app.tier_role import given_back_after, run_tier, told_to_gateways
 from tiersidecar.app.tuning import RELOADABLE, Tuning
 from tiersidecar.app.wiring import Ground, open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
@@ -96,6 +97,8 @@ system call: with Python's 5 ms a request beside such a thread took 120 ms."""
 
 EXIT_OK, EXIT_FATAL, EXIT_CONFIG = 0, 1, 2
 
+_TELLING_S = 5.0
+
 RoleMain = Callable[[Any], Coroutine[Any, Any, None]]
 _SERVING: dict[Role, RoleMain] = {Role.READ: run_read, Role.GATEWAY: run_gateway}
 
@@ -115,14 +118,15 @@ def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config
 
 
 async def _supervise(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
-    loop = asyncio.get_running_loop()
+    loop, before_stop = asyncio.get_running_loop(), BeforeStop()
     with stop_on_signals(loop) as stopping:
-        daemon = asyncio.create_task(_run(config, roles, load), name="daemon")
+        daemon = asyncio.create_task(_run(config, roles, load, before_stop), name="daemon")
         stop = asyncio.create_task(stopping.wait(), name="stop signal")
         await asyncio.wait((daemon, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if not daemon.done():
             log.info("daemon.stopping")
+            await before_stop.do(_TELLING_S)
             daemon.cancel()
             _, late = await asyncio.wait((daemon,), timeout=config.shutdown_grace_ms / 1000)
             if late:
@@ -153,7 +157,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> None:
+async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config], before_stop: BeforeStop) -> None:
     async with AsyncExitStack() as stack:
         ground = await open_ground(stack, config, roles)
         await stack.enter_async_context(
@@ -173,6 +177,8 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
         tier = build_tier_parts(parts) if Role.TIER in roles else None
         if tier is not None:
             await stack.enter_async_context(given_back_after(parts, tier))
+            if tier.lease is not None:
+                before_stop.take(partial(told_to_gateways, parts, tier.lease))
         async with asyncio.TaskGroup() as group:
             for role in sorted(roles):
                 main = run_tier(parts, tier) if role is Role.TIER and tier is not None else _SERVING[role](parts)

@@ -56,6 +56,8 @@ _TRASH_INTERVAL_S = 60.0
 """How often what is kept beyond its time is looked for."""
 _RECONCILE_INTERVAL_S = 300.0
 """How often the summary of the last reconcile run is read."""
+_LAST_PROPOSALS_S = 2.0
+"""In which a broker has done a delete, with its followers, and the gateway has proposed the rest."""
 _WATCH_STOPPED_S = 900.0
 """A look asks the broker and scans the disks, each with a time limit; the first scan of 100,000 segments takes a minute."""
 _LANES_STOPPED_S = 7200.0
@@ -77,6 +79,13 @@ async def given_back_after(parts: Parts, role: TierParts) -> AsyncIterator[None]
             else:
                 await role.lease.give_back()
         raise
+
+
+async def told_to_gateways(parts: Parts, lease: TierLease) -> None:
+    """Tell gateways that this process is to stop, and let it decide what they have had the broker do before they read that."""
+    await lease.announce_stop()
+    if parts.proposals.is_in_use:
+        await parts.clock.sleep(_LAST_PROPOSALS_S)
 
 
 async def run_tier(parts: Parts, role: TierParts) -> None:

@@ -21,6 +21,7 @@ class Lease:
     is never renewed.  ``broker_id`` is -1 for a command; the rest is for the operator.
     ``status_address`` is where the holder's status service is reached, ``host:port``; empty where a former release wrote it.
     ``decides_proposals``: the holder carries out the deletes that gateways propose; False in leases of former releases.
+    ``stopping``: the holder is about to stop, and decides no more than what comes within a moment of this.
     ``obeys_pauses``: the holder stops where an operator has paused it; False in leases of former releases.
     ``seen`` is the time that the holder, over all its lives, had seen when it wrote this; None in leases of commands and of
     former releases.
@@ -39,6 +40,7 @@ class Lease:
     released: bool = False
     renewal: bool = False
     decides_proposals: bool = False
+    stopping: bool = False
     obeys_pauses: bool = False
     format: int = LEASE_FORMAT
     status_address: str = ""

@@ -38,6 +38,7 @@ _CONTENDER_PAUSE_S = 0.5
 """Between looks at what was read: a daemon that starts waits for little more than its topics."""
 _MARGIN = 6
 """Part of the duration by which the holder stops before a contender may begin: for clocks that run at different speeds."""
+_ANNOUNCE_WITHIN_S = 2.0
 _GIVE_BACK_WITHIN_S = 5.0
 _GIVE_BACK_PART = 4
 """Part of the duration that a renewal and the release after it may take each.  With the moment that a given-up send still
@@ -103,7 +104,7 @@ class TierLease:
         self._held: Lease | None = None
         self._seen: tuple[Lease | None, float] = (None, clock.monotonic_s())
         self._changed = asyncio.Event()
-        self._is_given_back = False
+        self._is_given_back = self._is_stopping = False
         self._blocker = "the brokers of the cluster have not been asked for yet"
 
     # -- asked
@@ -209,6 +210,20 @@ class TierLease:
             await self._publish(self._contender.claim(1 if counts is None else counts.term + 1, self._clock.now_ms()))
             await self._look_for_former_sidecars()
 
+    async def announce_stop(self) -> None:
+        """Have gateways ask this process for nothing more, if the lease is ours: a delete that nobody decides is half done.
+
+        To be called while all that acts by it still works.
+        """
+        self._is_stopping = True
+        if self._held is None or self.reason_not_held:
+            return
+        try:
+            async with asyncio.timeout(_ANNOUNCE_WITHIN_S):
+                await self._publish(replace(self._contender.claim(self._held.term, self._clock.now_ms()), renewal=True))
+        except (RetriableError, TimeoutError) as error:
+            log.warning("tier_lease.stop_not_announced", reason=str(error) or f"not done in {_ANNOUNCE_WITHIN_S:.0f} s")
+
     async def give_back(self) -> None:
         """Let the next one claim it at once, if it is ours; else, or where the topic is away, it runs out by itself.
 
@@ -251,7 +266,7 @@ class TierLease:
         return counts.seen if counts is not None and (counts.cluster_id, counts.broker_id) == ours else None
 
     async def _publish(self, lease: Lease) -> None:
-        lease = replace(lease, seen=self._trash_clock.seen)
+        lease = replace(lease, seen=self._trash_clock.seen, stopping=self._is_stopping)
         sent = (self._clock.monotonic_s(), self._clock.now_ms())
         counts = await self._leases.publish_lease(lease)
         self._seen = (counts, self._clock.monotonic_s())

@@ -13,7 +13,9 @@ from structlog.testing import capture_logs
 
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.parts import Parts
-from tiersidecar.app.tier_role import given_back_after
+from tiersidecar.app.stop_signals import BeforeStop
+from tiersidecar.app.tier_role import given_back_after, told_to_gateways
+from tiersidecar.tasks.tier_lease import TierLease
 
 
 class Lease:
@@ -24,12 +26,17 @@ class Lease:
         await asyncio.sleep(0)
         self._story.append("given back")
 
+    async def announce_stop(self) -> None:
+        self._story.append("announced")
+
 
 @dataclass
 class SomeParts:
     """As much as is asked of them."""
 
     requests_left_alone: Callable[[], int] = lambda: 0
+    proposals: Any = None
+    clock: Any = None
 
 
 @dataclass
@@ -90,3 +97,29 @@ async def test_a_process_that_fails_keeps_it() -> None:
     with pytest.raises(ExceptionGroup):
         await run(parts(), Lease(story), fail)
     assert story == []
+
+
+@pytest.mark.parametrize("is_in_use", [False, True])
+async def test_gateways_are_told_before_the_work_ends_and_waited_for_where_there_are_any(*, is_in_use: bool) -> None:
+    story: list[str] = []
+
+    class Clock:
+        async def sleep(self, seconds: float) -> None:
+            story.append(f"{seconds:.0f} s")
+
+    class SomeProposals:
+        def __init__(self) -> None:
+            self.is_in_use = is_in_use
+
+    some = cast(Parts, SomeParts(proposals=SomeProposals(), clock=Clock()))
+    await told_to_gateways(some, cast(TierLease, Lease(story)))
+    assert story == (["announced", "2 s"] if is_in_use else ["announced"])
+
+
+async def test_what_is_not_told_in_time_keeps_no_process_from_stopping() -> None:
+    before_stop = BeforeStop()
+    await before_stop.do(0.01)
+    before_stop.take(lambda: asyncio.sleep(60))
+    with capture_logs() as logged:
+        await before_stop.do(0.01)
+    assert [one["event"] for one in logged] == ["daemon.stop.not_told"]

@@ -198,6 +198,29 @@ async def test_nothing_remote_is_deleted_before_every_live_broker_has_a_sidecar_
     assert first.remote_delete_blocker == ""
 
 
+async def test_who_is_to_stop_says_so_and_renews_as_one_that_does(stage: Stage) -> None:
+    lease = stage.sidecar("a")
+    await lease.look()
+    await lease.announce_stop()
+    assert [one.stopping for one in stage.topic.written] == [False, True]
+    assert lease.reason_not_held == "", "it works on for a moment"
+    await stage.pass_time(DURATION_S / 4, lease)
+    await lease.give_back()
+    assert [one.stopping for one in stage.topic.written] == [False, True, True, True, False]
+    assert stage.topic.written[-1].released
+    successor = stage.sidecar("b")
+    await successor.look()
+    assert not stage.topic.written[-1].stopping
+
+
+async def test_who_stands_by_announces_nothing(stage: Stage) -> None:
+    await stage.sidecar("a").look()
+    waiting = stage.sidecar("b")
+    await waiting.look()
+    await waiting.announce_stop()
+    assert len(stage.topic.written) == 1
+
+
 async def test_a_claim_says_who_holds_it_and_a_renewal_that_it_is_one(stage: Stage) -> None:
     lease = stage.sidecar("a", 7)
     await lease.look()

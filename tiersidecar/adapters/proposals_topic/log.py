@@ -184,6 +184,11 @@ class ProposalsTopic:
         self._partition = TopicPartition(settings.topic, 0)
         self._read_to: tuple[bytes, int] | None = None
 
+    @property
+    def is_in_use(self) -> bool:
+        """See :class:`~tiersidecar.ports.proposals.Proposals`."""
+        return self._read_to is not None
+
     async def propose(self, proposal: DeleteProposal) -> None:
         """See :class:`~tiersidecar.ports.proposals.Propose`."""
         await self._producer.send(

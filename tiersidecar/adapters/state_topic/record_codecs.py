@@ -287,6 +287,7 @@ _LEASE_TYPES: dict[str, type] = {
     "status_address": str,
     "renewal": bool,
     "decides_proposals": bool,
+    "stopping": bool,
     "obeys_pauses": bool,
 }
 

@@ -305,7 +305,7 @@ class RemoteDeletes:
 
     def _require_decider(self, view: LeaderView) -> None:
         lease = self._state.lease(str(view.leader_id))
-        if lease is None or lease.released or self._is_silent(lease):
+        if lease is None or lease.released or lease.stopping or self._is_silent(lease):
             raise BrokerRefusedError(
                 api="DeleteRecords",
                 subject=str(view.topic_id_partition),

@@ -327,6 +327,15 @@ async def test_nor_where_the_leader_s_sidecar_is_silent() -> None:
         assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
 
 
+async def test_nor_where_the_leader_s_sidecar_is_about_to_stop() -> None:
+    """Half of the deletes under way at a restart were done by the broker, and told to ask again."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        broker = Broker(world)
+        world.state.leases["1"] = replace(lease_of(1), stopping=True)
+        assert (await deleted(world, rewrite), broker.asked, sidecar.proposed) == (ASK_AGAIN, [], [])
+
+
 async def test_but_where_only_its_clock_is_early() -> None:
     """F3: by a clock that is ten minutes early each proposal was one that its client had been answered long ago."""
     async with world_before(nothing) as world:
