@@ -62,7 +62,7 @@ from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
@@ -184,6 +184,7 @@ def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
         find_addresses=lambda version, response: in_fetch(version, response, ADVERTISED),
     )
     rewrites[DELETE_RECORDS] = DeleteRecordsRewrite(
+        second_steps=SecondSteps(),
         tiers=BothTiers(tiered=everything, reader=everything, offsets=everything, pending=everything),
         state=tier.state,
         proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1), proposals=tier.sidecar),

@@ -47,6 +47,7 @@ async def run_gateway(parts: Parts) -> None:
     async with AsyncExitStack() as stack:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
+        parts.status.before_stop.take(tier.second_steps.end)
         watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
             advertised = advertised_addresses(listener, parts.identity.broker_id)

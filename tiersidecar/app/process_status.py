@@ -11,6 +11,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.progress import Progress
+from tiersidecar.app.stop_signals import BeforeStop
 from tiersidecar.decide.explain import Explanation
 from tiersidecar.decide.pauses import told
 from tiersidecar.decide.segment_rows import SegmentRow
@@ -67,6 +68,7 @@ class ProcessStatus:
     cold: ColdReads | None = None
     deletes_blocked: Callable[[], str] = lambda: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
+    before_stop: BeforeStop = field(default_factory=BeforeStop)
 
     def is_halted(self, topic_id_partition: TopicIdPartition, lane: Lane) -> bool:
         return self.lanes is not None and self.lanes.is_halted(topic_id_partition, lane)

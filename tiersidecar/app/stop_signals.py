@@ -19,19 +19,17 @@ class BeforeStop:
     """What a process has to tell others before its work is cancelled."""
 
     def __init__(self) -> None:
-        self._step: Callable[[], Awaitable[None]] | None = None
+        self._steps: list[Callable[[], Awaitable[None]]] = []
 
     def take(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Have ``step`` done, in place of any before."""
-        self._step = step
+        """Have ``step`` done beside any others."""
+        self._steps.append(step)
 
     async def do(self, limit_s: float) -> None:
-        """Do it, for at most ``limit_s``; whatever becomes of it, the process stops."""
-        if self._step is None:
-            return
+        """Do them, for at most ``limit_s``; whatever becomes of it, the process stops."""
         try:
             async with asyncio.timeout(limit_s):
-                await self._step()
+                await asyncio.gather(*(step() for step in self._steps))
         except (TiersidecarError, TimeoutError) as error:
             log.warning("daemon.stop.not_told", reason=str(error) or f"not done in {limit_s:.0f} s")
 

@@ -97,7 +97,8 @@ system call: with Python's 5 ms a request beside such a thread took 120 ms."""
 
 EXIT_OK, EXIT_FATAL, EXIT_CONFIG = 0, 1, 2
 
-_TELLING_S = 5.0
+_TELLING_S, _TELLING_PART = 5.0, 4
+"""How long a process that is to stop tells others so, and the part of the whole time that it has to stop."""
 
 RoleMain = Callable[[Any], Coroutine[Any, Any, None]]
 _SERVING: dict[Role, RoleMain] = {Role.READ: run_read, Role.GATEWAY: run_gateway}
@@ -126,9 +127,11 @@ async def _supervise(config: Config, roles: frozenset[Role], load: Callable[[], 
         stop.cancel()
         if not daemon.done():
             log.info("daemon.stopping")
-            await before_stop.do(_TELLING_S)
+            grace_s = config.shutdown_grace_ms / 1000
+            until_s = loop.time() + grace_s
+            await before_stop.do(min(_TELLING_S, grace_s / _TELLING_PART))
             daemon.cancel()
-            _, late = await asyncio.wait((daemon,), timeout=config.shutdown_grace_ms / 1000)
+            _, late = await asyncio.wait((daemon,), timeout=until_s - loop.time())
             if late:
                 log.error("daemon.stop.late", grace_ms=config.shutdown_grace_ms)
                 return EXIT_FATAL
@@ -160,6 +163,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config], before_stop: BeforeStop) -> None:
     async with AsyncExitStack() as stack:
         ground = await open_ground(stack, config, roles)
+        ground.status.before_stop = before_stop
         await stack.enter_async_context(
             telling(
                 ServiceManager.take_from(os.environ, os.getpid()),

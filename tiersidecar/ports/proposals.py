@@ -25,7 +25,7 @@ class Propose(Protocol):
 class Proposals(Propose, Protocol):
     @property
     def is_in_use(self) -> bool:
-        """Return whether a proposal has been read since this process began: a gateway may be about to write another."""
+        """Return whether there has been a proposal, ever, as far as is known: a gateway may be about to write another."""
 
     async def keep_reading(self, take: TakeProposals, *, max_age_ms: int) -> None:
         """Create the topic when it is missing; pass ``take`` new proposals, and those of the last ``max_age_ms``; never end."""

@@ -137,7 +137,7 @@ class LogStartWatch:
         self._clock, self._telemetry = clock, telemetry
         self._first_seen: dict[TopicIdPartition, int] = {}
         self._alarmed: dict[TopicIdPartition, int] = {}
-        self._suspected: set[TopicIdPartition] = set()
+        self._suspected: dict[TopicIdPartition, int] = {}
 
     async def run(self, interval_s: float) -> None:
         """Look every ``interval_s`` until cancelled."""
@@ -155,10 +155,9 @@ class LogStartWatch:
             RetriableError: broker or state topic are away.
         """
         led = self._led()
-        for known in (self._first_seen, self._alarmed):
+        for known in (self._first_seen, self._alarmed, self._suspected):
             for gone in known.keys() - led.keys():
                 del known[gone]
-        self._suspected &= led.keys()
         if not led:
             return
         answers = await self._broker.list_offsets(led, OffsetSpec.EARLIEST)
@@ -185,7 +184,7 @@ class LogStartWatch:
         lineage = self._table.lineage_on_disk(topic_id_partition)
         trimmed = lineage.as_of(state.trim_offset, state.trim_epoch) if state.trim_offset >= 0 else first_seen
         meant = max(state.start_in(lineage), trimmed)
-        is_unexplained = log_start_offset > meant and self._is_so_still(topic_id_partition)
+        is_unexplained = log_start_offset > meant and self._is_so_still(topic_id_partition, log_start_offset, meant)
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         if is_unexplained is not record.log_start_told:  # the series goes with the record
             record.log_start_told = is_unexplained
@@ -193,7 +192,7 @@ class LogStartWatch:
         if not is_unexplained:
             self._alarmed.pop(topic_id_partition, None)
         if log_start_offset <= meant:
-            self._suspected.discard(topic_id_partition)
+            self._suspected.pop(topic_id_partition, None)
         if not is_unexplained:
             return
         if self._alarmed.get(topic_id_partition) == log_start_offset:
@@ -209,8 +208,11 @@ class LogStartWatch:
             reason="something other than a sidecar deleted local data; nothing remote goes because of it",
         )
 
-    def _is_so_still(self, topic_id_partition: TopicIdPartition) -> bool:
-        """Whether it was so at the look before as well: of a user's delete the gateway has the broker's part done first."""
-        was_suspected = topic_id_partition in self._suspected
-        self._suspected.add(topic_id_partition)
-        return was_suspected
+    def _is_so_still(self, topic_id_partition: TopicIdPartition, log_start_offset: int, meant: int) -> bool:
+        """Whether what was seen at an earlier look is not explained yet: of a user's delete the gateway has the broker's part
+        done first, and the next one may be under way when this one is said."""
+        before = self._suspected.get(topic_id_partition)
+        if before is not None and before > meant:
+            return True
+        self._suspected[topic_id_partition] = log_start_offset
+        return False

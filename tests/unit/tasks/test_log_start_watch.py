@@ -211,6 +211,16 @@ def test_what_is_lost_counts_from_the_higher_of_what_is_remote_and_what_was_mean
     assert alarm["lost_offsets"] == 120
 
 
+def test_deletes_that_are_said_one_after_the_other_raise_none_though_one_is_always_under_way() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    for start in range(100, 200, 10):
+        shell.say(remote_log_start_offset=start)
+        assert shell.look(start + 10, times=1) == [], "the broker's part of the next one is done"
+    (alarm,) = shell.look(200)
+    assert alarm["log_start_offset"] == 200
+
+
 async def test_it_looks_at_each_interval_and_goes_on_when_the_broker_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
     shell, clock, looks = Shell(), ManualClock(), list[float]()
     watch = LogStartWatch(

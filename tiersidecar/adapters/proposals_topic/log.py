@@ -183,11 +183,12 @@ class ProposalsTopic:
         self._clients, self._producer = clients, clients.producer()
         self._partition = TopicPartition(settings.topic, 0)
         self._read_to: tuple[bytes, int] | None = None
+        self._is_in_use = False
 
     @property
     def is_in_use(self) -> bool:
         """See :class:`~tiersidecar.ports.proposals.Proposals`."""
-        return self._read_to is not None
+        return self._is_in_use
 
     async def propose(self, proposal: DeleteProposal) -> None:
         """See :class:`~tiersidecar.ports.proposals.Propose`."""
@@ -218,6 +219,7 @@ class ProposalsTopic:
     async def _session(self, take: TakeProposals, max_age_ms: int, connected: Callable[[], None]) -> None:
         facts = await ensure_topic(self._broker, self._settings.required_topic)
         position = await self._position(facts, self._clock.now_ms() - max_age_ms)
+        self._is_in_use = await self._offset(facts, OffsetSpec.LATEST) > 0
         connected()
         await run_until_one_ends(
             {
@@ -227,11 +229,12 @@ class ProposalsTopic:
         )
 
     async def _position(self, facts: TopicFacts, since_ms: int) -> int:
-        """After what was read before; else at the first record that is not too old."""
-        if self._read_to is not None and self._read_to[0] == facts.topic_id:
-            return max(await self._offset(facts, OffsetSpec.EARLIEST), self._read_to[1])
+        """At the first record that is not too old, and was not read before: who was cut off for hours judges no old ones."""
         found = await self._offset(facts, since_ms)
-        return found if found >= 0 else await self._offset(facts, OffsetSpec.LATEST)
+        position = found if found >= 0 else await self._offset(facts, OffsetSpec.LATEST)
+        if self._read_to is None or self._read_to[0] != facts.topic_id:
+            return position
+        return max(position, self._read_to[1])
 
     async def _offset(self, facts: TopicFacts, spec: OffsetSpec | int) -> int:
         asked = TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=0)
@@ -256,6 +259,7 @@ class ProposalsTopic:
                 records = await self._some(consumer)
                 await take([self._received(record) for record in records])
                 if records:
+                    self._is_in_use = True
                     self._read_to = (facts.topic_id, records[-1].offset + 1)
                 if len(records) >= _MAX_RECORDS:
                     await self._clock.sleep(_PAUSE_S)

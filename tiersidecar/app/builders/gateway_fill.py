@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.gateway_pins import pending_copies
@@ -21,7 +21,7 @@ from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
@@ -53,6 +53,7 @@ class RemoteTier:
     pending: PendingCopies
     holes: Holes
     audit: AuditTopic
+    second_steps: SecondSteps = field(default_factory=SecondSteps)
 
 
 def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO_AUDIT_TOPIC) -> RemoteTier:
@@ -129,6 +130,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             broker=parts.broker,
             blocking=parts.blocking,
             clock=parts.clock,
+            second_steps=tier.second_steps,
             audit=tier.audit,
         )
     if parts.config.gateway.remote_log_dir is not None:

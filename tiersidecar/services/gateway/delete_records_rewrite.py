@@ -16,7 +16,8 @@ told of success once the start that the leader's sidecar has said is read here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,6 +95,36 @@ class _Planned:
     looked_s: float = 0.0
 
 
+class SecondSteps:
+    """Those of all connections: the broker may have deleted, and what is remote is to follow."""
+
+    def __init__(self) -> None:
+        self.are_over = False
+        self._number, self._none = 0, asyncio.Event()
+        self._none.set()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count the body as one."""
+        self._number += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._number -= 1
+            if not self._number:
+                self._none.set()
+
+    async def end(self) -> None:
+        """Begin none any more, and return when the last one has ended and its client is about to be told."""
+        self.are_over = True
+        await self._none.wait()
+        await asyncio.sleep(_TELLING_S)
+
+
+_TELLING_S = 0.1
+
+
 class DeleteRecordsRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of DeleteRecords."""
 
@@ -112,8 +143,10 @@ class DeleteRecordsRewrite(Rewrite):
         broker: DescribePartitions,
         blocking: Blocking,
         clock: Clock,
+        second_steps: SecondSteps,
         audit: AuditTopic = NO_AUDIT_TOPIC,
     ) -> None:
+        self._second_steps = second_steps
         self._tiered, self._blocking, self._clock, self._audit = tiers.tiered, blocking, clock, audit
         self._remote = RemoteDeletes(tiers=tiers, state=state, proposer=proposer, broker=broker, clock=clock)
 
@@ -163,7 +196,8 @@ class DeleteRecordsRewrite(Rewrite):
         planned = await self._planned(exchange, opened, tiered, asked_at)
         answered, rows = opened.answered, planned.failed
         if planned.offsets:
-            answered, carried_out = await self._carried_out(exchange, opened, planned, since_s)
+            with self._second_steps.one():
+                answered, carried_out = await self._carried_out(exchange, opened, planned, since_s)
             rows |= carried_out
         return [await write_answer(opened.request, answered, {**opened.rows, **rows}, self._blocking)]
 
@@ -267,6 +301,8 @@ class DeleteRecordsRewrite(Rewrite):
         rows = {key: asked_again(opened.rows[key]) for key in offsets}  # unless it is answered otherwise
         wanted = {key: changed_row(opened.asked[key], offset=Offset(offset)) for key, offset in offsets.items()}
         body = await write_only(opened.request, wanted, self._blocking)
+        if self._second_steps.are_over:
+            return opened.answered, rows
         if exchange.upstream.is_client_gone:
             raise UpstreamClosedError("the client has gone before anything was deleted for it")
         connection.asked_s = self._clock.monotonic_s()

@@ -262,7 +262,8 @@ class RemoteDeletes:
         delete = _said_by(asked, offset)
         known = await self._caught_up(asking, asked)
         if not delete.is_said(known):
-            self._require_decider(leader)
+            # Also where there is no sidecar by now, or it is about to stop: the next one reads it.
+            self._require_present_release(leader)
             await self._proposer.proposals.propose(self._proposal(asking.exchange, row, asked, target))
             if row.error_code is not ErrorCode.none:
                 return target  # the client is told that it has taken too long: so it has not to wait for more
@@ -311,7 +312,11 @@ class RemoteDeletes:
                 subject=str(view.topic_id_partition),
                 error=f"broker {view.leader_id} has no sidecar now",
             )
-        if not lease.decides_proposals:
+        self._require_present_release(view)
+
+    def _require_present_release(self, view: LeaderView) -> None:
+        lease = self._state.lease(str(view.leader_id))
+        if lease is not None and not lease.decides_proposals:
             raise NobodyDecidesError(broker_id=view.leader_id, version=lease.version)
 
     def _is_silent(self, lease: Lease) -> bool:

@@ -49,7 +49,7 @@ from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.remote_deletes import Proposer
 
 BY_NAME, BY_ID = 12, 17
@@ -204,6 +204,7 @@ def deletes(world: World) -> tuple[DeleteRecordsRewrite, LeadersSidecar]:
     sidecar = LeadersSidecar(broker=world.broker, state=world.state, clock=SystemClock(), delays=delays)
     sidecar.tiers(led_in(world, ASKED_AT))
     rewrite = DeleteRecordsRewrite(
+        second_steps=SecondSteps(),
         tiers=world.tiers,
         state=world.state,
         proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1), proposals=sidecar),

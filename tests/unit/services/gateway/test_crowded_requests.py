@@ -28,7 +28,7 @@ from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.messages import read_exchange, write_rows
 from tiersidecar.services.gateway.remote_deletes import Proposer
 
@@ -135,6 +135,7 @@ async def test_a_delete_of_all_partitions_asks_once_for_their_leaders() -> None:
             broker.log_starts[one], broker.last_stable_offsets[one] = 200, 246
         bounds: Any = FillsAll()
         rewrite: Any = DeleteRecordsRewrite(
+            second_steps=SecondSteps(),
             tiers=BothTiers(
                 tiered=world.tiered,
                 reader=bounds,

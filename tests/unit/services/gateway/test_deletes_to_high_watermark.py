@@ -426,6 +426,48 @@ async def test_many_are_proposed_together(monkeypatch: pytest.MonkeyPatch) -> No
         assert {error for error, _ in asked.rows.values()} == {ErrorCode.none}
 
 
+def is_about_to_stop(world: World) -> None:
+    world.state.leases["1"] = replace(lease_of(1), stopping=True)
+
+
+def has_stopped(world: World) -> None:
+    world.state.leases["1"] = replace(lease_of(1), released=True)
+
+
+@pytest.mark.parametrize("meanwhile", [is_about_to_stop, has_stopped, has_lost_its_sidecar])
+async def test_what_the_broker_has_deleted_is_proposed_whatever_has_become_of_the_sidecar(meanwhile: Between) -> None:
+    """H1: one that is about to stop, or the next one, decides it."""
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        Broker(world, meanwhile=meanwhile)
+        assert await deleted(world, rewrite) == (ErrorCode.none, MARK)
+        assert [one.offset for one in sidecar.proposed] == [MARK]
+
+
+async def test_a_gateway_that_is_to_stop_waits_for_second_steps_and_begins_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world_before(nothing) as world:
+        rewrite, sidecar = deletes(world)
+        begun, said = asyncio.Event(), asyncio.Event()
+        broker, propose = Broker(world, meanwhile=lambda _: begun.set()), sidecar.propose
+
+        async def proposed_later(proposal: DeleteProposal) -> None:
+            await said.wait()
+            await propose(proposal)
+
+        monkeypatch.setattr(sidecar, "propose", proposed_later)
+        asking = asyncio.create_task(deleted(world, rewrite), name="asking")
+        await begun.wait()
+        stopping = asyncio.create_task(rewrite._second_steps.end(), name="stopping")
+        await asyncio.sleep(0.01)
+        assert await deleted(world, rewrite) == ASK_AGAIN
+        assert (stopping.done(), len(broker.asked)) == (False, 1)
+        said.set()
+        assert await asking == (ErrorCode.none, MARK)
+        await stopping
+
+
 async def test_after_an_election_its_next_try_is_of_the_later_epoch() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)

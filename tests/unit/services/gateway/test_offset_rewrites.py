@@ -33,7 +33,7 @@ from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway import delete_records_rewrite, list_offsets_rewrite
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite, epoch_end
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
@@ -397,6 +397,7 @@ async def deleted(
     if lease is not None:
         world.state.leases["1"] = replace(lease, renewed_ms=SystemClock().now_ms())
     rewrite = DeleteRecordsRewrite(
+        second_steps=SecondSteps(),
         tiers=world.tiers,
         state=world.state,
         proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1), proposals=sidecar),
