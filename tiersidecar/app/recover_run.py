@@ -8,9 +8,10 @@ the lease ``repair``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
@@ -29,13 +30,13 @@ from tiersidecar.decide.recover import (
     StoredObjects,
     decide_recovery,
     events_of,
+    in_order_of_events,
     recovery_below,
     wanted_manifests,
-    waves_of,
 )
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, state_with
@@ -46,10 +47,11 @@ from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, read_manifests, walk_bucket
 
 _PARTITIONS_AT_ONCE = 8
-_EVENTS_AT_ONCE = 256
+_SEGMENTS_AT_ONCE = 500
 _READY_TIMEOUT_S = 3600.0
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
+T = TypeVar("T")
 Say = Callable[[str], None]
 Act = Callable[[PartitionPlan], Awaitable[None]]
 
@@ -72,7 +74,6 @@ class Recoverer:
         self._session, self._topics, self._say, self._former = session, topics, say, former
         self._prefix = session.config.store.key_prefix
         self._manifest_turn = asyncio.Semaphore(MANIFESTS_AT_ONCE)
-        self._event_turn = asyncio.Semaphore(_EVENTS_AT_ONCE)
 
     async def plan(self) -> RecoverReport:
         """Return what there is to do; changes nothing.
@@ -192,21 +193,17 @@ class Recoverer:
     async def _publish(self, plan: PartitionPlan, lease: HeldLease) -> None:
         if plan.snapshot is not None and plan.restores_state:
             await self._publish_state(plan.snapshot, plan.state, lease)
+        for segments in _parts_of(in_order_of_events(plan.recovery.segments)):
+            await self._publish_events([event for segment in segments for event in events_of(segment)], lease)
+        for updates in _parts_of(plan.recovery.updates):
+            await self._publish_events(updates, lease)
+
+    async def _publish_events(self, events: Sequence[SegmentEvent], lease: HeldLease) -> None:
         metadata = self._session.metadata
         assert metadata is not None, "recover opens its session with metadata"
-
-        async def publish(events: Iterable[MetadataEvent]) -> None:
-            for event in events:
-                async with self._event_turn:
-                    lease.require()
-                    await metadata.publish(event)
-
-        for wave in waves_of(plan.recovery.segments, _EVENTS_AT_ONCE):
-            await lease.renew()
-            await _together(publish(events_of(segment)) for segment in wave)
-        for update in plan.recovery.updates:
-            await lease.renew()
-            await publish([update])
+        await lease.renew()
+        lease.require()
+        await metadata.publish_all(events, within_ms=lease.left_ms)
 
     async def _publish_state(self, snapshot: PartitionSnapshot, merged: PartitionState, lease: HeldLease) -> None:
         """Pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""
@@ -391,6 +388,12 @@ def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
         or merged.start_generation > known.start_generation
         or merged.hold != known.hold
     )
+
+
+def _parts_of(several: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield what is published between two looks at the lease: some tens of milliseconds' work."""
+    for start in range(0, len(several), _SEGMENTS_AT_ONCE):
+        yield several[start : start + _SEGMENTS_AT_ONCE]
 
 
 def _is_readable(segment: RemoteLogSegmentMetadata) -> bool:
