@@ -20,6 +20,7 @@ from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.held_lease import HeldLease, claimed_lease
+from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.reconcile_parts import read_owner
 from tiersidecar.app.recover_report import PartitionPlan, RecoverReport
 from tiersidecar.app.repair_run import LEASE
@@ -106,10 +107,11 @@ class Recoverer:
         self._say("listing the snapshots")
         snapshots = await list_snapshots(store, self._prefix)
         report = RecoverReport(names_topics=bool(self._topics), mounts=self._former is not None)
-        async with ThreadBlocking(max_threads=2) as blocking:
-            look = _Look(self._session, metadata, store, snapshots, blocking, self._manifest_turn, self._former)
-            partitions = self._partitions(store, owners, report)
-            await self._each(partitions, look, report, act)
+        with rare_collections():
+            async with ThreadBlocking(max_threads=2) as blocking:
+                look = _Look(self._session, metadata, store, snapshots, blocking, self._manifest_turn, self._former)
+                partitions = self._partitions(store, owners, report)
+                await self._each(partitions, look, report, act)
         return report
 
     async def _owners(self) -> dict[tuple[Uuid, int], TopicIdPartition]:

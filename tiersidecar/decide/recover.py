@@ -136,7 +136,10 @@ def recovery_below(recovery: Recovery, end: int) -> Recovery:
 
     One that begins below it stays: what it has beyond is of an earlier leader epoch, and so of no history.
     """
-    beyond = [one for one in recovery.segments if one.state is _FINISHED and one.start_offset >= end]
+    kept: list[RemoteLogSegmentMetadata] = []
+    beyond: list[RemoteLogSegmentMetadata] = []
+    for one in recovery.segments:
+        (beyond if one.state is _FINISHED and one.start_offset >= end else kept).append(one)
     if not beyond:
         return recovery
     named = [
@@ -151,7 +154,7 @@ def recovery_below(recovery: Recovery, end: int) -> Recovery:
     ]
     return replace(
         recovery,
-        segments=tuple(one for one in recovery.segments if one not in beyond),
+        segments=tuple(kept),
         from_manifests=max(recovery.from_manifests - len(beyond), 0),
         left=tuple(sorted([*recovery.left, *named], key=lambda one: (one.start_offset, one.uuid))),
     )
