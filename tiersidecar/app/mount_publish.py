@@ -15,6 +15,7 @@ from typing import Any
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.at_once import at_once
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.mount_claims import FoundClaims, MountClaims
@@ -206,19 +207,13 @@ class MountPublisher:
         return views
 
     async def _settle_all(self, views: Mapping[TopicPartition, LeaderView]) -> int:
-        """Settle each partition, some at once: with thousands, one answer after the other would take minutes."""
-        turn = asyncio.Semaphore(_SETTLED_AT_ONCE)
+        """Settle each partition; with thousands, one answer after the other would take minutes."""
 
-        async def settle(owner: TopicIdPartition, one: NewPartition) -> int:
-            async with turn:
-                return await self._settle(owner, one.leader_epoch, one.start_offset, views)
+        async def settle(planned: tuple[TopicIdPartition, NewPartition]) -> int:
+            owner, one = planned
+            return await self._settle(owner, one.leader_epoch, one.start_offset, views)
 
-        try:
-            async with asyncio.TaskGroup() as settling:
-                tasks = [settling.create_task(settle(owner, one)) for owner, one in self._plan.partitions()]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
-        return sum(task.result() for task in tasks)
+        return sum(await at_once(settle, self._plan.partitions(), _SETTLED_AT_ONCE))
 
     async def _settle(
         self,

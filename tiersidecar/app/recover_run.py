@@ -8,7 +8,7 @@ the lease ``repair``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,6 +17,7 @@ from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
 from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.at_once import at_once
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.held_lease import HeldLease, claimed_lease
@@ -327,7 +328,8 @@ class _Look:
         """Objects of the snapshot's segments that were written under a former ``key.prefix``: they are asked for one by one."""
         found: dict[Uuid, StoredObjects] = {}
 
-        async def look(uuid: Uuid, segment: RemoteLogSegmentMetadata) -> None:
+        async def look(listed: tuple[Uuid, RemoteLogSegmentMetadata]) -> None:
+            uuid, segment = listed
             log, indexes, manifest = recorded_keys(segment, self._prefix).in_upload_order
             objects = StoredObjects(
                 start_offset=segment.start_offset,
@@ -345,13 +347,14 @@ class _Look:
             and (uuid not in known or known[uuid].state is RemoteLogSegmentState.COPY_SEGMENT_STARTED)
             and _is_readable(segment)
         ]
-        await _together(look(uuid, segment) for uuid, segment in missing)
+        await at_once(look, missing, MANIFESTS_AT_ONCE)
         return found
 
     async def _absent(self, known: dict[Uuid, RemoteLogSegmentMetadata], partition: BucketPartition) -> frozenset[Uuid]:
         absent: set[Uuid] = set()
 
-        async def look(uuid: Uuid, segment: RemoteLogSegmentMetadata) -> None:
+        async def look(doubted: tuple[Uuid, RemoteLogSegmentMetadata]) -> None:
+            uuid, segment = doubted
             if not await self._exists(recorded_keys(segment, self._prefix).manifest):
                 absent.add(uuid)
 
@@ -360,7 +363,7 @@ class _Look:
             for uuid, segment in known.items()
             if segment.state is _FINISHED and uuid not in partition.stored and _is_readable(segment)
         ]
-        await _together(look(uuid, segment) for uuid, segment in doubted)
+        await at_once(look, doubted, MANIFESTS_AT_ONCE)
         return frozenset(absent)
 
     async def _exists(self, key: str) -> bool:
@@ -405,17 +408,3 @@ def _is_readable(segment: RemoteLogSegmentMetadata) -> bool:
     except CorruptDataError:
         return False
     return True
-
-
-async def _together(steps: Iterable[Awaitable[None]]) -> None:
-    """All of them; the first error ends the others."""
-
-    async def run(step: Awaitable[None]) -> None:
-        await step
-
-    try:
-        async with asyncio.TaskGroup() as running:
-            for step in steps:
-                running.create_task(run(step))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
