@@ -13,7 +13,7 @@ from tiersidecar.app.mount_claims import read_lineages, snapshot_of
 from tiersidecar.app.mount_file import MountPlan, OpenTransaction
 from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
-from tiersidecar.app.recover_run import segments_of
+from tiersidecar.app.recover_look import segments_of
 from tiersidecar.decide.mount import (
     Lineage,
     PartitionEnd,

@@ -20,8 +20,9 @@ from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.mount_claims import FoundClaims, MountClaims
 from tiersidecar.app.mount_file import MountPlan
+from tiersidecar.app.recover_look import FormerCluster
 from tiersidecar.app.recover_report import RecoverReport
-from tiersidecar.app.recover_run import FormerCluster, Recoverer
+from tiersidecar.app.recover_run import Recoverer
 from tiersidecar.decide.mount import GroupRestore, SeenPartition, decide_group, partition_fault
 from tiersidecar.domain.cluster_topics import NewPartition, TopicPartition
 from tiersidecar.domain.errors import MountRefusedError

@@ -25,8 +25,9 @@ from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.commands.recover import look_at_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.held_lease import claimed_lease
+from tiersidecar.app.recover_look import FormerCluster
 from tiersidecar.app.recover_report import RecoverReport
-from tiersidecar.app.recover_run import FormerCluster, Recoverer
+from tiersidecar.app.recover_run import Recoverer
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import Left, events_of
 from tiersidecar.domain.errors import BrokerUnreachableError, LeaseHeldError
