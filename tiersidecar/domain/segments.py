@@ -111,8 +111,7 @@ class RemoteLogSegmentMetadataSnapshot:
     txn_index_empty: bool = False
 
 
-SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
-MetadataEvent = SegmentEvent | RemotePartitionDeleteMetadata
+MetadataEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
 """The records of the metadata topic."""
 
 
