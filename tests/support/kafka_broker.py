@@ -135,7 +135,11 @@ class KafkaBroker:
         paths = [log_dir / LOG_STARTS for log_dir in self.log_dirs]
 
         def are_written() -> bool:
-            return all(path.exists() and path.stat().st_mtime_ns > self._launched_ns for path in paths)
+            # A file that is not there the broker creates at its start, empty.
+            found = [path.stat() for path in paths if path.exists()]
+            return len(found) == len(paths) and all(
+                one.st_size > 0 and one.st_mtime_ns > self._launched_ns for one in found
+            )
 
         wait_until(are_written, f"broker {self.node_id} has written its first checkpoints")
 
