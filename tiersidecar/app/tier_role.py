@@ -84,7 +84,7 @@ async def given_back_after(parts: Parts, role: TierParts) -> AsyncIterator[None]
 async def told_to_gateways(parts: Parts, lease: TierLease) -> None:
     """Tell gateways that this process is to stop, and let it decide what they have had the broker do before they read that."""
     await lease.announce_stop()
-    if parts.proposals.is_in_use:
+    if lease.is_ours and parts.proposals.is_in_use:
         await parts.clock.sleep(_LAST_PROPOSALS_S)
 
 

@@ -19,8 +19,8 @@ from tiersidecar.tasks.tier_lease import TierLease
 
 
 class Lease:
-    def __init__(self, story: list[str]) -> None:
-        self._story = story
+    def __init__(self, story: list[str], *, is_ours: bool = True) -> None:
+        self._story, self.is_ours = story, is_ours
 
     async def give_back(self) -> None:
         await asyncio.sleep(0)
@@ -99,8 +99,10 @@ async def test_a_process_that_fails_keeps_it() -> None:
     assert story == []
 
 
-@pytest.mark.parametrize("is_in_use", [False, True])
-async def test_gateways_are_told_before_the_work_ends_and_waited_for_where_there_are_any(*, is_in_use: bool) -> None:
+@pytest.mark.parametrize(("is_in_use", "is_ours"), [(False, True), (True, True), (True, False)])
+async def test_gateways_are_told_before_the_work_ends_and_waited_for_where_there_are_any(
+    *, is_in_use: bool, is_ours: bool
+) -> None:
     story: list[str] = []
 
     class Clock:
@@ -112,8 +114,8 @@ async def test_gateways_are_told_before_the_work_ends_and_waited_for_where_there
             self.is_in_use = is_in_use
 
     some = cast(Parts, SomeParts(proposals=SomeProposals(), clock=Clock()))
-    await told_to_gateways(some, cast(TierLease, Lease(story)))
-    assert story == (["announced", "2 s"] if is_in_use else ["announced"])
+    await told_to_gateways(some, cast(TierLease, Lease(story, is_ours=is_ours)))
+    assert story == (["announced", "2 s"] if is_in_use and is_ours else ["announced"])
 
 
 async def test_what_is_not_told_in_time_keeps_no_process_from_stopping() -> None:
