@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from tests.support.command_line import program_environment
 from tests.support.kafka_admin import wait_until
 from tests.support.loopback_ports import free_port
+from tests.support.patience import patient_s
 
 READY_TIMEOUT_S = 60.0
 
@@ -120,7 +121,7 @@ class Daemon:
         """SIGTERM, and the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout_s)
+        return self._process.wait(patient_s(timeout_s))
 
     def send_signal(self, number: signal.Signals) -> None:
         """To the process, which must have been started."""
@@ -137,7 +138,7 @@ class Daemon:
     def wait_for_exit(self, timeout_s: float = 60.0) -> int:
         """The exit code of a daemon that ends by itself (negative: by a signal)."""
         assert self._process is not None
-        return self._process.wait(timeout_s)
+        return self._process.wait(patient_s(timeout_s))
 
     @property
     def is_running(self) -> bool:
@@ -210,6 +211,7 @@ def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float 
 
 def wait_for(condition: Any, what: str, daemon: Daemon, timeout_s: float = 60.0) -> Any:
     """As ``wait_until``, but a daemon that ended, or the time, fails with the daemon's log."""
+    timeout_s = patient_s(timeout_s)
     deadline_s = time.monotonic() + timeout_s
     while True:
         value = condition()

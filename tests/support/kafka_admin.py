@@ -42,6 +42,8 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 from kio.static.protocol import RequestPayload
 
+from tests.support.patience import patient_s
+
 _SET, _DELETE = i8(0), i8(1)
 _TOPIC_RESOURCE, _BROKER_RESOURCE = i8(2), i8(4)
 _TIMEOUT = i32Timedelta.parse(timedelta(seconds=15))
@@ -255,6 +257,7 @@ def wait_until(ready: Callable[[], T | None], what: str, timeout_s: float = 30) 
     Raises:
         TimeoutError: there was none within ``timeout_s``; the message says ``what`` was waited for.
     """
+    timeout_s = patient_s(timeout_s)
     deadline = time.monotonic() + timeout_s
     while not (value := ready()):
         if time.monotonic() > deadline:

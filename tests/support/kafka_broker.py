@@ -20,6 +20,7 @@ from tests.support.kafka_properties import (
     render_properties,
     server_properties,
 )
+from tests.support.patience import patient_s
 
 # C1 only and the serial collector: a broker is up in half the time, on a third of the memory.
 SMALL_JVM = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
@@ -189,7 +190,7 @@ class KafkaBroker:
         """The exit code of a broker that is expected to end by itself."""
         if self._process is None:
             raise RuntimeError(f"broker {self.node_id} was not started")
-        code = self._process.wait(timeout_s)
+        code = self._process.wait(patient_s(timeout_s))
         running_brokers.discard(self)
         return code
 

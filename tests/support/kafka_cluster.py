@@ -15,6 +15,7 @@ from tests.support.kafka_format import format_brokers, random_id
 from tests.support.kafka_jars import KAFKA_4
 from tests.support.kafka_properties import ADMIN, CONTROLLER, INTERNAL, ClusterPlan, Listener, NodeAddress
 from tests.support.loopback_ports import free_port
+from tests.support.patience import patient_s
 
 
 class KafkaCluster:
@@ -186,7 +187,7 @@ class KafkaCluster:
             input=stdin or "",
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=patient_s(timeout_s),
             cwd=self.directory,
             check=False,
         )

@@ -13,6 +13,7 @@ from typing import Self
 
 from tests.support.kafka_broker import java_command
 from tests.support.kafka_jars import KAFKA_4, KAFKA_SCRIPTS
+from tests.support.patience import patient_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class KafkaTools:
             AssertionError: it failed, and ``check`` was asked for; or it did not end in time.
         """
         with self._turn:
-            done = self._ask([main_class, *arguments], timeout_s)
+            done = self._ask([main_class, *arguments], patient_s(timeout_s))
         assert not check or done.code == 0, f"{main_class} ended with code {done.code}:\n{done.out}\n{done.err}"
         return done
 

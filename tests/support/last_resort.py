@@ -14,7 +14,17 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from pytest_timeout import _get_item_settings
 
+from tests.support.patience import PATIENCE
+
 GRACE_S = 60
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives tests as much longer as their waits have."""
+    for item in items:
+        limit_s = _get_item_settings(item).timeout
+        if limit_s and PATIENCE > 1:
+            item.add_marker(pytest.mark.timeout(limit_s * PATIENCE), append=False)
 
 
 @pytest.hookimpl(tryfirst=True)

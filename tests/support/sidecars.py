@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from tests.support.daemon import Daemon, daemon_settings, get
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 
 T = TypeVar("T")
 METADATA_PARTITIONS = 5
@@ -76,6 +77,7 @@ class Sidecars:
         Raises:
             AssertionError: there was none in time, or a sidecar has failed; with the ends of all their logs.
         """
+        timeout_s = patient_s(timeout_s)
         deadline_s = time.monotonic() + timeout_s
         turn = 0
         while not (value := condition()):

@@ -14,6 +14,8 @@ SPARK_MAIN = Path(__file__).parents[2] / "deploy" / "spark" / "spark_main.py"
 SPARK_HOME = Path(pyspark.__file__).parent
 SMALL: Mapping[str, str] = {
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
