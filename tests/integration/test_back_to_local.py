@@ -22,6 +22,7 @@ from tests.support.daemon import Daemon, wait_for
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import object_keys_in
@@ -58,7 +59,7 @@ async def consumed(cluster: KafkaCluster, start: int, stop: int, isolation: str)
     async with AIOKafkaConsumer(**cluster.client_settings, isolation_level=isolation) as consumer:
         consumer.assign([at])
         consumer.seek(at, start)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient_s(60)):
             while await consumer.position(at) < stop:
                 for records in (await consumer.getmany(at, timeout_ms=500)).values():
                     found += [(record.offset, record.key, record.value) for record in records]

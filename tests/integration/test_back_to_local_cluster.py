@@ -16,6 +16,7 @@ from tests.support.command_line import answer_of, run_command
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import place
+from tests.support.patience import patient_s
 from tests.support.produce import IDEMPOTENT_STYLES, ProducedRecord, produce_mix
 from tests.support.remote_events import object_keys_in
 from tests.support.sidecars import Sidecars
@@ -46,7 +47,7 @@ async def read_all(cluster: KafkaCluster, isolation: str, stop: int) -> list[tup
     async with AIOKafkaConsumer(**cluster.client_settings, isolation_level=isolation) as consumer:
         consumer.assign([at])
         consumer.seek(at, 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient_s(60)):
             while await consumer.position(at) < stop:
                 for records in (await consumer.getmany(at, timeout_ms=500)).values():
                     found += [(record.offset, record.key, record.value) for record in records]

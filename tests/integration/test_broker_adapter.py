@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
+from tests.support.patience import patient_s
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
@@ -81,7 +82,7 @@ async def partition_of(broker: Broker, topic: str) -> tuple[TopicIdPartition, Le
 
 async def all_led(broker: Broker, epochs: Mapping[TopicIdPartition, LeaderEpoch]) -> None:
     """Return when each leader of a new topic has taken its partitions up: Metadata may know earlier."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patient_s(20)):
         while True:
             answers = await broker.list_offsets(epochs, OffsetSpec.LATEST)
             if not any(answer.error for answer in answers.values()):
@@ -92,7 +93,7 @@ async def all_led(broker: Broker, epochs: Mapping[TopicIdPartition, LeaderEpoch]
 async def settings_once(broker: Broker, topic: str, name: str, value: str) -> dict[str, dict[str, str | None]]:
     """Settings of ``topic`` and of one that is not there, once the broker has heard of a change: the controller answers
     before all brokers have."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patient_s(20)):
         while True:
             configs = await broker.describe_topic_configs([topic, "no-such-topic"])
             if configs[topic][name] == value:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
+from tests.support.patience import patient_s
 from tests.support.produce import produce_mix
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.domain.errors import BrokerRefusedError
@@ -68,7 +69,7 @@ async def test_overrides_are_what_was_set_on_the_topic(broker: KafkaBroker, clus
 async def test_sizes_are_bytes_of_the_leaders_log(broker: KafkaBroker, cluster: KafkaCluster) -> None:
     await asyncio.to_thread(cluster.create_topic, "weighed", partitions=2)
     await produce_mix(cluster.client_settings, "weighed", partitions=2, total_bytes=200_000)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient_s(60)):
         while (sizes := await broker.describe_log_sizes("weighed")) != (on_disk := sizes_on_disk(cluster, "weighed")):
             # The last transaction's markers are written after its producer was answered.
             print(f"told {sizes}, on the disk {on_disk}")

@@ -24,6 +24,7 @@ from tests.support.command_line import answer_of, program_environment, run_comma
 from tests.support.daemon import get
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 from tests.support.sidecars import Sidecars
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
@@ -461,7 +462,7 @@ async def read_some(cluster: KafkaCluster, topic: str, group: str) -> AIOKafkaCo
     consumer = AIOKafkaConsumer(topic, group_id=group, enable_auto_commit=False, **cluster.client_settings)
     await consumer.start()
     partition = TopicPartition(topic, 0)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient_s(60)):
         while partition not in consumer.assignment():
             await consumer.getmany(timeout_ms=100)
     await consumer.commit({partition: 5})

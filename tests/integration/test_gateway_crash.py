@@ -15,6 +15,7 @@ from tests.support.daemon import Daemon, daemon_settings
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
@@ -75,7 +76,7 @@ async def read_all(cluster: KafkaCluster, topic: str, partitions: int, isolation
             consumer.assign([one])
             consumer.seek(one, 0)
             end, values = (await consumer.end_offsets([one]))[one], list[bytes]()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patient_s(60)):
                 while await consumer.position(one) < end:
                     for batch in (await consumer.getmany(timeout_ms=500)).values():
                         values += [record.value for record in batch]
@@ -142,17 +143,17 @@ async def test_a_users_delete_holds_for_readers_after_a_crash_of_the_broker(kafk
             consumer.assign([one])
             consumer.seek(one, deleted_to - 1)
             with pytest.raises(OffsetOutOfRangeError):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(patient_s(60)):
                     await consumer.getone()
             consumer.seek(one, deleted_to)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patient_s(60)):
                 assert [int((await consumer.getone()).value or b"") for _ in range(end - deleted_to)] == [
                     *range(deleted_to, end)
                 ]
         async with AIOKafkaConsumer(**cluster.client_settings) as consumer:
             consumer.assign([one])
             consumer.seek(one, 0)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patient_s(60)):
                 assert (await consumer.getone()).value == b"0", "who goes around the gateway reads it"
 
 
@@ -185,6 +186,6 @@ def _earliest(admin: KafkaAdmin, topic: str) -> tuple[int] | None:
 async def _progress(*all_sent: Sent) -> None:
     """Until each has acknowledged some more."""
     goals = [(sent, len(sent.acknowledged) + _PROGRESS) for sent in all_sent]
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(patient_s(180)):
         while any(len(sent.acknowledged) < goal for sent, goal in goals):  # noqa: ASYNC110 - producers, not events
             await asyncio.sleep(0.05)

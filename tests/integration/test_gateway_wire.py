@@ -16,6 +16,7 @@ from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdmin
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
+from tests.support.patience import patient_s
 from tests.support.produce import produce_mix
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
@@ -183,7 +184,7 @@ async def test_a_broker_that_restarts_ends_the_connections_of_its_clients_and_no
             consumer.assign(partitions)
             await consumer.seek_to_beginning()
             values: list[bytes] = []
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(patient_s(60)):
                 while len(values) < len(acknowledged):
                     for batch in (await consumer.getmany(timeout_ms=500)).values():
                         values += [record.value for record in batch]
@@ -195,7 +196,7 @@ def _lost_broker(daemon: GatewayDaemon, listener: str) -> float:
 
 
 async def _until(condition: Any, working: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(patient_s(90)):
         while not condition():
             if working.done():
                 working.result()

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 from tiersidecar.adapters.kafka_clients import KafkaTopicClients
 from tiersidecar.domain.errors import BrokerUnreachableError
 
@@ -55,7 +56,7 @@ def test_a_send_that_was_given_up_is_not_written_later(kafka_cluster: Callable[[
         return values
 
     async def story_in_time() -> list[bytes]:
-        async with asyncio.timeout(45):
+        async with asyncio.timeout(patient_s(45)):
             return await story()
 
     assert asyncio.run(story_in_time()) == [b"before", b"after"]

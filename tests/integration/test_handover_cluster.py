@@ -18,6 +18,7 @@ from tests.support.kafka_admin import wait_until
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import place
+from tests.support.patience import patient_s
 from tests.support.produce import IDEMPOTENT_STYLES, ProducedRecord, produce_mix
 from tests.support.remote_events import fold, in_state, object_keys_in, read_events
 from tests.support.sidecars import Sidecars
@@ -112,7 +113,7 @@ async def read_all(cluster: KafkaCluster) -> list[tuple[int, bytes | None, bytes
         consumer.assign([at])
         (stop,) = (await consumer.end_offsets([at])).values()
         consumer.seek(at, 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient_s(60)):
             while await consumer.position(at) < stop:
                 for records in (await consumer.getmany(at, timeout_ms=500)).values():
                     found += [(record.offset, record.key, record.value) for record in records]

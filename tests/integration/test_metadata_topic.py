@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, added, updated
+from tests.support.patience import patient_s
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.kafka.broker import open_broker
@@ -82,7 +83,7 @@ async def until(condition: Callable[[], object], what: str, *, timeout_s: float 
 
 async def ready(log: TopicBasedMetadataLog, *owners: TopicIdPartition) -> None:
     await log.assign(owners)
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(patient_s(40)):
         for one in owners:
             await log.wait_until_ready(one)
 
@@ -96,7 +97,7 @@ async def records_of(cluster: KafkaCluster, topic: str) -> list[Any]:
         await consumer.seek_to_beginning(*partitions)
         count = sum((await consumer.end_offsets(partitions)).values())
         found: list[Any] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patient_s(20)):
             while len(found) < count:
                 found.extend(r for records in (await consumer.getmany(timeout_ms=200)).values() for r in records)
         return found

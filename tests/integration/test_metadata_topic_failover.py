@@ -10,6 +10,7 @@ import pytest
 from tests.integration.test_metadata_topic import opened, owner, ready, settings_of, until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.metadata_events import FINISHED, added, updated
+from tests.support.patience import patient_s
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.segments import MetadataEvent
@@ -24,7 +25,7 @@ SEGMENTS = 40
 
 async def publish_until_it_is_there(log: TopicBasedMetadataLog, event: MetadataEvent) -> None:
     """What a task does: the same step again, for as long as the error says that this may help."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient_s(60)):
         while True:
             try:
                 await log.publish(event)

@@ -21,6 +21,7 @@ from tests.support.command_line import answer_of
 from tests.support.daemon import Daemon, daemon_settings, wait_for
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
+from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord, Style, produce_mix
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import object_keys_in
@@ -78,7 +79,7 @@ async def read_all(servers: str, isolation: str, stop: int, group: str | None = 
         consumer.assign([place])
         if group is None:
             consumer.seek(place, 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient_s(60)):
             while await consumer.position(place) < stop:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     found += [

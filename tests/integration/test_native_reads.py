@@ -20,6 +20,7 @@ from tests.integration.test_native_beside import METADATA_PARTITIONS, native_seg
 from tests.support.daemon import Daemon, wait_for
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -62,7 +63,7 @@ async def consumed(cluster: KafkaCluster, stop: int, isolation: str) -> list[tup
     ) as consumer:
         consumer.assign([at])
         consumer.seek(at, 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient_s(60)):
             while await consumer.position(at) < stop:
                 for records in (await consumer.getmany(at, timeout_ms=500)).values():
                     found += [(record.offset, record.key, record.value) for record in records if record.offset < stop]

@@ -28,6 +28,7 @@ from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdminError, wait_until
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 from tests.support.read_service import fetch_records, shape_of
 from tiersidecar.adapters.blocking import ThreadBlocking
@@ -145,7 +146,7 @@ async def assert_waits_at_the_start(gateway: GatewayDaemon, topic: str) -> None:
     async with AIOKafkaConsumer(**gateway.client_settings, auto_offset_reset="none") as consumer:
         consumer.assign([start])
         consumer.seek(start, 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient_s(60)):
             while gateway.metric("tiersidecar_gateway_out_of_range_total", outcome="retry") < 2:
                 assert await consumer.getmany(start, timeout_ms=300) == {}
     assert gateway.metric("tiersidecar_gateway_out_of_range_total", outcome="stands") == 0

@@ -9,6 +9,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.patience import patient_s
 from tests.support.produce import ALL_STYLES, ProducedRecord, produce_mix
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
@@ -31,7 +32,7 @@ async def read_all(cluster: KafkaCluster, topic: str, partition: int, isolation:
 
 async def end_offset(consumer: AIOKafkaConsumer, at: TopicPartition, high_watermark: int) -> int:
     """The consumer's end, once no transaction is open: a broker answers EndTxn before it has written the markers."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient_s(60)):
         while True:
             end = int((await consumer.end_offsets([at]))[at])
             if end >= high_watermark:

@@ -20,6 +20,7 @@ from tests.support.golden import AIVEN_OBJECTS
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_properties import Listener
 from tests.support.local_batches import batches_between, consumed_records
+from tests.support.patience import patient_s
 from tests.support.remote_runs import load_run, open_run
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
@@ -102,7 +103,7 @@ def acl(cluster: KafkaCluster, change: str, user: str, topic: str) -> None:
 
 async def until_status(client: aiohttp.ClientSession, path: str, login: str, status: int) -> None:
     """Wait for what the broker does after it has answered."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patient_s(20)):
         while True:
             if (await get(client, path, login))[0] == status:
                 return

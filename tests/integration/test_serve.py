@@ -27,6 +27,7 @@ from tests.support.java_clients import JavaClients
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_tools import KafkaTools
+from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord, Style, produce_mix
 from tests.support.read_service import fetch_records, shape_of, shape_of_line
 from tests.support.reading import Reading
@@ -163,7 +164,7 @@ KEYS: dict[str, Any] = {
 async def _held_while_serving(config: ServeConfig, url: str) -> HeldValues:
     serving = asyncio.create_task(serve_bucket(config))
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(patient_s(120)):
             while (await asyncio.to_thread(get, f"{url}/readyz"))[0] != 200:
                 assert not serving.done()
         return held_by(task for task in asyncio.all_tasks() if task is not asyncio.current_task())

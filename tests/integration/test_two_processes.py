@@ -17,6 +17,7 @@ from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, produce, starte
 from tests.support.daemon import Daemon
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
+from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 
 pytestmark = pytest.mark.broker
@@ -56,7 +57,7 @@ async def _read_through(gateway: str, stop: int) -> list[tuple[int, bytes | None
     async with AIOKafkaConsumer(bootstrap_servers=gateway, auto_offset_reset="none") as consumer:
         consumer.assign([partition])
         consumer.seek(partition, 0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patient_s(60)):
             while await consumer.position(partition) < stop:
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     found += [(record.offset, record.value) for record in records]

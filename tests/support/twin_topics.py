@@ -13,6 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.support.background_thread import LastingThread
 from tests.support.kafka_admin import wait_until
+from tests.support.patience import patient_s
 from tests.support.produce import ALL_STYLES, DrawnBatch, ProducedRecord, Style, draw_batch, open_sender
 
 _PAUSE_S = 0.2
@@ -98,7 +99,7 @@ def _again(producer: AIOKafkaProducer, batch: DrawnBatch) -> Any:
 async def _wait_for_markers(stable: AIOKafkaConsumer, twins: Twins, records: Sequence[ProducedRecord]) -> None:
     ends = {record.partition: record.offset + 2 for record in records}
     wanted = {TopicPartition(topic, number): end for topic in twins.both for number, end in ends.items()}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patient_s(60)):
         while await stable.end_offsets(list(wanted)) != wanted:  # noqa: ASYNC110 - the broker has no event for it
             await asyncio.sleep(0.005)
 
