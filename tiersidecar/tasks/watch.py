@@ -249,14 +249,19 @@ class Watch:
             self._start(partition, Lane.RECOPY)
             if partition.role is not PartitionRole.LEADER:
                 continue
-            if self._copy_has_work(topic_id_partition):
+            if self._may_copy(topic_id_partition):
                 self._start(partition, Lane.COPY)
             self._start(partition, Lane.RETAIN)
 
     def _start(self, partition: TieredPartition, lane: Lane) -> None:
-        """Start the lane if it has work; one that runs already runs on."""
+        """Start the lane if it has work; one that runs already runs on.
+
+        One that failed is started without work, too: what it failed for may have been done otherwise, and only a run that
+        succeeds ends the halt or the trouble that is told of it.
+        """
         topic_id_partition, spec = partition.view.topic_id_partition, self._work[lane]
-        if not spec.has_work(partition):
+        has_work = self._has_copies if lane is Lane.COPY else spec.has_work
+        if not has_work(partition) and not self._lanes.reason_at_rest(topic_id_partition, lane):
             return
         self._lanes.start(
             topic_id_partition,
@@ -265,12 +270,17 @@ class Watch:
             f"{lane} {topic_id_partition}@{partition.view.leader_epoch}",
         )
 
-    def _copy_has_work(self, topic_id_partition: TopicIdPartition) -> bool:
+    def _may_copy(self, topic_id_partition: TopicIdPartition) -> bool:
+        """Return whether what is to be copied can be known."""
         local = self._table.local_partition(topic_id_partition)
-        if (
-            local is None
-            or topic_id_partition.topic in self._table.refused_topics
-            or not self._table.pins.are_known(local.log_dir)
-        ):
-            return False
-        return bool(pending_copies(self._table, local, self._table.record(topic_id_partition).last_copied))
+        return (
+            local is not None
+            and topic_id_partition.topic not in self._table.refused_topics
+            and self._table.pins.are_known(local.log_dir)
+        )
+
+    def _has_copies(self, partition: TieredPartition) -> bool:
+        topic_id_partition = partition.view.topic_id_partition
+        local = self._table.local_partition(topic_id_partition)
+        last_copied = self._table.record(topic_id_partition).last_copied
+        return local is not None and bool(pending_copies(self._table, local, last_copied))

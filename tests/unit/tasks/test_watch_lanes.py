@@ -60,6 +60,7 @@ class Rounds:
         self.checked: list[set[str]] = []
         self.started: dict[Lane, tuple[Callable[[], Awaitable[None]], str]] = {}
         self.stopped: list[TopicIdPartition] = []
+        self.at_rest: dict[Lane, str] = {}
         self.enough = asyncio.Event()
 
     async def look(self) -> tuple[TieredPartition, ...]:
@@ -88,6 +89,10 @@ class Rounds:
     ) -> None:
         assert topic_id_partition == TOPIC_ID_PARTITION
         self.started[lane] = (work, name)
+
+    def reason_at_rest(self, topic_id_partition: TopicIdPartition, lane: Lane) -> str:
+        assert topic_id_partition == TOPIC_ID_PARTITION
+        return self.at_rest.get(lane, "")
 
     def stop(self, topic_id_partition: TopicIdPartition) -> None:
         self.stopped.append(topic_id_partition)
@@ -216,6 +221,23 @@ async def test_when_there_is_something_to_copy(change: Callable[[PartitionTable]
     stage = Stage()
     change(stage.table)
     assert (Lane.COPY in await stage.look()) is is_copied
+
+
+@pytest.mark.parametrize("lane", Lane)
+async def test_a_lane_that_failed_runs_once_more_though_its_work_is_done(lane: Lane) -> None:
+    """Else the halt is told for ever: the other lanes did it, or an operator."""
+    stage = Stage()
+    copied(stage.table)
+    assert lane not in await stage.look()
+    stage.rounds.at_rest = {lane: "the partition is halted: the topic lost what users deleted"}
+    assert set(await stage.look()) == {lane}
+
+
+async def test_a_copy_that_failed_waits_for_pins_that_have_not_been_read() -> None:
+    stage = Stage()
+    hide_pins(stage.table)
+    stage.rounds.at_rest = {Lane.COPY: "the partition is halted: its epochs diverge"}
+    assert await stage.look() == {}
 
 
 async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> None:
