@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -219,12 +219,19 @@ def commit_and_keep(cluster: KafkaCluster, daemon: Daemon, store: Path, offset: 
     wait_for(is_kept, "the group's offset is in the store", daemon)
 
 
-def as_left(records: Sequence[ProducedRecord], plan: Path, end: int) -> list[ProducedRecord]:
-    """What there is of them below ``end``.  Transactions follow each other here.  One whose marker is above ``end``, where a
-    segment happens to begin with it, has been aborted."""
-    open_there = read_plan(plan).open_transactions.get((TOPIC, 0), ())
-    undecided = min((one.first_offset for one in open_there), default=end)
-    return [replace(one, aborted=one.offset >= undecided) for one in records if one.offset < end]
+def as_left(records: Sequence[ProducedRecord], plan: Path, ends: Mapping[int, int]) -> list[ProducedRecord]:
+    """What there is of them below ``ends``, by partition.  Transactions follow each other in them.  One whose marker is above
+    the end, where a segment happens to begin with it, has been aborted."""
+    open_there = read_plan(plan).open_transactions
+    undecided = {
+        number: min((one.first_offset for one in open_there.get((TOPIC, number), ())), default=end)
+        for number, end in ends.items()
+    }
+    return [
+        replace(one, aborted=one.aborted or one.offset >= undecided[one.partition])
+        for one in records
+        if one.offset < ends[one.partition]
+    ]
 
 
 def test_a_new_cluster_takes_over_as_of_an_earlier_time(tmp_path: Path) -> None:
@@ -266,7 +273,7 @@ def test_a_new_cluster_takes_over_as_of_an_earlier_time(tmp_path: Path) -> None:
             start = active_base(second, TOPIC)
             wait_for(lambda: second.admin.earliest_offset(TOPIC, 0) == start, "new segments are remote", sidecar)
             latest = more[-1].offset + 1
-            everything = [*as_left(wanted, plan, end), *more]
+            everything = [*as_left(wanted, plan, {0: end}), *more]
             for isolation in ISOLATIONS:
                 expected = shapes(everything, 0, latest, isolation)
                 assert asyncio.run(read_all(gateway_of(sidecar), isolation, latest)) == expected

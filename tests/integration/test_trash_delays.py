@@ -68,13 +68,16 @@ def test_a_deleted_topic_waits_and_is_listed_so_though_it_was_undeleted_before(
 
 
 def test_a_users_delete_is_carried_out_where_nothing_happened_for_long(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """retention.md names it as what ends that stop."""
+    """retention.md names it as what ends that stop.  A group that has read nothing keeps the old files on the disk: they tell
+    of the silence, and what was copied just now does not."""
     topic = "trash-silence"
     aged_topic(kafka, topic, {number: 40 if number < 9 else 0 for number in range(12)}, STRICT)
     delays = {"delete.delay": "2s", "user.delete.delay": "2s"}
-    with started(tmp_path, kafka, topic, rule={"retention.ms": "7d"}, **delays) as daemon:
+    rule = {"retention.ms": "7d", "trim.consumer.groups": ["reads-nothing"]}
+    with started(tmp_path, kafka, topic, rule=rule, **delays) as daemon:
         daemon.wait_until_ready()
         wait_for(lambda: len(finished(kafka, daemon)) == 12, "all is remote", daemon)
+        wait_for_rounds(daemon)
         wait_for(lambda: "nothing happened" in row_of(daemon, topic).get("held_back_reason", ""), "it stops", daemon)
         answer_of(daemon.config_path, "delete-records", topic, "-p", "0", "--offset", "90", "--yes")
         wait_for(lambda: [one.start_offset for one in finished(kafka, daemon)] == [90, 100, 110], "it is done", daemon)
