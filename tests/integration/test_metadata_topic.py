@@ -144,6 +144,38 @@ async def test_published_events_are_read_back_and_are_what_kafka_would_write(kaf
         assert record.partition == metadata_partition(where, 3)
 
 
+async def test_many_events_of_a_partition_are_written_together(kafka: KafkaCluster) -> None:
+    """S-087, S-090, S-091: in their order, as single ones are, and beside those of another partition and single ones."""
+    topic, numbers = "rlm-together", range(2, 3000)
+    async with opened(settings_of(kafka, topic)) as log:
+        await ready(log, owner(0), owner(1))
+        await log.publish(added(1, 0, 9))
+        many = [
+            [
+                event
+                for number in numbers
+                for event in (
+                    added(number, 10 * number, 10 * number + 9, owner=owner(partition)),
+                    updated(number, FINISHED, owner=owner(partition), custom=b"\x01"),
+                )
+            ]
+            for partition in (0, 1)
+        ]
+        await asyncio.gather(*(log.publish_all(events) for events in many), log.publish(updated(1, FINISHED)))
+        for partition in (0, 1):
+            assert log.finished_runs(owner(partition), 0)[-1] == (20, 30_000)
+        with pytest.raises(IllegalTransitionError):
+            await log.publish_all([updated(1, DELETING), added(2, 20, 29)])
+    records = await records_of(kafka, topic)
+    assert {(one.key, one.headers, one.timestamp_type) for one in records} == {(None, (), 0)}
+    values = [one.value for one in records]
+    for events in many:
+        written = [write_event(event, knows_txn_index_empty=True) for event in events]
+        ours = set(written)
+        assert [value for value in values if value in ours] == written
+    assert len(values) == 2 + sum(map(len, many))
+
+
 async def test_deleting_again_what_is_gone_writes_nothing(kafka: KafkaCluster) -> None:
     topic = "rlm-idempotent"
     async with opened(settings_of(kafka, topic)) as log:

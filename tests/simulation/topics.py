@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -134,6 +134,9 @@ class SimulatedProducer:
             lambda reason: BrokerUnreachableError(address="simulated", reason=reason),
             self.rates,
         )
+
+    async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int:
+        raise NotImplementedError("no sidecar writes in bulk")
 
     async def close(self) -> None:
         return None

@@ -12,6 +12,7 @@ from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
+    SegmentEvent,
 )
 
 
@@ -33,6 +34,12 @@ class MemoryMetadataLog:
             topic_id_partition = event.remote_log_segment_id.topic_id_partition
         self._cache(topic_id_partition).apply(event)
         self.events.append(event)
+
+    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+        for owner in {event.remote_log_segment_id.topic_id_partition for event in events}:
+            self._cache(owner).check_all(events)
+        for event in events:
+            await self.publish(event)
 
     async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:
         for topic_id_partition in partitions:

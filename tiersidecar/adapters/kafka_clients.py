@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from itertools import chain
 from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 
@@ -19,7 +20,14 @@ _MAX_PARTITION_FETCH_BYTES = 1024 * 1024
 _STOP_TIMEOUT_S = 10
 _CANCEL_TIMEOUT_S = 1.0
 """How long a cancelled send waits for the answer that is mostly on its way."""
+_MOST_HEADER_BYTES = 64
+"""Of a batch, and of a record."""
+_NOT_COMPRESSED = 0
 _UNREACHABLE = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError)
+
+
+Sent = Awaitable[asyncio.Future[Any]]
+"""aiokafka's: it has the record when that is over, and the future is its answer."""
 
 
 class SendRecord(Protocol):
@@ -28,6 +36,8 @@ class SendRecord(Protocol):
     async def send(
         self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
     ) -> int: ...
+
+    async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int: ...
 
     async def close(self) -> None: ...
 
@@ -107,11 +117,27 @@ class KeptProducer:
             BrokerUnreachableError: the leader does not answer, or another send was given up, and this one with it.
             BrokerRefusedError: it says no; too few in-sync replicas, for example.
         """
+        return await self._send(
+            f"{topic}-{partition}",
+            lambda producer: producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms),
+        )
+
+    async def send_batch(self, topic: str, *, partition: int, values: Sequence[bytes], timestamp_ms: int) -> int:
+        """Write records without keys as one batch, all or none, and return the offset of the first; else as :meth:`send`.
+
+        Raises:
+            BrokerUnreachableError, BrokerRefusedError: as of :meth:`send`.
+        """
+        batch = _batch_of(values, timestamp_ms)
+        return await self._send(
+            f"{topic}-{partition}", lambda producer: producer.send_batch(batch, topic, partition=partition)
+        )
+
+    async def _send(self, subject: str, begin: Callable[[AIOKafkaProducer], Sent]) -> int:
         producer = await self._started()
-        with translated("Produce", f"{topic}-{partition}", self._bootstrap_servers):
+        with translated("Produce", subject, self._bootstrap_servers):
             try:
-                sent = await producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms)
-                return int((await self._answer(producer, _looked_at(sent))).offset)
+                return int((await self._answer(producer, _looked_at(await begin(producer)))).offset)
             except KafkaError as error:
                 if not error.retriable:
                     await self._give_up(producer)
@@ -256,6 +282,17 @@ async def _stop(stop: Coroutine[Any, Any, None], client: Any) -> None:
         return
     stopping.cancel()
     await client.close()
+
+
+def _batch_of(values: Sequence[bytes], timestamp_ms: int) -> BatchBuilder:
+    """One that aiokafka cannot cut: the batches of its own have the size that its producer is set to."""
+    size_bytes = _MOST_HEADER_BYTES + sum(len(value) + _MOST_HEADER_BYTES for value in values)
+    batch = BatchBuilder(size_bytes, _NOT_COMPRESSED)
+    for value in values:
+        appended = batch.append(timestamp=timestamp_ms, key=None, value=value)
+        assert appended is not None, "there is room for all"
+    batch.close()
+    return batch
 
 
 def _looked_at(sent: asyncio.Future[Any]) -> asyncio.Future[Any]:

@@ -13,7 +13,7 @@ from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.pauses import Pause, PauseKind
 from tiersidecar.domain.proposals import DeleteProposal
-from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.proposals import TakeProposals
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
@@ -28,6 +28,9 @@ class NullMetadataLog:
     halted_reason: str | None = None
 
     async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
         raise MetadataNotReadyError(subject="a topic that observing must not make")
 
     async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:

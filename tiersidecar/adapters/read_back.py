@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from tiersidecar.domain.errors import TiersidecarError
 
@@ -16,17 +18,31 @@ class ReadBack:
     The consumer may be past an offset before its publisher has even learnt the offset, so fates are kept for a while.
     """
 
-    __slots__ = ("_fates", "_position", "_waiters")
+    __slots__ = ("_fates", "_position", "_remembering", "_waiters")
 
     def __init__(self) -> None:
         self._position = 0
+        self._remembering = 0
         self._waiters: dict[asyncio.Future[None], int] = {}
         self._fates: OrderedDict[int, TiersidecarError] = OrderedDict()
 
     def dropped(self, offset: int, error: TiersidecarError) -> None:
         """The record at ``offset`` was refused by the state machine."""
         self._fates[offset] = error
-        if len(self._fates) > _REMEMBERED:
+        self._forget()
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """While the body runs, all fates are kept: it writes more records than are remembered else."""
+        self._remembering += 1
+        try:
+            yield
+        finally:
+            self._remembering -= 1
+            self._forget()
+
+    def _forget(self) -> None:
+        while len(self._fates) > _REMEMBERED and not self._remembering:
             self._fates.popitem(last=False)
 
     def advance(self, position: int) -> None:
@@ -47,6 +63,19 @@ class ReadBack:
         fate = self._fates.get(offset)
         if fate is not None:
             raise fate
+
+    async def wait_all(self, written: Sequence[range]) -> None:
+        """Return once the records at all those offsets, which ascend, have been applied; more than a few are to be written
+        while :meth:`remembering`.
+
+        Raises:
+            IllegalTransitionError: one was dropped: another leader's event came before it.
+            UnknownSegmentError: likewise.
+        """
+        await self.reach(written[-1].stop)
+        for offset, fate in self._fates.items():
+            if any(offset in batch for batch in written):
+                raise fate
 
     async def reach(self, position: int) -> None:
         """Return once everything below ``position`` has been applied, or dropped."""

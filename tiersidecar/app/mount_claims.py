@@ -10,6 +10,7 @@ from functools import partial
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.codec import MOST_SNAPSHOT_BYTES, read_partition_snapshot
 from tiersidecar.adapters.snapshots.shelf import version_in
+from tiersidecar.app.at_once import at_once
 from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.decide.mount import Lineage, lineage_of
@@ -28,6 +29,7 @@ LIVES_S = 600.0
 """A cluster whose sidecars have put a snapshot within this time is taken to be alive."""
 _MOUNTED = "mounted"
 _NEWEST_LOOKED_AT = 16
+_TOPICS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +81,12 @@ async def read_lineages(store: Store, key_prefix: str) -> dict[str, Lineage]:
     """
     prefix = f"{key_prefix}{OWNERS}"
     keys = [stored.key async for stored in store.list_objects(prefix)]
-    found = {key.removeprefix(prefix).removesuffix(".json"): await _owner_at(store, key) for key in keys}
-    return {topic_id: owner.lineage for topic_id, owner in found.items() if owner is not None}
+    owners = await at_once(partial(_owner_at, store), keys, _TOPICS_AT_ONCE)
+    return {
+        key.removeprefix(prefix).removesuffix(".json"): owner.lineage
+        for key, owner in zip(keys, owners, strict=True)
+        if owner is not None
+    }
 
 
 async def _owner_at(store: Store, key: str) -> TopicOwner | None:
@@ -112,10 +118,9 @@ class MountClaims:
             As :func:`snapshot_of`.
         """
         former = self.plan.former_cluster_id
-        owners = {
-            topic.topic_id: await _owner_at(self.store, owner_key(self.key_prefix, topic.topic_id))
-            for topic in self.plan.topics
-        }
+        keys = {topic.topic_id: owner_key(self.key_prefix, topic.topic_id) for topic in self.plan.topics}
+        found = await at_once(partial(_owner_at, self.store), keys.values(), _TOPICS_AT_ONCE)
+        owners = dict(zip(keys, found, strict=True))
         lineage = lineage_of(former, [owner.lineage for owner in owners.values() if owner is not None])
         to_claim = tuple(one for one, owner in owners.items() if (owner.cluster_id if owner else "") in lineage)
         cluster = await snapshot_of(lineage, self._shelf, self.cluster_snapshot)
@@ -142,8 +147,8 @@ class MountClaims:
         claimed_ms = found.fenced_ms
         former = found.lineage if self.plan.former_cluster_id else ()
         await self._inherit(found.cluster)
-        for number, topic_id in enumerate(found.to_claim, 1):
-            self.say(f"claiming the topics' data: {number:,} of {len(found.to_claim):,}")
+
+        async def claim(topic_id: Uuid) -> None:
             owner = TopicOwner(
                 cluster_id=self.ours,
                 topic=names[topic_id],
@@ -153,6 +158,10 @@ class MountClaims:
                 former_clusters=former,
             )
             await self.store.put_object(owner_key(self.key_prefix, topic_id), BytesBody(owner.write(topic_id)))
+
+        if found.to_claim:
+            self.say(f"claiming the data of {len(found.to_claim):,} topics")
+            await at_once(claim, found.to_claim, _TOPICS_AT_ONCE)
             claimed_ms = self.clock.now_ms()
         left_s = min(FENCE_S, FENCE_S - (self.clock.now_ms() - claimed_ms) / 1000)
         if self.plan.former_cluster_id and claimed_ms >= 0 and left_s > 0:

@@ -11,8 +11,9 @@ from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
 from tiersidecar.app.mount_claims import read_lineages, snapshot_of
 from tiersidecar.app.mount_file import MountPlan, OpenTransaction
+from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
-from tiersidecar.app.recover_run import segments_of
+from tiersidecar.app.recover_look import segments_of
 from tiersidecar.decide.mount import (
     Lineage,
     PartitionEnd,
@@ -117,6 +118,10 @@ class MountPlanner:
             CorruptDataError: what was named is no snapshot of a cluster.
             StoreError: the store is away.
         """
+        with rare_collections():
+            return await self._find(wanted)
+
+    async def _find(self, wanted: Wanted) -> Findings:
         self.say("listing owners and snapshots")
         owners = await read_lineages(self.store, self.key_prefix)
         former = _former_cluster(list(owners.values()), wanted)

@@ -15,14 +15,16 @@ from typing import Any
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.at_once import at_once
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.mount_claims import FoundClaims, MountClaims
 from tiersidecar.app.mount_file import MountPlan
+from tiersidecar.app.recover_look import FormerCluster
 from tiersidecar.app.recover_report import RecoverReport
-from tiersidecar.app.recover_run import FormerCluster, Recoverer
+from tiersidecar.app.recover_run import Recoverer
 from tiersidecar.decide.mount import GroupRestore, SeenPartition, decide_group, partition_fault
-from tiersidecar.domain.cluster_topics import TopicPartition
+from tiersidecar.domain.cluster_topics import NewPartition, TopicPartition
 from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
@@ -36,6 +38,7 @@ _COORDINATORS_TIMEOUT_S = 60.0
 _COORDINATORS_TO_COME = frozenset({"COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"})
 _LOOK_AGAIN_S = 0.2
 _GROUPS_AT_ONCE = 50
+_SETTLED_AT_ONCE = 50
 _MOST_NAMED = 20
 
 
@@ -145,9 +148,7 @@ class MountPublisher:
         async with self._claims() as claims:
             await claims.claim(found.claims)
         report = await self._recoverer(found.claims).apply()
-        aborted = 0
-        for owner, one in self._plan.partitions():
-            aborted += await self._settle(owner, one.leader_epoch, one.start_offset, views)
+        aborted = await self._settle_all(views)
         groups = await self._restore_groups(found.claims.cluster)
         return {"published": {**report.facts(), "transactions_aborted": aborted}, **groups.facts()}
 
@@ -205,6 +206,15 @@ class MountPublisher:
             if fault := partition_fault(owner.topic_id, one, seen.get((owner.topic, owner.partition))):
                 raise MountRefusedError(reason=f"{owner}: {fault}")
         return views
+
+    async def _settle_all(self, views: Mapping[TopicPartition, LeaderView]) -> int:
+        """Settle each partition; with thousands, one answer after the other would take minutes."""
+
+        async def settle(planned: tuple[TopicIdPartition, NewPartition]) -> int:
+            owner, one = planned
+            return await self._settle(owner, one.leader_epoch, one.start_offset, views)
+
+        return sum(await at_once(settle, self._plan.partitions(), _SETTLED_AT_ONCE))
 
     async def _settle(
         self,

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, SegmentEvent
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 _STARTED, _FINISHED, _DELETING = State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED, State.DELETE_SEGMENT_STARTED
@@ -136,7 +136,10 @@ def recovery_below(recovery: Recovery, end: int) -> Recovery:
 
     One that begins below it stays: what it has beyond is of an earlier leader epoch, and so of no history.
     """
-    beyond = [one for one in recovery.segments if one.state is _FINISHED and one.start_offset >= end]
+    kept: list[RemoteLogSegmentMetadata] = []
+    beyond: list[RemoteLogSegmentMetadata] = []
+    for one in recovery.segments:
+        (beyond if one.state is _FINISHED and one.start_offset >= end else kept).append(one)
     if not beyond:
         return recovery
     named = [
@@ -151,13 +154,13 @@ def recovery_below(recovery: Recovery, end: int) -> Recovery:
     ]
     return replace(
         recovery,
-        segments=tuple(one for one in recovery.segments if one not in beyond),
+        segments=tuple(kept),
         from_manifests=max(recovery.from_manifests - len(beyond), 0),
         left=tuple(sorted([*recovery.left, *named], key=lambda one: (one.start_offset, one.uuid))),
     )
 
 
-def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[MetadataEvent]:
+def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[SegmentEvent]:
     """Yield the events that leave ``segment`` as it is, as Kafka would write them: the first carries no custom metadata.
 
     One that is being deleted is never finished on the way: it may be a copy that was given up, whose offsets would count as
@@ -175,24 +178,6 @@ def in_order_of_events(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Rem
     what the others have beyond its end is lost to it.  So ends ascend.
     """
     return sorted(segments, key=lambda one: (one.state is _FINISHED, one.end_offset, _order(one)))
-
-
-def waves_of(segments: Iterable[RemoteLogSegmentMetadata], most: int) -> Iterator[tuple[RemoteLogSegmentMetadata, ...]]:
-    """Yield ``segments`` in the order of their events, at most ``most`` that may be published in any order among them.
-
-    No wave has finished segments that overlap.
-    """
-    wave: list[RemoteLogSegmentMetadata] = []
-    last = -1
-    for segment in in_order_of_events(segments):
-        if len(wave) == most or (segment.state is _FINISHED and segment.start_offset <= last):
-            yield tuple(wave)
-            wave, last = [], -1
-        wave.append(segment)
-        if segment.state is _FINISHED:
-            last = segment.end_offset
-    if wave:
-        yield tuple(wave)
 
 
 def wanted_manifests(

@@ -29,6 +29,7 @@ from tiersidecar.domain.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
+    SegmentEvent,
 )
 from tiersidecar.domain.states import (
     PARTITION_DELETE_TRANSITIONS,
@@ -40,6 +41,7 @@ from tiersidecar.domain.states import (
 
 _FINISHED = int(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 _DELETING = int(RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+_DELETED = int(RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
 
 
 class _Slice(NamedTuple):
@@ -127,6 +129,22 @@ class RemoteLogMetadataCache:
             case RemotePartitionDeleteMetadata():
                 self._check_deleted(event.state)
 
+    def check_all(self, events: Iterable[SegmentEvent]) -> None:
+        """Raise as :meth:`apply` would of one after the other, and change nothing."""
+        states: dict[Uuid, int | None] = {}
+        for event in events:
+            uuid, target = event.remote_log_segment_id.uuid, int(event.state)
+            source = states[uuid] if uuid in states else self._state(uuid)
+            if isinstance(event, RemoteLogSegmentMetadata):
+                allowed = SEGMENT_ADDITIONS[source]
+            elif source is None:
+                raise UnknownSegmentError(segment=str(event.remote_log_segment_id))
+            else:
+                allowed = SEGMENT_UPDATES[source]
+            if target not in allowed:
+                raise self._illegal(uuid, source, target)
+            states[uuid] = None if target == _DELETED else target
+
     def add(self, fields: AddedFields) -> None:
         """Apply a RemoteLogSegmentMetadata like :meth:`apply`, by its fields."""
         uuid, start, end, max_timestamp_ms, size, epochs, is_empty, broker, event_timestamp_ms, custom, state = fields
@@ -201,6 +219,10 @@ class RemoteLogMetadataCache:
         )
         self._maps_by_epochs[epochs] = len(self._maps) - 1
         return len(self._maps) - 1
+
+    def _state(self, uuid: bytes) -> int | None:
+        number = self._rows.find(uuid)
+        return None if number is None else self._rows.state(number)
 
     def _check_added(self, uuid: bytes, target: int) -> int | None:
         number = self._rows.find(uuid)

@@ -111,7 +111,8 @@ class RemoteLogSegmentMetadataSnapshot:
     txn_index_empty: bool = False
 
 
-MetadataEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
+MetadataEvent = SegmentEvent | RemotePartitionDeleteMetadata
 """The records of the metadata topic."""
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
-from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, SegmentEvent
 
 
 class PublishMetadata(Protocol):
@@ -24,6 +24,19 @@ class PublishMetadata(Protocol):
         Raises:
             PublishTimeoutError: not read back within remote.log.metadata.consume.wait.ms, or ``within_ms``.
             IllegalTransitionError: refused by the state machine before anything was written.
+        """
+
+
+class PublishMetadataInBulk(Protocol):
+    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+        """Write ``events``, which are of one partition, in their order, and return once our own consumer has applied them all.
+
+        All are checked before any is written, and read back when all are: a partition's history takes seconds so, and not an
+        answer for each event.  When it raises, or is cancelled, a beginning of them may be durable, and nothing behind it; what
+        was not sent by then is not sent any more.
+
+        Raises:
+            PublishTimeoutError, IllegalTransitionError: as of :class:`PublishMetadata`; ``within_ms`` is for all of them.
         """
 
 
@@ -109,7 +122,15 @@ class DoubtMetadata(Protocol):
         no copy, since it frees nothing."""
 
 
-class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMetadata, DoubtMetadata, Protocol):
+class MetadataLog(
+    PublishMetadata,
+    PublishMetadataInBulk,
+    MetadataView,
+    MetadataAssignment,
+    CatchUpMetadata,
+    DoubtMetadata,
+    Protocol,
+):
     """The whole of it, as the composition root builds it."""
 
     @property

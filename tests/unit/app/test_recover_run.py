@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -24,16 +25,17 @@ from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.commands.recover import look_at_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.held_lease import claimed_lease
+from tiersidecar.app.recover_look import FormerCluster
 from tiersidecar.app.recover_report import RecoverReport
-from tiersidecar.app.recover_run import FormerCluster, Recoverer
+from tiersidecar.app.recover_run import Recoverer
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import Left, events_of
-from tiersidecar.domain.errors import LeaseHeldError
+from tiersidecar.domain.errors import BrokerUnreachableError, LeaseHeldError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
 from tiersidecar.formats.aiven.keys import planned_keys
@@ -295,6 +297,44 @@ async def test_snapshots_that_cannot_be_read_are_not_passed_over_in_silence(worl
     assert any("checksum" in note for note in intent.notes)
     assert intent.details["faults"]
     assert (await look_at_store(world.session, (), world.told.append, despite=True)).refusal == ""
+
+
+class EndsHalfway(MemoryMetadataLog):
+    """One whose broker goes away ``after`` so many events of a publish; ``times_ms`` are those that publishes had."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after, self.times_ms = after, list[int | None]()
+
+    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+        self.times_ms.append(within_ms)
+        await super().publish_all(events[: self.after])
+        if self.after < len(events):
+            raise BrokerUnreachableError(address="broker:1", reason="it went away")
+
+
+async def test_what_a_broken_run_published_is_left_by_the_next(world: World) -> None:
+    several = [live(number, 10 * number) for number in range(1, 5)]
+    world.store_objects(*several)
+    await world.put_snapshot(*several)
+    metadata = EndsHalfway(after=5)
+    world.metadata, world.session = metadata, replace(world.session, metadata=metadata)
+    with pytest.raises(BrokerUnreachableError):
+        await world.recover()
+    assert [one.state for one in world.segments()] == [FINISHED, FINISHED, STARTED]
+    metadata.after = 100
+    await world.recover()
+    assert world.segments() == several
+    assert len(metadata.events) == 8, "each event once"
+
+
+async def test_nothing_is_published_for_longer_than_the_lease_is_held(world: World) -> None:
+    world.store_objects(live(1, 0))
+    await world.put_snapshot(live(1, 0))
+    metadata = EndsHalfway(after=100)
+    world.metadata, world.session = metadata, replace(world.session, metadata=metadata)
+    await world.recover()
+    assert metadata.times_ms == [55_000], "its duration, but for a margin"
 
 
 async def test_it_does_not_act_beside_sidecars(world: World) -> None:

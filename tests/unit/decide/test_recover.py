@@ -18,9 +18,9 @@ from tiersidecar.decide.recover import (
     StoredObjects,
     decide_recovery,
     events_of,
+    in_order_of_events,
     recovery_below,
     wanted_manifests,
-    waves_of,
 )
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
@@ -375,14 +375,7 @@ def test_of_segments_that_begin_together_the_longest_is_finished_last() -> None:
     long, short, deleted = segment(1, 0, 99), segment(2, 0, 50), segment(3, 0, 120, state=DELETING)
     inside = segment(4, 20, 60, epochs={0: 20, 5: 50})
     later = segment(5, 100, 109)
-    waves = list(waves_of([long, deleted, later, inside, short], 256))
-    assert waves == [(deleted, short), (inside,), (long, later)]
-    assert [len(wave) for wave in waves_of([segment(n, 10 * n, 10 * n + 9) for n in range(1, 6)], 2)] == [2, 2, 1]
-
-
-def test_what_does_not_overlap_goes_together_as_far_as_there_is_room() -> None:
-    first, second, third = (segment(number, 0, 9, state=DELETING) for number in (1, 2, 3))
-    assert list(waves_of([segment(4, 0, 9), first, second, third], 2)) == [(first, second), (third, segment(4, 0, 9))]
+    assert in_order_of_events([long, deleted, later, inside, short]) == [deleted, short, inside, long, later]
 
 
 def test_the_log_start_is_that_of_the_epoch_that_wrote_the_end() -> None:
@@ -397,7 +390,7 @@ def test_the_log_start_is_that_of_the_epoch_that_wrote_the_end() -> None:
 def test_of_equal_spans_the_latest_is_finished_last() -> None:
     """A native broker reads that one: the other may have what an erasure took out."""
     old, new = segment(9, 0, 9, at_ms=10), segment(1, 0, 9, at_ms=11)
-    assert list(waves_of([new, old], 256)) == [(old,), (new,)]
+    assert in_order_of_events([new, old]) == [old, new]
 
 
 def test_only_manifests_that_say_what_nothing_else_says_are_read() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, STARTED, added, segment_id, updated
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
-from tiersidecar.domain.segments import MetadataEvent, RemotePartitionDeleteMetadata
+from tiersidecar.domain.segments import MetadataEvent, RemotePartitionDeleteMetadata, SegmentEvent
 from tiersidecar.domain.states import RemoteLogSegmentState, RemotePartitionDeleteState
 
 
@@ -89,6 +91,31 @@ def test_illegal_moves_are_refused_and_change_nothing(
     with pytest.raises(IllegalTransitionError, match=sentence):
         cache.apply(event)
     assert list(cache.list_remote_log_segments()) == before
+
+
+@given(st.lists(st.tuples(st.integers(1, 2), st.booleans(), st.sampled_from(RemoteLogSegmentState)), max_size=8))
+@example([(2, True, STARTED), (2, False, FINISHED), (2, False, DELETING), (2, False, DELETED), (2, True, STARTED)])
+def test_a_list_of_events_may_be_applied_if_one_after_the_other_may(
+    drawn: list[tuple[int, bool, RemoteLogSegmentState]],
+) -> None:
+    """T-63, T-64."""
+    events: list[SegmentEvent] = [
+        added(number, 0, 9, state=state) if is_added else updated(number, state) for number, is_added, state in drawn
+    ]
+    cache, other = cache_of(*PATHS[FINISHED]), cache_of(*PATHS[FINISHED])
+    refused = ""
+    try:
+        for event in events:
+            other.apply(event)
+    except (IllegalTransitionError, UnknownSegmentError) as error:
+        refused = str(error)
+    said = ""
+    try:
+        cache.check_all(events)
+    except (IllegalTransitionError, UnknownSegmentError) as error:
+        said = str(error)
+    assert said == refused
+    assert list(cache.list_remote_log_segments()) == list(cache_of(*PATHS[FINISHED]).list_remote_log_segments())
 
 
 @pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])

@@ -12,13 +12,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from tiersidecar.adapters.end_offsets import EndOffsets
 from tiersidecar.adapters.internal_topics import TopicBroker
 from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients
+from tiersidecar.adapters.metadata_topic.bulk import record_batches
 from tiersidecar.adapters.metadata_topic.consumer import MetadataConsumers
+from tiersidecar.adapters.metadata_topic.partition_replica import PartitionReplica
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.metadata_topic.snapshot_keeper import SnapshotKeeper
@@ -35,6 +38,7 @@ from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
+    SegmentEvent,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.metadata.serde import write_event
@@ -248,24 +252,58 @@ class TopicBasedMetadataLog(MetadataLookups):
         cache.check(event)
         if _is_done_already(event, cache.segment):
             return
+        partition = self._writable(owner)
+        value = write_event(event, knows_txn_index_empty=self._knows_txn_index_empty())
+        async with self._in_time(owner, within_ms):
+            offset = await self._producer.send(
+                self._settings.topic,
+                partition=partition.number,
+                key=None,
+                value=value,
+                timestamp_ms=self._clock.now_ms(),
+            )
+            if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
+                await self._failpoints.reach(_SENT[event.state])
+            await partition.read_back.wait(offset)
+
+    async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
+        """As the port says: batch by batch, each sent when the one before is written.
+
+        Raises:
+            As :meth:`publish`.
+        """
+        if not events:
+            return
+        owner = _owner(events[0])
+        self._replica.require(owner).check_all(events)
+        partition = self._writable(owner)
+        async with self._in_time(owner, within_ms):
+            with partition.read_back.remembering():
+                written = [one async for one in self._write_batches(events, partition.number)]
+                await partition.read_back.wait_all(written)
+
+    async def _write_batches(self, events: Iterable[SegmentEvent], number: int) -> AsyncIterator[range]:
+        """Yield the offsets of each batch."""
+        write = partial(write_event, knows_txn_index_empty=self._knows_txn_index_empty())
+        for values in record_batches(events, write):
+            offset = await self._producer.send_batch(
+                self._settings.topic, partition=number, values=values, timestamp_ms=self._clock.now_ms()
+            )
+            yield range(offset, offset + len(values))
+
+    def _writable(self, owner: TopicIdPartition) -> PartitionReplica:
         partition = self._replica.partition_of(owner)
         unreachable = self._unreachable or partition.trouble
         if unreachable is not None:
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=unreachable)
-        value = write_event(event, knows_txn_index_empty=self._knows_txn_index_empty())
+        return partition
+
+    @asynccontextmanager
+    async def _in_time(self, owner: TopicIdPartition, within_ms: int | None) -> AsyncIterator[None]:
         wait_ms = min(one for one in (self._settings.consume_wait_ms, within_ms) if one is not None)
         try:
             async with asyncio.timeout(wait_ms / 1000):
-                offset = await self._producer.send(
-                    self._settings.topic,
-                    partition=partition.number,
-                    key=None,
-                    value=value,
-                    timestamp_ms=self._clock.now_ms(),
-                )
-                if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
-                    await self._failpoints.reach(_SENT[event.state])
-                await partition.read_back.wait(offset)
+                yield
         except TimeoutError as error:
             raise PublishTimeoutError(subject=str(owner), waited_ms=wait_ms) from error
 

@@ -105,8 +105,9 @@ T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
-_LISTED_AT_ONCE = 64
-"""Objects of a listing that one time limit is for: a page of a store has a thousand."""
+_LISTED_AT_ONCE = 500
+"""Objects of a listing that one time limit is for: a page of a store has a thousand.  To watch one takes a quarter of a
+millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

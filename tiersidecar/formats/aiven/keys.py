@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, parse_uuid
 from tiersidecar.domain.ids import format_uuid as text_of
@@ -56,7 +57,7 @@ LAYOUT_PATTERN = (
 )
 """A key without its prefix, in syntax that Python, Java and RE2 share but for the names of groups.
 
-22 characters hold 132 bits: the last one of an id ends in four zeros.
+22 characters hold 132 bits: the last one of an id ends in four zeros.  So what fits is written as it is read.
 """
 
 _KEY = re.compile(LAYOUT_PATTERN)
@@ -93,19 +94,20 @@ def parse_object_key(key: str, key_prefix: str = "") -> ParsedObjectKey | None:
     match = _KEY.fullmatch(key.removeprefix(key_prefix)) if key.startswith(key_prefix) else None
     if match is None:
         return None
-    try:
-        topic_id, uuid = parse_uuid(match["topic_id"]), parse_uuid(match["uuid"])
-    except ValueError:
-        return None
-    partition = TopicIdPartition(topic_id=topic_id, topic=match["topic"], partition=int(match["partition"]))
-    parsed = ParsedObjectKey(
-        segment_id=RemoteLogSegmentId(topic_id_partition=partition, uuid=uuid),
-        start_offset=Offset(int(match["offset"])),
-        kind=ObjectKind(match["kind"]),
+    topic, topic_id, partition, offset, uuid, kind = match.groups()
+    return ParsedObjectKey(
+        segment_id=RemoteLogSegmentId(
+            topic_id_partition=_partition_of(topic, topic_id, partition), uuid=parse_uuid(uuid)
+        ),
+        start_offset=Offset(int(offset)),
+        kind=ObjectKind(kind),
     )
-    # 22 characters hold 132 bits: an id whose last one does not end in zeros would be written otherwise.
-    is_canonical = key == f"{key_prefix}{main_path(parsed.segment_id, parsed.start_offset)}.{parsed.kind}"
-    return parsed if is_canonical else None
+
+
+@lru_cache(maxsize=64)
+def _partition_of(topic: str, topic_id: str, partition: str) -> TopicIdPartition:
+    """In a listing those of one partition are neighbours."""
+    return TopicIdPartition(topic_id=parse_uuid(topic_id), topic=topic, partition=int(partition))
 
 
 def _keys(stem: str, manifest_stem: str) -> ObjectKeys:

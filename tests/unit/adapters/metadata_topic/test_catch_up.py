@@ -143,6 +143,8 @@ class Silent:
             self.given_up += 1
             raise
 
+    send_batch = send
+
     async def close(self) -> None: ...
 
 

@@ -14,6 +14,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
 from tiersidecar.formats.aiven.keys import (
+    LAYOUT_PATTERN,
     ObjectKeys,
     ObjectKind,
     main_path,
@@ -136,3 +137,10 @@ def test_any_key_comes_back(
     parsed = parse_object_key(f"{prefix}{main_path(segment_id, offset)}.{kind}", prefix)
     assert parsed is not None
     assert (parsed.segment_id, parsed.start_offset, parsed.kind) == (segment_id, offset, kind)
+
+
+@given(st.from_regex(LAYOUT_PATTERN, fullmatch=True))
+def test_what_fits_the_layout_is_written_as_it_is_read(key: str) -> None:
+    parsed = parse_object_key(key)
+    assert parsed is not None
+    assert f"{main_path(parsed.segment_id, parsed.start_offset)}.{parsed.kind}" == key
