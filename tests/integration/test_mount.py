@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,6 +36,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 TOPIC, GROUP = "orders", "billing"
 GONE = "--former-cluster-is-gone"
 """It was, some seconds ago: its snapshots are of the last ten minutes."""
+BELIEVED_S = 12.0
+"""Longer than a sidecar believes what it has read of a claim."""
 ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
@@ -194,14 +197,17 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
         sidecar.kill9()
 
 
-def write(cluster: KafkaCluster, segments: int, seed: int) -> list[ProducedRecord]:
+MIXED = (Style(idempotent=True), Style(outcome="committed"))
+
+
+def write(cluster: KafkaCluster, segments: int, seed: int, styles: Sequence[Style] = MIXED) -> list[ProducedRecord]:
     return asyncio.run(
         produce_mix(
             cluster.client_settings,
             TOPIC,
             total_bytes=segments * SEGMENT_BYTES,
             batch_bytes=16_384,
-            styles=[Style(idempotent=True), Style(outcome="committed")],
+            styles=styles,
             seed=seed,
         )
     )
@@ -282,6 +288,51 @@ def test_a_new_cluster_takes_over_as_of_an_earlier_time(tmp_path: Path) -> None:
                 )
             resumed = asyncio.run(read_all(gateway_of(sidecar), "read_committed", latest, GROUP))
             assert resumed == shapes(everything, read_up_to, latest, "read_committed")
+
+
+def test_the_former_cluster_that_lives_on_is_fenced_in_the_middle_of_a_mount(tmp_path: Path) -> None:
+    """It was said to be gone, and is not; and the mount is killed right behind its claims.  From its next look at them on (ten
+    seconds) the former sidecar puts and removes nothing, though it has segments to copy and others to delete; the mount is
+    begun again, and all that was copied before it is there."""
+    store, plan = tmp_path / "store", tmp_path / "mount.json"
+    store.mkdir()
+    with KafkaCluster(tmp_path / "former") as former, beside(former, tmp_path / "former-sidecar", store) as daemon:
+        former.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+        daemon.wait_until_ready()
+        # No transactions: where the marker of the last one is not copied, the mount rightly aborts it.
+        produced = write(former, 6, seed=1, styles=MIXED[:1])
+        end = active_base(former, TOPIC)
+        wait_for(lambda: former.admin.earliest_offset(TOPIC, 0) == end, "all sealed segments are remote alone", daemon)
+        wait_for(lambda: cluster_snapshot(store) is not None, "the cluster is in the store", daemon)
+        objects = object_keys_in(store)
+        second = KafkaCluster(tmp_path / "second")
+        sidecar = beside(second, tmp_path / "second-sidecar", store)
+        sidecar.write_config()
+        answer_of(sidecar.config_path, "mount", "plan", "--brokers", "1", "--out", str(plan))
+        seed_all(second, plan)
+        with second:
+            publish = ["mount", "publish", str(plan), "--config", str(sidecar.config_path), GONE, "--carry-out"]
+            with subprocess.Popen([sys.executable, "-m", "tiersidecar", *publish, "--json"]) as running:
+                wait_for(lambda: owners(store) == {second.cluster_id}, "the claims are made", daemon)
+                running.kill()
+            time.sleep(BELIEVED_S)
+            settled = object_keys_in(store)
+            write(former, 4, seed=2)
+            former.admin.delete_records(TOPIC, 0, active_base(former, TOPIC))
+            former.admin.alter_topic(TOPIC, {"retention.ms": "1"})
+            reasons = wait_for(lambda: halted(daemon), "it is halted", daemon)
+            assert "cluster" in reasons[0], reasons
+            time.sleep(BELIEVED_S)
+            assert object_keys_in(store) == settled
+            assert settled >= objects
+            done = answer_of(sidecar.config_path, *publish[:3], GONE, "--carry-out")
+            assert segments_in(done["published"]) == len(objects) // 3
+            with sidecar:
+                sidecar.wait_until_ready()
+                for isolation in ISOLATIONS:
+                    wanted = shapes(produced, 0, end, isolation)
+                    assert asyncio.run(read_all(gateway_of(sidecar), isolation, end)) == wanted
+            assert object_keys_in(store) >= settled
 
 
 def segments_in(document: dict[str, Any]) -> int:
