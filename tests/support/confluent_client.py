@@ -11,6 +11,7 @@ from tests.support.reading import Access, Deadline, Progress, Reading, Seen, in_
 
 _OTHER_LEADER = (
     KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.LEADER_NOT_AVAILABLE,  # also librdkafka's own word while its metadata name none
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.OFFSET_NOT_AVAILABLE,
