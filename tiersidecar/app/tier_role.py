@@ -260,7 +260,7 @@ def _watch(
             Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work),
             Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work),
             Lane.COPY: LaneSpec(run=led(copy.run)),
-            Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work),
+            Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work, may_act=retain.may_act),
         },
         report=report,
     )

@@ -159,6 +159,8 @@ class LaneSpec:
 
     run: LaneWork
     has_work: Callable[[TieredPartition], bool] = lambda partition: True
+    may_act: Callable[[TieredPartition], bool] = lambda partition: True
+    """Whether a run would do its work: one that ends early, for it is forbidden, ends no halt.  Asked where one failed."""
 
 
 class Watch:
@@ -256,12 +258,14 @@ class Watch:
     def _start(self, partition: TieredPartition, lane: Lane) -> None:
         """Start the lane if it has work; one that runs already runs on.
 
-        One that failed is started without work, too: what it failed for may have been done otherwise, and only a run that
-        succeeds ends the halt or the trouble that is told of it.
+        One that failed is started without work, too, if it may act: what it failed for may have been done otherwise, and only
+        a run that succeeds ends the halt or the trouble that is told of it.
         """
         topic_id_partition, spec = partition.view.topic_id_partition, self._work[lane]
         has_work = self._has_copies if lane is Lane.COPY else spec.has_work
-        if not has_work(partition) and not self._lanes.reason_at_rest(topic_id_partition, lane):
+        if not has_work(partition) and not (
+            self._lanes.reason_at_rest(topic_id_partition, lane) and spec.may_act(partition)
+        ):
             return
         self._lanes.start(
             topic_id_partition,

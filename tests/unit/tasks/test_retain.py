@@ -91,6 +91,7 @@ def stage() -> Stage:
 def test_whether_there_is_work(stage: Stage, expire: bool, trim: bool, reason: str, has_work: bool) -> None:
     stage.expire.has_work, stage.trim.has_work, stage.guard.reason_not_to_delete = expire, trim, reason
     assert stage.lane.has_work(PARTITION) is has_work
+    assert stage.lane.may_act(PARTITION) is not bool(reason)
 
 
 @pytest.mark.parametrize(

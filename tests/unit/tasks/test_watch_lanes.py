@@ -111,6 +111,7 @@ class Stage:
         )
         self.table.assignment = {TOPIC_ID_PARTITION: tiered}
         self.table.pins.unread = frozenset()
+        self.forbidden = set[Lane]()
         self.rounds, self.done, self.reports = Rounds(), list[tuple[Lane, TieredPartition]](), 0
         told: Any = self.rounds
         clock = ManualClock()
@@ -127,7 +128,11 @@ class Stage:
             work={
                 Lane.COPY: LaneSpec(run=self._work(Lane.COPY)),
                 **{
-                    lane: LaneSpec(run=self._work(lane), has_work=partial(self._has_work, lane in works))
+                    lane: LaneSpec(
+                        run=self._work(lane),
+                        has_work=partial(self._has_work, lane in works),
+                        may_act=lambda _, lane=lane: lane not in self.forbidden,
+                    )
                     for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN)
                 },
             },
@@ -231,6 +236,15 @@ async def test_a_lane_that_failed_runs_once_more_though_its_work_is_done(lane: L
     assert lane not in await stage.look()
     stage.rounds.at_rest = {lane: "the partition is halted: the topic lost what users deleted"}
     assert set(await stage.look()) == {lane}
+
+
+async def test_a_lane_that_may_not_act_is_not_run_to_end_its_halt() -> None:
+    """An operator who pauses deletes to look into a halt would see it go, with its cause still there."""
+    stage = Stage()
+    copied(stage.table)
+    stage.forbidden = {Lane.RETAIN}
+    stage.rounds.at_rest = {Lane.RETAIN: "the partition is halted: the copy differs from the log"}
+    assert await stage.look() == {}
 
 
 async def test_a_copy_that_failed_waits_for_pins_that_have_not_been_read() -> None:
