@@ -78,7 +78,7 @@ def test_a_clock_that_jumps_ten_years_ahead(kafka: KafkaCluster, tmp_path: Path)
             kafka.admin.alter_topic(daemon.settings[name], {"message.timestamp.after.max.ms": str(2 * TEN_YEARS_MS)})
         with nothing_goes(kafka, daemon):
             daemon.set_clock_ahead(TEN_YEARS_MS)
-            wait_until_stopped(daemon, topic, "the wall clock jumped 315360000 s ahead")
+            wait_until_stopped(daemon, topic, "the wall clock jumped 3153")  # or a second less
             restart(daemon)
             wait_until_stopped(daemon, topic, "by this clock nothing happened to the partition for")
             daemon.set_clock_ahead(0)

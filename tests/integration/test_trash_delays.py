@@ -32,7 +32,7 @@ def test_what_retention_decides_after_disable_and_enable_waits_its_own_delay(
 ) -> None:
     """What `disable --delete-remote` decided does not hold any more once the topic is tiered again."""
     topic = "trash-disable-enable"
-    daemon, _ = tiered(kafka, tmp_path, topic, rule={}, **{"delete.delay": "12s"})
+    daemon, _ = tiered(kafka, tmp_path, topic, rule={}, **{"delete.delay": "30s"})
     with daemon:
         daemon.wait_until_ready()
         answer_of(daemon.config_path, "enable", topic, "--yes")
