@@ -140,6 +140,13 @@ class ExpireTask:
         unfinished = self._metadata.list_unfinished_segments(topic_id_partition)
         return any(segment.remote_log_segment_id not in self._in_flight.ids for segment in unfinished)
 
+    def may_act(self, partition: TieredPartition) -> bool:
+        """Return whether a round would expire anything."""
+        return (
+            partition.view.topic_id_partition.topic not in self._table.refused_topics
+            and self._state.halted_reason is None
+        )
+
     async def run(self, partition: TieredPartition) -> None:
         """One round.
 
@@ -148,7 +155,7 @@ class ExpireTask:
             StoreError: objects could not be deleted, or an epoch blob not be read; nothing is lost, and the next round retries.
         """
         topic_id_partition = partition.view.topic_id_partition
-        if topic_id_partition.topic in self._table.refused_topics or self._state.halted_reason is not None:
+        if not self.may_act(partition):
             self._table.record(topic_id_partition).expiry_looked = True
             return
         try:

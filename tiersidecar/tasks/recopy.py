@@ -172,16 +172,19 @@ class RecopyTask:
             requests = self._state.recopies(topic_id_partition)
         except MetadataNotReadyError:
             return False
-        if not requests or not any(self._is_ours(partition, request) for request in requests):
+        return any(self._is_ours(partition, request) for request in requests) and self.may_act(partition)
+
+    def may_act(self, partition: TieredPartition) -> bool:
+        """Return whether requests may be served now, and could be."""
+        topic_id_partition = partition.view.topic_id_partition
+        local = self._table.local_partition(topic_id_partition)
+        if local is None or not self._table.pins.are_known(local.log_dir):
             return False
         if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
             return False
-        if self._guard.reason_not_to_delete_of(topic_id_partition.topic_id) or self._state.why_paused(
-            topic_id_partition.topic_id, PauseKind.COPIES
-        ):
+        if self._guard.reason_not_to_delete_of(topic_id_partition.topic_id) or self._state.readiness_reason is not None:
             return False
-        local = self._table.local_partition(topic_id_partition)
-        return local is not None and self._table.pins.are_known(local.log_dir)
+        return not self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES)
 
     async def run(self, partition: TieredPartition) -> None:
         """Serve what there is; what must wait is looked at again by a later round.  A segment on this disk that cannot be

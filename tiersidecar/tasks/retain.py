@@ -25,8 +25,8 @@ class RetainTask:
         return not self._is_forbidden(partition) or self.expire.owes_an_answer(partition)
 
     def may_act(self, partition: TieredPartition) -> bool:
-        """Return whether a round would expire and trim: where it is forbidden to delete it ends at once."""
-        return not self._is_forbidden(partition)
+        """Return whether a round would expire and trim: where that is forbidden it ends at once."""
+        return self.expire.may_act(partition) and not self._is_forbidden(partition)
 
     async def run(self, partition: TieredPartition) -> None:
         """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not

@@ -160,7 +160,8 @@ class LaneSpec:
     run: LaneWork
     has_work: Callable[[TieredPartition], bool] = lambda partition: True
     may_act: Callable[[TieredPartition], bool] = lambda partition: True
-    """Whether a run would do its work: one that ends early, for it is forbidden, ends no halt.  Asked where one failed."""
+    """Whether a run would do its work: one that ends early, for it is forbidden, is not started to end a halt, and ends none.
+    Asked where one failed."""
 
 
 class Watch:
@@ -272,6 +273,7 @@ class Watch:
             lane,
             lambda: spec.run(partition),
             f"{lane} {topic_id_partition}@{partition.view.leader_epoch}",
+            may_act=lambda: spec.may_act(partition),
         )
 
     def _may_copy(self, topic_id_partition: TopicIdPartition) -> bool:

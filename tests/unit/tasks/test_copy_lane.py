@@ -191,7 +191,9 @@ def pause_of(topic_id: Uuid | None, kind: PauseKind) -> Pause:
 
 async def test_while_copies_are_paused_nothing_is_copied_and_what_waits_is_counted(stage: Stage) -> None:
     paused = pause_of(None, PauseKind.COPIES)
+    assert stage.shell.copy.may_act(stage.tiered)
     await stage.shell.state.publish_pause(paused)
+    assert not stage.shell.copy.may_act(stage.tiered)
     await stage.shell.copy.run(stage.tiered)
     assert list(stage.shell.metadata.list_remote_log_segments(stage.topic_id_partition)) == []
     assert "a move of the store" in stage.shell.table.record(stage.topic_id_partition).copy_held_back

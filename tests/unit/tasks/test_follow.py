@@ -127,6 +127,15 @@ async def test_a_change_of_hands_is_looked_at(change: dict[str, object], reason:
     assert shell.follow.has_work(shell.tiered), reason
 
 
+async def test_of_a_topic_that_is_not_tiered_any_more_nothing_is_pinned() -> None:
+    shell = PinShell()
+    await shell.open(0, 50)
+    assert shell.follow.may_act(shell.tiered)
+    shell.table.refused_topics[shell.tiered.view.topic_id_partition.topic] = "native tiered storage has it"
+    assert not shell.follow.may_act(shell.tiered)
+    assert not shell.follow.has_work(shell.tiered)
+
+
 async def test_a_partition_with_nothing_sealed_has_no_lane() -> None:
     shell = PinShell()
     await shell.open(0)

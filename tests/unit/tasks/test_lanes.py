@@ -246,6 +246,38 @@ async def test_a_parked_partition_is_measured_until_all_its_lanes_go_on(clock: M
         assert gauge() is None
 
 
+@pytest.mark.parametrize(
+    ("answers", "is_over"),
+    [
+        pytest.param([True, True], True, id="it could all the time"),
+        pytest.param([False], False, id="copies are paused"),
+        pytest.param([True, False], False, id="they were paused meanwhile"),
+    ],
+)
+async def test_a_run_that_may_not_act_ends_no_halt(clock: ManualClock, answers: list[bool], is_over: bool) -> None:
+    """It returns early, and its cause is still there."""
+    telemetry = RecordedTelemetry()
+    async with lanes_with(clock, telemetry) as lanes:
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(CORRUPT), "copy")
+        await settle()
+        await clock.advance(100)
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy", may_act=iter(answers).__next__)
+        await settle()
+        assert (lanes.halted(TOPIC_ID_PARTITION) == "") is is_over
+        assert telemetry.value(HALTED_PARTITIONS, topic="orders", partition="3") == (not is_over)
+
+
+async def test_a_run_that_may_not_act_ends_a_trouble(clock: ManualClock) -> None:
+    """What went wrong with the store is not to be told for as long as a pause lasts."""
+    async with make_lanes(clock) as lanes:
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(AWAY), "copy")
+        await settle()
+        await clock.advance(8)
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy", may_act=lambda: False)
+        await settle()
+        assert lanes.trouble(TOPIC_ID_PARTITION) == ""
+
+
 async def test_each_failure_is_told_with_its_count_and_its_rest(clock: ManualClock) -> None:
     async with make_lanes(clock) as lanes:
         with capture_logs() as told:

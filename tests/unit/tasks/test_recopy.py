@@ -3,7 +3,7 @@ next round ends it (U12; rule 1)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +20,11 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import SegmentNotReadyError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
@@ -282,6 +284,56 @@ async def test_the_leader_that_follows_serves_what_the_one_before_had_no_time_fo
     assert await damaged.is_mended()
     before.state.requests = after.state.requests
     assert not before.recopy.has_work(before.tiered(damaged.topic_id_partition))
+
+
+async def pause_copies(shell: TierShell) -> None:
+    thing = PausedThing(kind=PauseKind.COPIES, topic_id=None)
+    await shell.state.publish_pause(Pause(thing=thing, topic=ALL_TOPICS, since_ms=0, by="ann", reason="a look"))
+
+
+async def hand_over(shell: TierShell) -> None:
+    shell.table.refused_topics[shell.topic_id_partition(NAME).topic] = "native tiered storage has it"
+
+
+async def lose_the_directory(shell: TierShell) -> None:
+    shell.table.local = LogDirsView(partitions={}, faults={})
+
+
+async def read_no_pins(shell: TierShell) -> None:
+    shell.table.pins.unread = None
+
+
+async def forbid_deletes(shell: TierShell) -> None:
+    shell.guard.reason_not_to_delete = "the topic lost data"
+
+
+async def read_the_state_anew(shell: TierShell) -> None:
+    shell.state.readiness_reason = "3 records are missing"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(pause_copies, id="copies are paused"),
+        pytest.param(hand_over, id="the topic is not tiered any more"),
+        pytest.param(lose_the_directory, id="it is on no disk here now: it would be declined for good"),
+        pytest.param(read_no_pins, id="pins have not been read"),
+        pytest.param(forbid_deletes, id="nothing may be deleted"),
+        pytest.param(read_the_state_anew, id="what is paused is not known"),
+    ],
+)
+async def test_a_lane_that_failed_does_not_run_where_it_has_to_wait(
+    damaged: Damaged, change: Callable[[TierShell], Awaitable[None]]
+) -> None:
+    """The watch runs one that failed although it says that it has no work, if it may act."""
+    await damaged.copy_all_and_lose("log")
+    await damaged.shell.look()
+    partition = damaged.partition
+    assert damaged.shell.recopy.has_work(partition)
+    assert damaged.shell.recopy.may_act(partition)
+    await change(damaged.shell)
+    assert not damaged.shell.recopy.has_work(partition)
+    assert not damaged.shell.recopy.may_act(partition)
 
 
 async def test_nothing_is_given_up_while_nothing_may_be_deleted(damaged: Damaged) -> None:

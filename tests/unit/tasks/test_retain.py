@@ -37,7 +37,7 @@ class Step:
 
     def __init__(self, name: str, done: list[str]) -> None:
         self.name, self.done = name, done
-        self.has_work, self.error, self.is_asked = True, None, False
+        self.has_work, self.error, self.is_asked, self.acts = True, None, False, True
 
     error: Exception | None
 
@@ -50,6 +50,9 @@ class Step:
 
     def may_have_work(self, partition: object) -> bool:
         return self.has_work
+
+    def may_act(self, partition: object) -> bool:
+        return self.acts
 
     async def run(self, partition: object) -> None:
         assert partition is PARTITION
@@ -112,6 +115,12 @@ async def test_a_round(stage: Stage, error: Exception | None, done: list[str]) -
             await stage.lane.run(PARTITION)
     assert stage.done == done
     assert not stage.slots.locked()
+
+
+def test_a_round_whose_expiry_stands_still_does_not_act(stage: Stage) -> None:
+    """The state topic has lost data, or the topic is not tiered any more."""
+    stage.expire.acts = False
+    assert not stage.lane.may_act(PARTITION)
 
 
 async def test_nothing_runs_where_nothing_may_be_deleted(stage: Stage) -> None:

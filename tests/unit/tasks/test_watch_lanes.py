@@ -60,6 +60,7 @@ class Rounds:
         self.checked: list[set[str]] = []
         self.started: dict[Lane, tuple[Callable[[], Awaitable[None]], str]] = {}
         self.stopped: list[TopicIdPartition] = []
+        self.may_act: dict[Lane, bool] = {}
         self.at_rest: dict[Lane, str] = {}
         self.enough = asyncio.Event()
 
@@ -85,10 +86,16 @@ class Rounds:
         self.checked.append(topics)
 
     def start(
-        self, topic_id_partition: TopicIdPartition, lane: Lane, work: Callable[[], Awaitable[None]], name: str
+        self,
+        topic_id_partition: TopicIdPartition,
+        lane: Lane,
+        work: Callable[[], Awaitable[None]],
+        name: str,
+        *,
+        may_act: Callable[[], bool],
     ) -> None:
         assert topic_id_partition == TOPIC_ID_PARTITION
-        self.started[lane] = (work, name)
+        self.started[lane], self.may_act[lane] = (work, name), may_act()
 
     def reason_at_rest(self, topic_id_partition: TopicIdPartition, lane: Lane) -> str:
         assert topic_id_partition == TOPIC_ID_PARTITION
@@ -248,6 +255,14 @@ async def test_a_lane_that_may_not_act_is_not_run_to_end_its_halt() -> None:
     stage.forbidden = {Lane.RETAIN}
     stage.rounds.at_rest = {Lane.RETAIN: "the partition is halted: the copy differs from the log"}
     assert await stage.look() == {}
+
+
+async def test_a_lane_that_has_work_says_whether_it_may_act() -> None:
+    """An undelete is answered though deletes are paused, and the copy lane looks though copies are: neither mends anything."""
+    stage = Stage(Lane.FOLLOW, Lane.RETAIN)
+    stage.forbidden = {Lane.RETAIN}
+    await stage.look()
+    assert stage.rounds.may_act == {Lane.FOLLOW: True, Lane.COPY: True, Lane.RETAIN: False}
 
 
 async def test_a_copy_that_failed_waits_for_pins_that_have_not_been_read() -> None:
