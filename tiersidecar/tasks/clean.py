@@ -39,10 +39,8 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
-from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, last_records
-from tiersidecar.formats.compaction.map_builder import OffsetMapBuilder
-from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap
-from tiersidecar.formats.compaction.segment_cleaner import SegmentCleaner
+from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, SegmentCleaner, last_records
+from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap, OffsetMapBuilder
 from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally, WholeBatches
 from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
