@@ -23,8 +23,8 @@ from typing import BinaryIO
 import structlog
 
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
-from tiersidecar.decide.cleaner_settings import CleanerSettings, read_cleaner_settings
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
+from tiersidecar.decide.compacted_topics import CleanerSettings, read_cleaner_settings
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import MOST_NAMED, TrashDelays, replaced
