@@ -1,4 +1,4 @@
-"""What a compacted topic's settings say, and what retention may take of it: the table of policies, row by row (S-267, S-268)."""
+"""Settings of a compacted topic, and what retention may take of it: the table of policies, row by row (S-267, S-268)."""
 
 from __future__ import annotations
 
