@@ -20,10 +20,8 @@ from tests.support.held_values import HeldValues, held_by
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
 from tests.support.patience import patient_s
-from tiersidecar.app.builders.azure import azure_settings
-from tiersidecar.app.builders.gcs import gcs_settings
 from tiersidecar.app.builders.security import broker_security
-from tiersidecar.app.builders.store import s3_settings
+from tiersidecar.app.builders.store import azure_settings, gcs_settings, s3_settings
 from tiersidecar.app.config.broker import BrokerSection
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.document import KeyPath, format_path

@@ -14,8 +14,7 @@ from tests.support.batches import batch_bytes, record_bytes, xerial
 from tiersidecar.decide.compaction import CleanableSegment, CompactionSettings, group_segments
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, LastRecord
-from tiersidecar.formats.compaction.map_builder import OffsetMapBuilder
-from tiersidecar.formats.compaction.offset_map import OffsetMap
+from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder
 from tiersidecar.formats.compaction.rewriting import RewrittenBatch
 from tiersidecar.formats.compaction.segments import RewrittenSegment, SegmentRewriter
 from tiersidecar.formats.kafka.indexes import AbortedTransaction

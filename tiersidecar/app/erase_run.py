@@ -10,98 +10,54 @@ One erasure or repair acts at a time: both hold the lease ``repair``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Sequence, Set
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-import structlog
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.builders.retain import trash_delays
 from tiersidecar.app.builders.store import layout_settings, open_key_ring, open_store
-from tiersidecar.app.commands.session import Session, operator
-from tiersidecar.app.deletion_doubts import reason_not_ours, reason_not_to_delete
-from tiersidecar.app.erase_look import seen_now
-from tiersidecar.app.erase_segment import Rewritten, SegmentEraser
-from tiersidecar.app.held_lease import HeldLease, claimed_lease
+from tiersidecar.app.commands.session import Session
+from tiersidecar.app.deletion_doubts import reason_not_ours
+from tiersidecar.app.erase_partition import ErasedSegment, ErasureTools, PartitionEraser, PartitionErasure, seen_now
+from tiersidecar.app.erase_segment import SegmentEraser
+from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.erasure import (
     Erasing,
     ErasureStep,
-    ErasureView,
     decide_erasure,
     segments_to_read,
     unreadable_segments,
 )
-from tiersidecar.decide.trash import MOST_NAMED, replaced
 from tiersidecar.domain.errors import (
     CorruptDataError,
     CustomMetadataTooLargeError,
     ErasureError,
-    MetadataNotReadyError,
     ObjectNotFoundError,
     TiersidecarError,
 )
-from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.lease import decision_ms
-from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
-from tiersidecar.domain.segments import LeaderView, LocalSegment, RemoteLogSegmentMetadata
-from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.trash import TrashEntry, TrashKind
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.segments import LeaderView, LocalSegment
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
-from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.segment_objects import SegmentObjects
-from tiersidecar.tasks.segment_swap import Prover, SegmentSwap, SwapStore
-
-_log = structlog.get_logger(__name__)
+from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
 
 _THREADS = 2
-_FINISH_WITHIN_MS = 20_000
 
 _OF_ONE_SEGMENT = (CorruptDataError, CustomMetadataTooLargeError, ObjectNotFoundError)
 """Errors that say nothing of the segments behind it."""
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionErasure:
-    """What was found in one partition.  ``records`` counts, for each segment that was read, the records to be erased;
-    ``unread`` are segments that may hold some and could not be read, with the reason."""
-
-    view: LeaderView
-    seen: ErasureView
-    records: Mapping[Uuid, int]
-    unread: Sequence[tuple[RemoteLogSegmentMetadata, str]]
-    steps: Sequence[ErasureStep]
-
-    @property
-    def owner(self) -> TopicIdPartition:
-        return self.view.topic_id_partition
-
-    def of(self, *erasing: Erasing) -> list[ErasureStep]:
-        """Return the steps of these kinds."""
-        return [step for step in self.steps if step.erasing in erasing]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErasedSegment:
-    """The proof for one segment.  ``new`` and ``rewritten`` are None where others held its offsets already."""
-
-    step: ErasureStep
-    records: int
-    new: RemoteLogSegmentMetadata | None = None
-    rewritten: Rewritten | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +119,7 @@ class Eraser:
             await self._settle()
         async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
             for partition in found:
-                worker = _PartitionEraser(self._session, self._ids, partition, tools, lease, self._failpoints)
+                worker = PartitionEraser(self._session, partition, tools, lease, self._failpoints)
                 for step in partition.of(Erasing.REWRITE, Erasing.RETIRE):
                     if not goes_on:
                         left.append((step, f"not tried after an error: {failed}"))
@@ -189,7 +145,7 @@ class Eraser:
             self._progress(f"waiting {left_s:.0f} s, until brokers have written where their logs start")
             await self._session.clock.sleep(left_s)
 
-    async def _look_at(self, view: LeaderView, tools: _Tools) -> PartitionErasure:
+    async def _look_at(self, view: LeaderView, tools: ErasureTools) -> PartitionErasure:
         seen = await seen_now(self._session, view)
         self._looked_s = self._session.clock.monotonic_s()
         records: dict[Uuid, int] = {}
@@ -206,7 +162,7 @@ class Eraser:
         return PartitionErasure(view=view, seen=seen, records=records, unread=unread, steps=steps)
 
     @asynccontextmanager
-    async def _open_tools(self) -> AsyncIterator[_Tools]:
+    async def _open_tools(self) -> AsyncIterator[ErasureTools]:
         config, clock, telemetry = self._session.config, self._session.clock, NoTelemetry()
         pace, key_ring = UploadPace(None, clock), open_key_ring(config)
         async with (
@@ -263,166 +219,8 @@ class Eraser:
                 place="erase",
             )
             presence = SegmentPresence(store, config.store.key_prefix)
-            yield _Tools(store=store, eraser=eraser, swap=swap, presence=presence)
+            yield ErasureTools(store=store, eraser=eraser, swap=swap, presence=presence)
             await manifests.aclose()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tools:
-    store: Store
-    eraser: SegmentEraser
-    swap: SegmentSwap
-    presence: SegmentPresence
-
-
-class _PartitionEraser:
-    """The segments of one partition, one after the other."""
-
-    def __init__(
-        self,
-        session: Session,
-        ids: SystemIds,
-        partition: PartitionErasure,
-        tools: _Tools,
-        lease: HeldLease,
-        failpoints: Failpoints,
-    ) -> None:
-        self._session, self._ids, self._partition, self._tools = session, ids, partition, tools
-        self._lease, self._failpoints = lease, failpoints
-        self._dirty = {uuid for uuid, count in partition.records.items() if count}
-        self._clean = partition.records.keys() - self._dirty
-        self._opened_ms, self._named = -1, 0
-        self._near: Sequence[RemoteLogSegmentMetadata] = ()
-
-    async def carry_out(self, step: ErasureStep) -> ErasedSegment | str:
-        """Do one step; return why not, where the partition has changed since it was decided.
-
-        Raises:
-            LeaseHeldError: another erasure or a repair may act by now.
-            MetadataNotReadyError: the topics have lost data, or deletes are paused.
-            StoreError, CorruptDataError: nothing was finished.
-        """
-        again = await self._decided_now(step)
-        if isinstance(again, str):
-            return again
-        step = replace(again, segment=step.segment)
-        uuid = step.segment.remote_log_segment_id.uuid
-        if step.erasing is Erasing.RETIRE:
-            await self._put_into_trash(step.segment)
-            return ErasedSegment(step=step, records=self._partition.records[uuid])
-        async with self._tools.eraser.rewritten(step.segment) as rewritten:
-            if rewritten.erased_records == 0:
-                return "it has none of these records any more"
-            await self._failpoints.reach("erase.rewritten")
-            swapper = _OneErasure(self, step, rewritten)
-            new = await self._tools.swap.replace(
-                [step.segment], rewritten.new_segment, swapper, broker_id=step.segment.broker_id
-            )
-            if isinstance(new, str):
-                return new
-        await self._failpoints.reach("erase.trashed")
-        return ErasedSegment(step=step, records=rewritten.erased_records, new=new, rewritten=rewritten)
-
-    async def _decided_now(self, step: ErasureStep) -> ErasureStep | str:
-        """The step as what holds now makes it, or why it is not right any more."""
-        await self._lease.renew()
-        seen = await seen_now(self._session, self._partition.view)
-        if reason := reason_not_to_delete(self._session):
-            raise MetadataNotReadyError(subject=f"{self._partition.owner} ({reason})")
-        uuid = step.segment.remote_log_segment_id.uuid
-        now = next((one for one in seen.segments if one.remote_log_segment_id.uuid == uuid), None)
-        if now is None or now.state is not State.COPY_SEGMENT_FINISHED:
-            return "it was deleted meanwhile"
-        # Of others only what is written already counts here, not what is still to be.
-        self._near = [one for one in seen.segments if _overlap(one, now)]
-        (again,) = decide_erasure(seen, {uuid}, await self._proven())
-        if again.erasing is step.erasing or (step.erasing, again.erasing) == (Erasing.REWRITE, Erasing.RETIRE):
-            return again
-        if again.erasing is Erasing.REWRITE:
-            return "nothing else holds its offsets any more"
-        return again.reason
-
-    async def reason_to_leave(self, step: ErasureStep) -> str:
-        """Why the step is not right any more."""
-        again = await self._decided_now(step)
-        if isinstance(again, str):
-            return again
-        return "" if again.erasing is step.erasing else again.reason
-
-    def after_ms(self) -> int:
-        """Of the finished segments near, by the last look."""
-        return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
-
-    def require(self) -> None:
-        """The lease holds."""
-        self._lease.require()
-
-    async def within_ms(self) -> int:
-        """COPY_SEGMENT_FINISHED is read back while the lease holds, or given up: the lease is renewed right before."""
-        await self._lease.renew_now()
-        return min(_FINISH_WITHIN_MS, self._lease.left_ms)
-
-    def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
-        return self._tools.eraser.prover(stored)
-
-    async def retire(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, records: int) -> None:
-        """``new``, which is finished, has none of these records."""
-        _log.info(
-            "erase.rewritten",
-            topic=self._partition.owner.topic,
-            partition=self._partition.owner.partition,
-            segment_id=str(old.remote_log_segment_id),
-            new_segment_id=str(new.remote_log_segment_id),
-            records=records,
-        )
-        self._clean = self._clean | {new.remote_log_segment_id.uuid}
-        await self._put_into_trash(old)
-
-    async def _proven(self) -> set[Uuid]:
-        """Segments near that were read and hold none of these records, and of which all objects are there now."""
-        return {
-            one.remote_log_segment_id.uuid
-            for one in self._near
-            if one.remote_log_segment_id.uuid in self._clean and await self._tools.presence.is_whole(one)
-        }
-
-    async def _put_into_trash(self, segment: RemoteLogSegmentMetadata) -> None:
-        """The leader's sidecar deletes it when that is due, if others still hold its offsets then."""
-        await self._lease.renew()
-        now_ms = decision_ms(self._session.clock.now_ms(), self._session.state.known_leases())
-        if self._opened_ms < 0 or self._named == MOST_NAMED:
-            self._opened_ms, self._named = max(now_ms, self._opened_ms + 1), 0
-        self._named += 1
-        self._lease.require()
-        entry = replaced(
-            [segment],
-            LeaderEpoch(max(self._partition.view.leader_epoch, NO_EPOCH)),
-            opened_ms=self._opened_ms,
-            delays=trash_delays(self._session.config),
-            now_ms=now_ms,
-            by=operator("erase"),
-        )
-        await self._session.state.put_into_trash(self._partition.owner, [entry])
-
-
-class _OneErasure:
-    """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one step."""
-
-    def __init__(self, worker: _PartitionEraser, step: ErasureStep, rewritten: Rewritten) -> None:
-        self._worker, self._step, self._rewritten = worker, step, rewritten
-        self.require, self.within_ms, self.prover = worker.require, worker.within_ms, worker.prover
-        self.after_ms = worker.after_ms
-
-    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
-        """The journal is the sidecar's: what a killed erasure leaves goes after the copy grace."""
-        return nullcontext()
-
-    async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
-        return await self._worker.reason_to_leave(self._step)
-
-    async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
-        (one,) = old
-        await self._worker.retire(one, new, self._rewritten.erased_records)
 
 
 @asynccontextmanager
@@ -433,12 +231,3 @@ async def _opened(segment: LocalSegment, *, blocking: Blocking) -> AsyncIterator
         yield file
     finally:
         await file.close()
-
-
-def _overlap(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
-    return one.start_offset <= other.end_offset and one.end_offset >= other.start_offset
-
-
-def erasures_in_trash(session: Session, owner: TopicIdPartition) -> list[TrashEntry]:
-    """Return the entries of erasures of one partition, this one's and earlier ones'."""
-    return [one for one in session.state.trash(owner) if one.kind is TrashKind.ERASURE]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
-from tiersidecar.app.progress import Progress
+from tiersidecar.app.service_manager import Progress
 from tiersidecar.app.stop_signals import BeforeStop
 from tiersidecar.decide.explain import Explanation
 from tiersidecar.decide.pauses import told

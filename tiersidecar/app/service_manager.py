@@ -1,4 +1,4 @@
-"""Tell systemd how the daemon is: ready, alive, stopping (sd_notify(3), over the datagram socket that it names).
+"""Notice work that has stopped, and tell systemd how the daemon is: ready, alive, stopping (sd_notify(3)).
 
 Ready means that ``/healthz`` answers.  Whether it can tier is for ``/readyz`` to say: a broker may start after
 its sidecar, and recover for an hour, and no boot may wait for that.
@@ -8,19 +8,62 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Self
 
 import structlog
 
-from tiersidecar.app.progress import Progress
 from tiersidecar.ports.clock import Clock
 
 log = structlog.get_logger(__name__)
 
 _STATUS_EVERY_S = 10.0
 _STATUS_CHARACTERS = 300
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Counted:
+    what: str
+    turns: Callable[[], int]
+    busy: Callable[[], bool]
+    limit_s: float
+    seen: int
+    since_s: float
+
+
+class Progress:
+    """Compares counters between two looks: what is busy and has not counted for its limit has stopped."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._counted: list[_Counted] = []
+
+    @contextmanager
+    def counting(
+        self, what: str, turns: Callable[[], int], *, limit_s: float, busy: Callable[[], bool] = lambda: True
+    ) -> Iterator[None]:
+        """While the body runs, ``turns`` must grow within each ``limit_s`` seconds for which ``busy`` says true."""
+        one = _Counted(
+            what=what, turns=turns, busy=busy, limit_s=limit_s, seen=turns(), since_s=self._clock.monotonic_s()
+        )
+        self._counted.append(one)
+        try:
+            yield
+        finally:
+            self._counted.remove(one)
+
+    def stopped(self) -> str:
+        """Return what has stopped and for how long, or an empty text."""
+        return "; ".join(reason for counted in self._counted if (reason := self._look(counted)))
+
+    def _look(self, one: _Counted) -> str:
+        now_s, turns = self._clock.monotonic_s(), one.turns()
+        if turns != one.seen or not one.busy():
+            one.seen, one.since_s = turns, now_s
+        still_s = now_s - one.since_s
+        return f"{one.what}: nothing has moved for {still_s:.0f} s" if still_s >= one.limit_s else ""
 
 
 class ServiceManager:

@@ -33,7 +33,7 @@ from tiersidecar.app.config.values import plain
 from tiersidecar.app.identity import confirm_cluster, identity_of, own_host_name, patiently
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
-from tiersidecar.app.progress import Progress
+from tiersidecar.app.service_manager import Progress
 from tiersidecar.app.state_dir import instance_of, state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.errors import ConfigError, LogDirError

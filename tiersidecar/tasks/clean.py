@@ -1,9 +1,9 @@
 """The cleaner lane of a led compacted partition: one chunk of the remote log a round (docs/design/0017-remote-compaction.md).
 
 The dirty segments of the chunk stream past and fill the offset map.  Then every segment from the log's start to the end of
-what the map knows streams past again; what is left of one goes into a file on this disk, and if that is another .log, it takes
-the segment's place (:mod:`~tiersidecar.tasks.segment_swap`), in ascending order.  After the last one the cleaner offset is
-published.  Abandoned at any await, the chunk begins again from the cleaner offset that was published last: what was swapped
+what the map knows streams past again (:mod:`~tiersidecar.tasks.clean_passes`); what is left of one, if that is another .log,
+takes the segment's place (:mod:`~tiersidecar.tasks.segment_swap`), in ascending order.  After the last one the cleaner offset
+is published.  Abandoned at any await, the chunk begins again from the cleaner offset that was published last: what was swapped
 is clean already.
 
 Nothing wires this lane yet: compacted topics are refused.
@@ -11,51 +11,40 @@ Nothing wires this lane yet: compacted topics are refused.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import structlog
 
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
-from tiersidecar.decide.cleaner_settings import CleanerSettings, read_cleaner_settings
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
+from tiersidecar.decide.compacted_topics import CleanerSettings, read_cleaner_settings
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.decide.trash import MOST_NAMED, TrashDelays, replaced
+from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import BrokerRefusedError, StateDirError
-from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
-from tiersidecar.domain.lease import decision_ms
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
 from tiersidecar.domain.pauses import PauseKind
-from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
-from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, last_records
-from tiersidecar.formats.compaction.map_builder import OffsetMapBuilder
-from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap
-from tiersidecar.formats.compaction.segment_cleaner import SegmentCleaner
-from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally, WholeBatches
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
-from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.compaction.segments import SegmentTally
 from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.reading.hidden_segments import hidden_segments
+from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.ownership import Ownership
-from tiersidecar.tasks.segment_swap import NewSegment, Prover, SegmentSwap, SwapStore, require
+from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SegmentSwap, SwapStore, SwapTrash
 
 log = structlog.get_logger(__name__)
 
@@ -102,19 +91,6 @@ class _Look:
         return clean_up_to(self.chain.segments, offset, last.segments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cleaned:
-    """A cleaned segment as files on this disk."""
-
-    new: NewSegment
-    tally: SegmentTally
-
-    @property
-    def is_unchanged(self) -> bool:
-        """The same bytes as before."""
-        return self.tally.untouched_batches == self.tally.batches_read
-
-
 class CleanTask:
     """Cleans one led partition at a time."""
 
@@ -131,11 +107,16 @@ class CleanTask:
     ) -> None:
         self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
         self._state, self._lineages = sources.state, sources.lineages
-        self._blocking, self._clock, self._failpoints = edges.blocking, edges.clock, edges.failpoints
+        self._clock, self._failpoints = edges.clock, edges.failpoints
         self._broker_id, self._guard, self._ownership = actor.broker_id, actor.guard, actor.ownership
         self._observe_only = actor.observe_only
-        self._swap, self._stream, self._blobs, self._pace = swap, store.stream, store.blobs, store.pace
-        self._in_flight, self._settings = in_flight, settings
+        self._swap, self._blobs, self._in_flight, self._settings = swap, store.blobs, in_flight, settings
+        self._passes = CleanPasses(
+            store=store,
+            blocking=edges.blocking,
+            scratch=settings.scratch,
+            dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
+        )
 
     async def run(self, partition: TieredPartition) -> CleanedChunk:
         """Clean one chunk, if one is due.
@@ -153,12 +134,19 @@ class CleanTask:
         if settings is None:
             return CleanedChunk(reason="the topic is not compacted, or its settings are not known")
         look = await self._look(partition)
-        trash = _Trash(state=self._state, clock=self._clock, partition=partition, delays=self._settings.delays)
+        trash = SwapTrash(
+            self._state,
+            partition.view,
+            clock=self._clock,
+            delays=self._settings.delays,
+            by=f"the cleaner beside broker {partition.view.leader_id}",
+            kind=TrashKind.COMPACTION,
+        )
         swapper = _ChunkSwapper(
             partition=partition,
             look_again=partial(self._look, partition),
             reason_to_end=partial(self._reason_to_end, partition),
-            trash=trash.put,
+            trash=trash,
             ownership=self._ownership,
             in_flight=self._in_flight,
         )
@@ -225,7 +213,7 @@ class CleanTask:
     async def _plan(self, partition: TieredPartition, look: _Look, settings: CleanerSettings) -> CompactionPlan:
         chain = look.chain.segments
         start = chain[0].start_offset if chain else Offset(0)
-        free_bytes = await self._free_bytes()
+        free_bytes = await self._passes.free_bytes()
         # The segments end before the log does: of a transaction that is open there nobody here knows how it ended.
         stable = await self._last_stable_offset(partition)
         if chain:
@@ -240,13 +228,6 @@ class CleanTask:
             free_disk_bytes=free_bytes,
         )
         return decide_compaction(view, settings.compaction, now_ms=self._clock.now_ms())
-
-    async def _free_bytes(self) -> int:
-        scratch = self._settings.scratch
-        try:
-            return await self._blocking.run(_free_bytes, scratch)
-        except OSError as error:
-            raise StateDirError(path=str(scratch), reason=error.strerror or str(error)) from error
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
         """Fenced by our leader epoch: a deposed leader is refused here."""
@@ -267,8 +248,9 @@ class CleanTask:
     ) -> CleanedChunk:
         chain, first_dirty = look.chain.segments, plan.first_dirty_offset
         starts = {one.start_offset for one in plan.chunks[0]}
-        aborted = await self._aborted(chain)
-        offset_map = await self._offset_map([one for one in chain if one.start_offset in starts], first_dirty, aborted)
+        aborted = await self._passes.aborted(chain)
+        dirty = [one for one in chain if one.start_offset in starts]
+        offset_map = await self._passes.offset_map(dirty, first_dirty, aborted)
         await self._failpoints.reach("clean.mapped")
         end = Offset(offset_map.latest_offset + 1)
         terms = CleaningTerms(
@@ -284,7 +266,7 @@ class CleanTask:
         for segment in chain:
             if segment.start_offset >= end:
                 break
-            async with self._cleaned(segment, cleaner) as cleaned:
+            async with self._passes.cleaned(segment, cleaner) as cleaned:
                 if cleaned.is_unchanged:
                     continue
                 await self._failpoints.reach("clean.rewritten")
@@ -305,104 +287,6 @@ class CleanTask:
         await claims.publish(end)
         await self._failpoints.reach("clean.published")
         return CleanedChunk(swapped=tuple(swapped), cleaner_offset=end)
-
-    async def _aborted(self, chain: Sequence[RemoteLogSegmentMetadata]) -> list[AbortedTransaction]:
-        """Of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a segment is completed by what
-        its batches tell."""
-        found: list[AbortedTransaction] = []
-        for segment in chain:
-            if segment.txn_index_empty:
-                continue
-            data = (await self._blobs.read_index_files(segment)).transaction_index
-            where = f"transaction index of {segment.remote_log_segment_id}"
-            found += read_transaction_index(data, base_offset=segment.start_offset, where=where)
-        return found
-
-    async def _offset_map(
-        self, dirty: Sequence[RemoteLogSegmentMetadata], first_dirty: Offset, aborted: Sequence[AbortedTransaction]
-    ) -> OffsetMap:
-        """First pass: as much of the dirty segments as the map takes."""
-        offsets = dirty[-1].next_offset - first_dirty
-        size_bytes = min(self._settings.dedupe_buffer_bytes, (int(offsets / LOAD_FACTOR) + 2) * BYTES_PER_SLOT)
-        offset_map = await self._blocking.run(OffsetMap, size_bytes)
-        builder = OffsetMapBuilder(offset_map, first_dirty_offset=first_dirty, aborted=aborted)
-        for segment in dirty:
-            filling = _Filling(builder, str(segment.remote_log_segment_id))
-            await self._feed(segment, filling.look)
-            if not filling.takes_more:
-                break
-            filling.batches.end(where=filling.where)
-            builder.end_segment(segment.next_offset)
-        return offset_map
-
-    @asynccontextmanager
-    async def _cleaned(self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner) -> AsyncIterator[_Cleaned]:
-        """Give the segment as it is left, for as long as the body runs."""
-        directory = self._settings.scratch / format_uuid(segment.remote_log_segment_id.uuid)
-        try:
-            try:
-                await self._blocking.run(_make_anew, directory)
-                cleaned = await self._write(segment, cleaner, directory)
-            except OSError as error:
-                raise StateDirError(path=str(directory), reason=error.strerror or str(error)) from error
-            yield cleaned
-        finally:
-            await self._blocking.run(shutil.rmtree, directory, True)  # noqa: FBT003 - ignore_errors
-
-    async def _write(self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner, directory: Path) -> _Cleaned:
-        where, digest = str(segment.remote_log_segment_id), hashlib.sha256()
-        one = SegmentCleaner(
-            cleaner,
-            size_bytes=segment.segment_size_in_bytes,
-            max_timestamp_ms=segment.max_timestamp_ms,
-            where=where,
-        )
-        rewriter = SegmentRewriter(one, base_offset=segment.start_offset)
-        path = directory / f"{segment.start_offset:020d}.log"
-        file = await self._blocking.run(_open_new, path)
-        try:
-
-            def rewrite(part: memoryview) -> None:
-                for piece in rewriter.feed(part, where=where):
-                    digest.update(piece)
-                    file.write(piece)
-
-            await self._feed(segment, rewrite)
-        finally:
-            await self._blocking.run(file.close)
-        rewriter.end_of_source(where=where)
-        done = rewriter.finish()
-        tally = done.tally
-        require(segment, tally.last_offset <= segment.end_offset, "its batches go past its end")
-        require(segment, tally.batches_kept > 0 or tally.batches_read == 0, "no batch of it would be left")
-        newest_ms = tally.max_timestamp_ms if tally.max_timestamp_ms >= 0 else segment.max_timestamp_ms
-        local = LocalSegment(
-            directory=str(directory),
-            base_offset=segment.start_offset,
-            next_base_offset=segment.next_offset,
-            size_bytes=tally.bytes_kept,
-            modified_ms=segment.max_timestamp_ms,
-            max_timestamp_ms=newest_ms,
-        )
-        artefacts = IndexArtefacts(
-            offset_index=done.offset_index,
-            time_index=done.time_index,
-            producer_snapshot=write_producer_snapshot(await self._blobs.read_producer_snapshot(segment)),
-            leader_epochs=write_leader_epochs(tuple(await self._blobs.read_leader_epochs(segment))),
-            transaction_index=write_transaction_index(cleaner.take_retained()) or None,
-        )
-        new = NewSegment(
-            local=local,
-            artefacts=artefacts,
-            is_compressed=bool(one.is_first_compressed),
-            digest=digest.hexdigest(),
-            max_timestamp_ms=newest_ms,
-        )
-        return _Cleaned(new=new, tally=tally)
-
-    async def _feed(self, segment: RemoteLogSegmentMetadata, look: Callable[[memoryview], None]) -> None:
-        async for _ in self._stream.feed_log(segment, look, self._pace):
-            pass
 
     def _tell_swapped(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, tally: SegmentTally) -> None:
         log.info(
@@ -436,7 +320,7 @@ class _ChunkSwapper:
         partition: TieredPartition,
         look_again: Callable[[], Awaitable[_Look]],
         reason_to_end: Callable[[], Awaitable[str]],
-        trash: Callable[[Sequence[RemoteLogSegmentMetadata]], Awaitable[None]],
+        trash: SwapTrash,
         ownership: Ownership,
         in_flight: InFlight,
     ) -> None:
@@ -472,11 +356,11 @@ class _ChunkSwapper:
         return _FINISH_WITHIN_MS
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
-        return _DigestAlone()
+        return DigestAlone()
 
     async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
         self._ownership.require_role()
-        await self._trash(old)
+        await self._trash.put(old)
 
 
 class _Claims:
@@ -503,61 +387,6 @@ class _Claims:
         await self._state.publish_cleaner_claim(self._view.topic_id_partition, claim)
 
 
-class _Trash:
-    """Where a chunk puts what it replaced: few entries, none of which names too many."""
-
-    def __init__(
-        self, *, state: RequestingStateLog, clock: Clock, partition: TieredPartition, delays: TrashDelays
-    ) -> None:
-        self._state, self._clock, self._view, self._delays = state, clock, partition.view, delays
-        self._opened_ms, self._named = -1, 0
-
-    async def put(self, old: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """Durable when this returns."""
-        for segment in old:
-            now_ms = decision_ms(self._clock.now_ms(), self._state.known_leases())
-            if self._opened_ms < 0 or self._named == MOST_NAMED:
-                self._opened_ms, self._named = max(now_ms, self._opened_ms + 1), 0
-            self._named += 1
-            entry = replaced(
-                [segment],
-                self._view.leader_epoch,
-                opened_ms=self._opened_ms,
-                delays=self._delays,
-                now_ms=now_ms,
-                by=f"the cleaner beside broker {self._view.leader_id}",
-                kind=TrashKind.COMPACTION,
-            )
-            await self._state.put_into_trash(self._view.topic_id_partition, [entry])
-
-
-class _DigestAlone:
-    """Nothing but the digest is compared: the file was checked batch by batch when it went up."""
-
-    def look(self, part: memoryview) -> None:
-        return None
-
-    def finish(self) -> None:
-        return None
-
-
-class _Filling:
-    """Puts the batches of one .log into the map while it streams past, until the map is full."""
-
-    def __init__(self, builder: OffsetMapBuilder, where: str) -> None:
-        self._builder, self.where = builder, where
-        self.batches, self.takes_more = WholeBatches(), True
-
-    def look(self, part: memoryview) -> None:
-        """Take the next bytes; what comes after the map was full is passed over."""
-        if not self.takes_more:
-            return
-        for batch, header, position in self.batches.feed(part, where=self.where):
-            if not self._builder.take(batch, header, where=self.where, position=position):
-                self.takes_more = False
-                return
-
-
 def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:
     """When its first batch was written no event tells: ``max.compaction.lag.ms`` counts from its latest record."""
     return CleanableSegment(
@@ -567,17 +396,3 @@ def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:
         max_timestamp_ms=segment.max_timestamp_ms,
         first_timestamp_ms=segment.max_timestamp_ms,
     )
-
-
-def _free_bytes(directory: Path) -> int:
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return shutil.disk_usage(directory).free
-
-
-def _open_new(path: Path) -> BinaryIO:
-    return path.open("xb")
-
-
-def _make_anew(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True, mode=0o700)

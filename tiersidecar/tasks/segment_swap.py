@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from tiersidecar.decide.trash import MOST_NAMED, TrashDelays, replaced
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import (
     CorruptDataError,
@@ -21,14 +22,17 @@ from tiersidecar.domain.errors import (
     UnknownSegmentError,
 )
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.lease import decision_ms
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.domain.segments import (
+    LeaderView,
     LocalSegment,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     SegmentScan,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
@@ -37,6 +41,7 @@ from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import SegmentFile
 from tiersidecar.ports.metadata_log import PublishMetadata
+from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.segment_objects import SegmentObjects
@@ -82,6 +87,16 @@ class Prover(Protocol):
         Raises:
             CorruptDataError: they are not what they were to be.
         """
+
+
+class DigestAlone:
+    """A :class:`Prover` that compares nothing besides the digest: the file is checked batch by batch when it goes up."""
+
+    def look(self, part: memoryview) -> None:
+        return None
+
+    def finish(self) -> None:
+        return None
 
 
 class Swapper(Protocol):
@@ -247,6 +262,42 @@ class SegmentSwap:
 
     async def _reach(self, point: str) -> None:
         await self._failpoints.reach(f"{self._place}.{point}")
+
+
+class SwapTrash:
+    """Where the segments of one partition go that were swapped: few entries, none of which names too many."""
+
+    def __init__(
+        self,
+        state: RequestingStateLog,
+        view: LeaderView,
+        *,
+        clock: Clock,
+        delays: TrashDelays,
+        by: str,
+        kind: TrashKind,
+    ) -> None:
+        self._state, self._view, self._clock = state, view, clock
+        self._delays, self._by, self._kind = delays, by, kind
+        self._opened_ms, self._named = -1, 0
+
+    async def put(self, old: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """Put in ``old``, durably.  The leader's sidecar deletes them when that is due, if others hold their offsets then."""
+        for segment in old:
+            now_ms = decision_ms(self._clock.now_ms(), self._state.known_leases())
+            if self._opened_ms < 0 or self._named == MOST_NAMED:
+                self._opened_ms, self._named = max(now_ms, self._opened_ms + 1), 0
+            self._named += 1
+            entry = replaced(
+                [segment],
+                LeaderEpoch(max(self._view.leader_epoch, NO_EPOCH)),
+                opened_ms=self._opened_ms,
+                delays=self._delays,
+                now_ms=now_ms,
+                by=self._by,
+                kind=self._kind,
+            )
+            await self._state.put_into_trash(self._view.topic_id_partition, [entry])
 
 
 class _FileReading:

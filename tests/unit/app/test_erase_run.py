@@ -29,7 +29,8 @@ from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
-from tiersidecar.app.erase_run import Eraser, ErasureResult, PartitionErasure
+from tiersidecar.app.erase_partition import PartitionErasure
+from tiersidecar.app.erase_run import Eraser, ErasureResult
 from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.erasure import Erasing

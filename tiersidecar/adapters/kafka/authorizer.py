@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.adapters.kafka import apis
-from tiersidecar.adapters.kafka.broker import addresses
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, refused
 from tiersidecar.adapters.kafka.connector import ConnectionPool, Connector
+from tiersidecar.adapters.kafka.routes import addresses
 from tiersidecar.adapters.kafka.security import (
     PLAINTEXT,
     GivenToken,

@@ -8,24 +8,24 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import ListOffsetsResponse
-from kio.static.protocol import RequestPayload
 
 from tiersidecar.adapters.kafka import apis
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, refused
 from tiersidecar.adapters.kafka.connector import Connector
 from tiersidecar.adapters.kafka.groups import KafkaGroups
 from tiersidecar.adapters.kafka.leaders import broker_addresses, leader_views
+from tiersidecar.adapters.kafka.local_reads import fetch_committed
 from tiersidecar.adapters.kafka.mounting import KafkaMounting
-from tiersidecar.adapters.kafka.routes import Routes, Rows
+from tiersidecar.adapters.kafka.routes import Routes, Rows, addresses
 from tiersidecar.adapters.kafka.security import PLAINTEXT, SecuritySettings
 from tiersidecar.adapters.kafka.tls import ssl_context
 from tiersidecar.adapters.kafka.tokens import open_tokens
 from tiersidecar.adapters.kafka.topic_admin import KafkaTopicAdmin
-from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, HistoryChangedError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
@@ -40,81 +40,6 @@ from tiersidecar.ports.broker import (
     ReplicaStarts,
     TrimAnswer,
 )
-
-_DIVERGED = "its leader has another history"
-
-_Answer = LocalBatches | str
-"""Batches of a leader, or the error code."""
-
-
-async def fetch_committed(
-    routes: Routes,
-    partition: TopicIdPartition,
-    offset: int,
-    *,
-    max_bytes: int,
-    last_fetched_epoch: LeaderEpoch,
-    max_age_s: float,
-) -> LocalBatches:
-    """Fetch a leader's own log as a read_committed reader sees it, from the end of the remote tier on (S-156).
-
-    Raises:
-        HistoryChangedError: the record before ``offset`` is of another epoch there than ``last_fetched_epoch``.
-        BrokerRefusedError: we may not read the topic, or the leader does not have the offset.
-        BrokerUnreachableError: its leader does not answer.
-    """
-
-    async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[_Answer]:
-        answers = {
-            topic_id_partition: await _fetch(connection, topic_id_partition, offset, max_bytes, last_fetched_epoch)
-            for topic_id_partition in group
-        }
-        return {(one.topic, one.partition): _answer_of(row) for one, row in answers.items()}
-
-    answer = (await routes.ask_leaders([partition], ask, str, max_age_s=max_age_s))[partition]
-    if answer == _DIVERGED:
-        raise HistoryChangedError(subject=str(partition), end_offset=Offset(offset))
-    if isinstance(answer, str):
-        raise BrokerRefusedError(api="Fetch", subject=str(partition), error=answer)
-    return answer
-
-
-def _answer_of(row: Any) -> _Answer:
-    if row.error_code is not ErrorCode.none:
-        return str(row.error_code.name.upper())
-    if row.diverging_epoch.end_offset >= 0:
-        return _DIVERGED
-    return LocalBatches(
-        records=bytes(row.records or b""),
-        high_watermark=Offset(row.high_watermark),
-        last_stable_offset=Offset(row.last_stable_offset),
-        aborted=tuple(
-            (int(transaction.producer_id), Offset(transaction.first_offset))
-            for transaction in row.aborted_transactions or ()
-        ),
-    )
-
-
-async def _fetch(
-    connection: BrokerConnection, partition: TopicIdPartition, offset: int, max_bytes: int, last_epoch: LeaderEpoch
-) -> Any:
-    def request(version: int) -> RequestPayload:
-        return apis.fetch(
-            version,
-            partition.topic_id,
-            partition.partition,
-            offset,
-            max_bytes=max_bytes,
-            read_committed=True,
-            last_fetched_epoch=last_epoch,
-        )
-
-    response = await connection.ask(apis.FETCH, request)
-    if response.error_code is not ErrorCode.none:
-        raise refused(apis.FETCH, str(partition), response.error_code)
-    (row,) = (row for topic in response.responses for row in topic.partitions)
-    return row
-
 
 T = TypeVar("T")
 
@@ -157,19 +82,6 @@ async def open_broker(
         yield KafkaBroker(routes, broker_timeout_s=connector.limits.request_timeout_s * 0.8)
     finally:
         await routes.close()
-
-
-def addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return ``bootstrap.servers`` as single addresses, in their order.
-
-    Raises:
-        ValueError: there is none.
-    """
-    text = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:
-        raise ValueError("no bootstrap servers")
-    return found
 
 
 class KafkaBroker(KafkaTopicAdmin):
@@ -336,7 +248,7 @@ class KafkaBroker(KafkaTopicAdmin):
     async def fetch_committed(
         self, topic_id_partition: TopicIdPartition, offset: int, *, max_bytes: int, last_fetched_epoch: LeaderEpoch
     ) -> LocalBatches:
-        """See :func:`tiersidecar.adapters.kafka.broker.fetch_committed`."""
+        """See :func:`tiersidecar.adapters.kafka.local_reads.fetch_committed`."""
         return await fetch_committed(
             self._routes,
             topic_id_partition,

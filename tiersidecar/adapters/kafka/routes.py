@@ -71,6 +71,19 @@ Rows = dict[tuple[str, int], A]
 AskLeader = Callable[[BrokerConnection, Sequence[TopicIdPartition]], Awaitable[Rows[A]]]
 
 
+def addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
+    """Return ``bootstrap.servers`` as single addresses, in their order.
+
+    Raises:
+        ValueError: there is none.
+    """
+    text = bootstrap_servers if isinstance(bootstrap_servers, str) else ",".join(bootstrap_servers)
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise ValueError("no bootstrap servers")
+    return found
+
+
 class Routes:
     """Connections by purpose.  ``bootstrap`` are addresses, the local broker's first."""
 

@@ -1,7 +1,4 @@
-"""From the configuration's store section to an open store, and to the layout of objects in it.
-
-From the configuration's S3 section to the S3 store's settings.
-"""
+"""From the configuration's store section to an open store, and to the layout of objects in it."""
 
 from __future__ import annotations
 
@@ -11,8 +8,10 @@ from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
 from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
+from tiersidecar.adapters.stores.gcs_settings import GOOGLE, GcsSettings
 from tiersidecar.adapters.stores.installed import load_kind
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
@@ -24,6 +23,7 @@ from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB
 from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
+from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
@@ -33,7 +33,11 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 _PART_MEMORY_BYTES = 128 * MIB
-"""What parts may hold together, unless those in flight of one segment already are more."""
+"""What S3's parts may hold together, unless those in flight of one segment already are more."""
+_BLOCK_MEMORY_BYTES = 128 * MIB
+"""What Azure's blocks may hold together, unless those in flight of one segment already are more."""
+_CHUNK_MEMORY_BYTES = 128 * MIB
+"""What chunks of Google Cloud Storage may hold together, unless those of one segment already are more."""
 _ATTEMPT_TIMEOUT_S = 60.0
 _ADDRESSING: dict[bool | None, Literal["auto", "path", "virtual"]] = {None: "auto", True: "path", False: "virtual"}
 
@@ -65,6 +69,82 @@ def s3_settings(section: S3Store) -> S3Settings:
         secret_access_key=None if secret is None else secret.get_secret_value(),
         key_prefix=section.key_prefix,
     )
+
+
+def azure_settings(section: AzureStore) -> AzureSettings:
+    """Return the store's settings; a key that is not set leaves the choice to the store.
+
+    Raises:
+        ConfigError: the file of authorities cannot be read.
+    """
+    block_size_bytes, in_flight = section.azure_upload_block_size, section.azure_upload_blocks_in_flight
+    return AzureSettings(
+        account_name=section.azure_account_name,
+        container=section.azure_container_name,
+        endpoint_url=section.azure_endpoint_url,
+        account_key=plain(section.azure_account_key),
+        sas_token=plain(section.azure_sas_token),
+        tenant_id=section.azure_tenant_id,
+        client_id=section.azure_client_id,
+        client_secret=plain(section.azure_client_secret),
+        federated_token_file=section.azure_federated_token_file,
+        authority_url=section.azure_authority_host,
+        block_size_bytes=block_size_bytes,
+        blocks_in_flight=in_flight,
+        uploads_in_blocks=max(1, _BLOCK_MEMORY_BYTES // (block_size_bytes * (in_flight + 1))),
+        attempt_timeout_s=section.azure_request_attempt_timeout / 1000,
+        max_attempts=section.azure_max_attempts,
+        access_tier=section.azure_access_tier,
+        ca_pem=_authorities("azure.ssl.ca.location", section.azure_ssl_ca_location),
+        verify_tls=section.azure_certificate_check_enabled,
+        key_prefix=section.key_prefix,
+    )
+
+
+def gcs_settings(section: GcsStore) -> GcsSettings:
+    """Return the store's settings; a key that is not set leaves the choice to the store.
+
+    Raises:
+        ConfigError: the file of authorities cannot be read.
+    """
+    chunk_size_bytes = section.gcs_resumable_upload_chunk_size
+    return GcsSettings(
+        bucket=section.gcs_bucket_name,
+        endpoint_url=(section.gcs_endpoint_url or GOOGLE).rstrip("/"),
+        login=_login(section),
+        credentials_path=section.gcs_credentials_path,
+        credentials_json=plain(section.gcs_credentials_json),
+        chunk_size_bytes=chunk_size_bytes,
+        uploads_in_chunks=max(1, _CHUNK_MEMORY_BYTES // (2 * chunk_size_bytes)),
+        attempt_timeout_s=section.gcs_request_attempt_timeout / 1000,
+        max_attempts=section.gcs_max_attempts,
+        storage_class=section.gcs_storage_class,
+        ca_pem=_authorities("gcs.ssl.ca.location", section.gcs_ssl_ca_location),
+        verify_tls=section.gcs_certificate_check_enabled,
+        key_prefix=section.key_prefix,
+    )
+
+
+def _login(section: GcsStore) -> Literal["default", "path", "json", "anonymous"]:
+    if section.gcs_credentials_path is not None:
+        return "path"
+    if section.gcs_credentials_json is not None:
+        return "json"
+    return "anonymous" if section.gcs_credentials_default is False else "default"
+
+
+def _authorities(key: str, path: str | None) -> str | None:
+    """Return the content of the PEM file that ``key`` names; None without one.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(source="store", faults=(f"{key}: {error}",)) from error
 
 
 _OBJECT_MODES = {
@@ -134,19 +214,16 @@ async def _open_backend(config: HasStore, *, blocking: Blocking, clock: Clock, i
         case S3Store() as section:
             # Only where it is used: its libraries take a second to load, in every process of a Spark job.
             from tiersidecar.adapters.stores.s3 import open_s3_store
-            from tiersidecar.app.builders.store import s3_settings
 
             async with open_s3_store(s3_settings(section), blocking=blocking, clock=clock, ids=ids) as s3:
                 yield s3
         case AzureStore() as section:
             from tiersidecar.adapters.stores.azure import open_azure_store
-            from tiersidecar.app.builders.azure import azure_settings
 
             async with open_azure_store(azure_settings(section), blocking=blocking, ids=ids) as azure:
                 yield azure
         case GcsStore() as section:
             from tiersidecar.adapters.stores.gcs import open_gcs_store
-            from tiersidecar.app.builders.gcs import gcs_settings
 
             async with open_gcs_store(gcs_settings(section), blocking=blocking, ids=ids) as gcs:
                 yield gcs

@@ -23,7 +23,8 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
-    from tiersidecar.app.erase_run import ErasedSegment, Eraser, PartitionErasure
+    from tiersidecar.app.erase_partition import ErasedSegment, PartitionErasure
+    from tiersidecar.app.erase_run import Eraser
 
 _SHOWN = 50
 _BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -352,7 +353,7 @@ def _proof(one: ErasedSegment) -> dict[str, Any]:
 
 
 def _trash(session: Session, found: Iterable[PartitionErasure]) -> Iterator[dict[str, Any]]:
-    from tiersidecar.app.erase_run import erasures_in_trash
+    from tiersidecar.app.erase_partition import erasures_in_trash
 
     for one in found:
         for entry in erasures_in_trash(session, one.owner):

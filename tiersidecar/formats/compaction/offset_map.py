@@ -1,13 +1,20 @@
-"""Map from key to last offset, in a bounded amount of memory (``SkimpyOffsetMap``).
+"""Map from key to last offset, in a bounded amount of memory, and the first pass, which fills it (``Cleaner.buildOffsetMap``).
 
-A key is known by its MD5 alone, as in Kafka: 16 bytes of digest and 8 of offset per slot, of which no more than the load
-factor's share is filled.  Two keys of one digest would be taken for one key, here as there.
+A key is known by its MD5 alone, as in Kafka's ``SkimpyOffsetMap``: 16 bytes of digest and 8 of offset per slot, of which no
+more than the load factor's share is filled.  Two keys of one digest would be taken for one key, here as there.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from hashlib import md5
+
+from tiersidecar.domain.errors import OffsetMapTooSmallError
+from tiersidecar.formats.compaction.raw_records import iter_raw_records
+from tiersidecar.formats.compaction.transactions import CleanedTransactions
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader, check_batch, iter_batch_headers
 
 BYTES_PER_SLOT = 24
 LOAD_FACTOR = 0.9
@@ -86,3 +93,62 @@ class OffsetMap:
             if not offsets[slot] or digests[begin : begin + _DIGEST_BYTES] == digest:
                 return slot
         return None
+
+
+class OffsetMapBuilder:
+    """Reads dirty segments in their order until all were read or the map is full.
+
+    Records below ``first_dirty_offset``, of aborted transactions, in control batches and without a key are not put in.  The
+    map's ``latest_offset`` moves only with whole batches: of the batch in which the map got full every record stays.
+    """
+
+    def __init__(
+        self, offset_map: OffsetMap, *, first_dirty_offset: int, aborted: Iterable[AbortedTransaction] = ()
+    ) -> None:
+        self._map, self._first_dirty_offset = offset_map, first_dirty_offset
+        self._transactions = CleanedTransactions(aborted)
+
+    def add(self, log: Buffer, *, next_base_offset: int, where: str) -> bool:
+        """Put in the whole .log of the next segment; return False where the map got full, and no further segment may come.
+
+        Raises:
+            CorruptDataError: a batch is damaged or cannot be read.
+            OffsetMapTooSmallError: not one batch of the dirty part fits.
+        """
+        view = memoryview(log)
+        for position, header in iter_batch_headers(view, where=where):
+            batch = view[position : position + header.size_bytes]
+            check_batch(batch, header, where=where, position=position)
+            if not self.take(batch, header, where=where, position=position):
+                return False
+        self.end_segment(next_base_offset)
+        return True
+
+    def take(self, batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bool:
+        """Put in the next batch, whose checksum was checked; False where the map got full, and nothing further may come.
+
+        Raises:
+            CorruptDataError: it cannot be read.
+            OffsetMapTooSmallError: not one batch of the dirty part fits.
+        """
+        if header.is_control:
+            self._transactions.may_drop_marker(batch, header, where=where, position=position)
+        elif not self._transactions.is_aborted(header):
+            for record in iter_raw_records(batch, header, where=where, position=position):
+                if record.key is None or record.offset < self._first_dirty_offset:
+                    continue
+                if self._map.is_full:
+                    self._check_progress(where)
+                    return False
+                self._map.put(record.key, record.offset)
+        if header.last_offset >= self._first_dirty_offset:
+            self._map.latest_offset = header.last_offset
+        return True
+
+    def end_segment(self, next_base_offset: int) -> None:
+        """All batches of a segment were put in: the map reaches up to ``next_base_offset``, where the next one begins."""
+        self._map.latest_offset = next_base_offset - 1
+
+    def _check_progress(self, where: str) -> None:
+        if self._map.latest_offset < self._first_dirty_offset:
+            raise OffsetMapTooSmallError(where=where, size_bytes=self._map.size_bytes, keys=len(self._map))

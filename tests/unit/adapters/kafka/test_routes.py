@@ -5,7 +5,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.unit.adapters.kafka import answers
 from tests.unit.adapters.kafka.scripted_peer import NO_WAIT, Conversation, Script, scripted_peer
-from tiersidecar.adapters.kafka.broker import KafkaBroker, addresses, open_broker
+from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
+from tiersidecar.adapters.kafka.routes import addresses
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset

@@ -17,6 +17,7 @@ from tests.unit.adapters.no_clients import NoClients
 from tiersidecar.adapters.internal_topics import TopicFacts
 from tiersidecar.adapters.state_topic.codec import partition_key, write_state
 from tiersidecar.adapters.state_topic.log import TopicBasedStateLog
+from tiersidecar.adapters.state_topic.replica import StateReplica
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
@@ -54,19 +55,24 @@ class Behind:
     """A log that was ready when the topic was empty; by now a user's delete is in it."""
 
     def __init__(self, *, consume_wait_ms: int = 60_000) -> None:
-        self.broker, self.consumer = ScriptedBroker(), HandFedConsumer()
+        self.broker, self.consumer, clients = ScriptedBroker(), HandFedConsumer(), NoClients()
+        settings = StateTopicSettings(bootstrap_servers="broker:1", topic="state", consume_wait_ms=consume_wait_ms)
+        self.replica = StateReplica(
+            settings, broker=self.broker, clock=ManualClock(), ids=None, telemetry=NoTelemetry(),  # type: ignore[arg-type]
+            clients=clients,
+        )  # fmt: skip
         self.log = TopicBasedStateLog(
-            StateTopicSettings(bootstrap_servers="broker:1", topic="state", consume_wait_ms=consume_wait_ms),
-            broker=self.broker, clock=ManualClock(), ids=None, telemetry=NoTelemetry(),  # type: ignore[arg-type]
-            failpoints=NO_FAILPOINTS, clients=NoClients(),
+            settings, replica=self.replica, producer=clients.producer(), clock=ManualClock(), ids=None,  # type: ignore[arg-type]
+            failpoints=NO_FAILPOINTS,
         )  # fmt: skip
         # As after the first contact, which nobody makes here.
-        self.log._facts, self.log._unreachable, self.log._ready_at, self.log._position = FACTS, None, 0, 0
+        self.replica._facts, self.replica.unreachable = FACTS, None
+        self.replica._ready_at, self.replica._position = 0, 0
         self.broker.last_stable_offsets[STATE] = 1
 
     async def read(self) -> None:
         self.consumer.records = [FakeRecord(0, partition_key(ORDERS), write_state(DELETED, {}))]
-        await self.log._read_some(self.consumer)
+        await self.replica._read_some(self.consumer)
 
 
 @asynccontextmanager
@@ -103,14 +109,14 @@ async def test_records_that_do_not_come_in_time_leave_it_not_ready() -> None:
 
 async def test_a_topic_out_of_reach_is_told() -> None:
     behind = Behind()
-    behind.log._unreachable = "nobody answers"
+    behind.replica.unreachable = "nobody answers"
     with pytest.raises(BrokerUnreachableError, match="nobody answers"):
         await behind.log.catch_up()
 
 
 async def test_one_that_was_never_reached_is_told() -> None:
     behind = Behind()
-    behind.log._facts = None
+    behind.replica._facts = None
     with pytest.raises(BrokerUnreachableError):
         await behind.log.catch_up()
 
@@ -130,13 +136,13 @@ async def test_another_record_in_the_place_of_the_last_one_is_a_loss() -> None:
     assert behind.log.halted_reason is None
     behind.consumer.records = [FakeRecord(0, b"topic/AAAAAAAAAAAAAAAAAAAAAQ", b"{}")]
     with pytest.raises(BrokerRefusedError, match="LOG_TRUNCATION_DETECTED"):
-        await behind.log._read_some(behind.consumer)
+        await behind.replica._read_some(behind.consumer)
     assert "another record at offset 0" in str(behind.log.halted_reason)
 
 
 async def test_the_last_record_read_once_more_changes_nothing() -> None:
     behind = Behind()
     await behind.read()
-    await behind.log._read_some(behind.consumer)
+    await behind.replica._read_some(behind.consumer)
     assert behind.log.halted_reason is None
     assert behind.log.highest_start(ORDERS.topic_id, ORDERS.partition) > 0

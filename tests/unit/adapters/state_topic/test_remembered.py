@@ -59,9 +59,9 @@ async def test_a_disk_that_is_full_stops_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_the_first_look_of_a_process_compares(known: RememberedTopic | None, end: int, lost: str) -> None:
-    log = Behind().log
-    log._facts, log._position, log._remembered = None, -1, known
-    reason = log._loss(FACTS, Offset(end))
+    topic = Behind().replica
+    topic._facts, topic._position, topic._remembered = None, -1, known
+    reason = topic._loss(FACTS, Offset(end))
     assert bool(reason) is bool(lost)
     assert lost in (reason or "")
 
@@ -69,14 +69,14 @@ def test_the_first_look_of_a_process_compares(known: RememberedTopic | None, end
 @pytest.mark.parametrize(("value", "is_lost"), [(b"value", False), (b"other", True)])
 async def test_the_record_that_was_read_last_must_be_the_same(value: bytes, is_lost: bool) -> None:
     behind = Behind()
-    behind.log._remembered = KNOWN
+    behind.replica._remembered = KNOWN
     behind.consumer.records = [FakeRecord(4, b"key", value)]
     if not is_lost:
-        await behind.log._read_some(behind.consumer)
+        await behind.replica._read_some(behind.consumer)
         assert behind.log.halted_reason is None
         return
     with pytest.raises(BrokerRefusedError, match="LOG_TRUNCATION_DETECTED"):
-        await behind.log._read_some(behind.consumer)
+        await behind.replica._read_some(behind.consumer)
     assert "another record at offset 4" in str(behind.log.halted_reason)
     assert not behind.log.is_ready, "what is there now is not what was known"
 

@@ -7,8 +7,7 @@ import pytest
 from tests.support.compacted_logs import LogSegment, data_batch, marker_batch
 from tiersidecar.domain.errors import OffsetMapTooSmallError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.compaction.map_builder import OffsetMapBuilder
-from tiersidecar.formats.compaction.offset_map import OffsetMap
+from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 
 

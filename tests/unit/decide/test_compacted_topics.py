@@ -1,12 +1,14 @@
-"""What retention may take of a compacted topic: the table of policies, row by row (S-267, S-268)."""
+"""Settings of a compacted topic, and what retention may take of it: the table of policies, row by row (S-267, S-268)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tiersidecar.decide.compacted_retention import (
+from tests.support.clean_world import COMPACTED
+from tiersidecar.decide.compacted_topics import (
     AgedSegment,
     CleanupPolicy,
+    read_cleaner_settings,
     read_cleanup_policy,
     reason_to_keep_locally,
     reason_to_keep_remotely,
@@ -62,3 +64,27 @@ def test_remote(policy: CleanupPolicy, is_past: bool, goes: bool) -> None:
         end_offset=Offset(99), is_copied=True, is_past_local_retention=True, is_past_total_retention=is_past
     )
     assert (not reason_to_keep_remotely(policy, segment)) is goes
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
+def test_a_compacted_topics_settings_are_read(policy: str) -> None:
+    found = read_cleaner_settings(COMPACTED | {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0.5"})
+    assert found is not None
+    assert found.policy in {CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE}
+    assert (found.compaction.min_cleanable_dirty_ratio, found.delete_retention_ms) == (0.5, 1000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cleanup.policy": "delete"},
+        {"cleanup.policy": ""},
+        {"cleanup.policy": None},
+        {"cleanup.policy": "compact,other"},
+        {"segment.bytes": None},
+        {"segment.bytes": "many"},
+        {"min.cleanable.dirty.ratio": "half"},
+    ],
+)
+def test_nothing_is_cleaned_by_a_guess(change: dict[str, str | None]) -> None:
+    assert read_cleaner_settings(COMPACTED | change) is None
