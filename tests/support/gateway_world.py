@@ -37,6 +37,7 @@ from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
+from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
@@ -155,6 +156,7 @@ class World:
     upstream: ScriptedUpstream
     telemetry: RecordedTelemetry
     connection: ConnectionState
+    mounts: MountedLogs
 
     @property
     def tiers(self) -> BothTiers:
@@ -183,14 +185,21 @@ async def open_world(
     budgets: Sequence[ReaderQuotaRule] = (),
     sessions: FetchSessions | None = None,
     blocking: Blocking | None = None,
+    is_mounted: bool = False,
 ) -> AsyncIterator[World]:
-    """``local``: the broker's log start, and its high watermark."""
+    """``local``: the broker's log start, and its high watermark.  With ``is_mounted`` the partition is mounted read-only."""
     async with AsyncExitStack() as stack:
         clock, telemetry = ManualClock(), RecordedTelemetry()
         path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota, budgets=budgets))
         broker, state = ScriptedBroker(), MemoryStateLog()
         broker.log_starts[partition], broker.last_stable_offsets[partition] = local
-        offsets = BrokerOffsetsCache(broker=broker, clock=clock)
+        mounts = MountedLogs(
+            planned={partition.topic: partition.topic_id} if is_mounted else {},
+            topic_id=lambda topic: partition.topic_id if topic == partition.topic else None,
+            reader=path.reader,
+            clock=clock,
+        )
+        offsets = BrokerOffsetsCache(broker=broker, clock=clock, mounts=mounts if is_mounted else None)
         stack.push_async_callback(offsets.aclose)
         fills = RemoteFills(reader=path.reader, clock=clock)
         stack.push_async_callback(fills.aclose)
@@ -228,6 +237,7 @@ async def open_world(
             upstream=ScriptedUpstream(partition, ScriptedLocal(log_start=local[0], high_watermark=local[1])),
             telemetry=telemetry,
             connection=ConnectionState(),
+            mounts=mounts,
         )
 
 

@@ -12,7 +12,7 @@ from math import ceil
 
 import structlog
 
-from tiersidecar.decide.gateway_fill import decide_grace, decide_grants, decide_returned
+from tiersidecar.decide.gateway_fill import OutOfRange, decide_grace, decide_grants, decide_returned
 from tiersidecar.decide.reader_quotas import ColdReader
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -289,7 +289,12 @@ class FetchFill:
     async def _read(self, wanted: FillRequest, key: PartitionKey, grant: int) -> FetchedBatches:
         classified, want = wanted.classified[key], _want(wanted, key, grant)
         assert classified.bounds is not None
+        assert classified.offsets is not None
+        if classified.verdict is OutOfRange.AT_END:
+            return _NOTHING
         if want.read_committed and want.offset >= await self._reader.last_stable_offset(want.partition):
+            if classified.offsets.is_mounted:
+                return _NOTHING  # what ends the transaction has not been copied yet
             history = classified.bounds.history
             beyond = await self._border.aborted_beyond(wanted.exchange, key, want.partition, history)
             if isinstance(beyond, Undecided):

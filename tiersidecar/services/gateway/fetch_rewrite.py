@@ -47,7 +47,7 @@ from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Excha
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, FetchSessions, check_all_asked, is_large, remember
 from tiersidecar.services.gateway.fetch_state import Answered, Expected
-from tiersidecar.services.gateway.out_of_range import Classified, OutOfRangeClassifier
+from tiersidecar.services.gateway.out_of_range import ANSWERED, Classified, OutOfRangeClassifier
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 
 _COLLECTED_AFTER = 16
@@ -326,13 +326,13 @@ class _OutOfRange:
     withheld: Mapping[PartitionKey, FilledPartition]
 
     def to_fill(self, classified: Mapping[PartitionKey, Classified], *, wait_s: float) -> FillRequest:
-        """Those of ``classified`` that the remote tier has."""
+        """Those of ``classified`` that the remote tier has, or that end there."""
         return FillRequest(
             exchange=self.exchange,
             request=self.request,
             local_bytes=self.fetched.records_bytes,
             asked=self.asked,
-            classified={key: one for key, one in classified.items() if one.verdict is OutOfRange.FILL},
+            classified={key: one for key, one in classified.items() if one.verdict in ANSWERED},
             wait_s=wait_s,
         )
 

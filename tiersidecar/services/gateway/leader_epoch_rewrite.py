@@ -105,7 +105,12 @@ class OffsetForLeaderEpochRewrite(Rewrite):
             OffsetBetweenTiersError: it is one of those.
         """
         bounds = await self._reader.bounds(partition)  # first: what is finished after it may be missing in the lineage
-        end = epoch_end(await self._lineages.lineage(partition), leader_epoch)
+        lineage = await self._lineages.lineage(partition)
+        end = epoch_end(lineage, leader_epoch)
+        if self._offsets.is_mounted(partition):
+            # The broker's own epochs are of an empty log.
+            latest = lineage.latest_epoch if lineage else LeaderEpoch(leader_epoch)
+            return end or (latest, bounds.log_end)
         if end is not None and end[1] > bounds.end:
             known = (await self._offsets.current([partition])).get(partition)
             if known is None or end[1] <= known.log_start_offset:

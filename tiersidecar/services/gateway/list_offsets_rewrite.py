@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,7 @@ class _Question:
     partition: TopicIdPartition
     timestamp: int
     row: Any
+    read_committed: bool = False
 
 
 class ListOffsetsRewrite(Rewrite):
@@ -113,15 +114,15 @@ class ListOffsetsRewrite(Rewrite):
         until_s = asyncio.get_running_loop().time() + timeout_s
 
         async def one(key: RowKey, row: Any) -> Any:
-            return await self._row(key, row, opened.asked[key].timestamp, until_s, asker, unready)
+            return await self._row(key, row, opened, until_s, asker, unready)
 
-        changed = await in_turns(one, _rows_to_change(opened))
+        changed = await in_turns(one, self._rows_to_change(opened))
         is_as_asked = not any(self._has_changed(key, asker) for key in unready)
         if is_as_asked and self._new.are_worth_waiting(unready) and await self._become_known(unready, asker, timeout_s):
             opened = await self._ask_again(exchange, timeout_s)
             unready.clear()
-            changed = await in_turns(one, _rows_to_change(opened))
-        self._new.answered(_rows_to_change(opened).keys() - set(unready))
+            changed = await in_turns(one, self._rows_to_change(opened))
+        self._new.answered(self._rows_to_change(opened).keys() - set(unready))
         return opened, changed
 
     def _has_changed(self, key: RowKey, asker: Asker) -> bool:
@@ -160,11 +161,20 @@ class ListOffsetsRewrite(Rewrite):
             raise UpstreamClosedError("the broker does not answer ListOffsets") from error
         return await read_exchange(exchange, answer, self._blocking)
 
+    def _rows_to_change(self, opened: Opened) -> dict[RowKey, Any]:
+        """Return those of which the broker's word need not be the last."""
+        unchanged = frozenset[int]() if self._offsets.has_mounts else _UNCHANGED
+        return {
+            key: row
+            for key, row in opened.rows.items()
+            if row.error_code is ErrorCode.none and opened.asked[key].timestamp not in unchanged
+        }
+
     async def _read_late(self, opened: Opened, asker: Asker) -> Mapping[RowKey, Any]:
         async def one(key: RowKey, row: Any) -> Any:
             return self._row_read_late(key, row, asker)
 
-        return await in_turns(one, _rows_to_change(opened))
+        return await in_turns(one, self._rows_to_change(opened))
 
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
         """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
@@ -174,7 +184,7 @@ class ListOffsetsRewrite(Rewrite):
             return _not_known(row)
 
     async def _row(
-        self, key: RowKey, row: Any, timestamp: int, until_s: float, asker: Asker, unready: list[RowKey]
+        self, key: RowKey, row: Any, opened: Opened, until_s: float, asker: Asker, unready: list[RowKey]
     ) -> Any:
         """The row as it is to be told; errors are such as every client tries again after.  Of what is among ``unready`` then,
         nothing is known yet."""
@@ -182,9 +192,14 @@ class ListOffsetsRewrite(Rewrite):
             view = self._tiered.find(*key, asker)
             if view is None:
                 return row
-            question = _Question(partition=view.topic_id_partition, timestamp=timestamp, row=row)
+            question = _Question(
+                partition=view.topic_id_partition,
+                timestamp=opened.asked[key].timestamp,
+                row=row,
+                read_committed=bool(getattr(opened.request, "isolation_level", 0)),
+            )
             async with asyncio.timeout_at(until_s):
-                answer = await self._answer(question)
+                answer = await self._answer(await self._as_of_mount(question))
             return answer if self._tiered.find(*key, asker) is not None else row
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
@@ -208,6 +223,18 @@ class ListOffsetsRewrite(Rewrite):
             case timestamp_ms if timestamp_ms >= 0:
                 return await self._by_timestamp(question)
         return question.row
+
+    async def _as_of_mount(self, question: _Question) -> _Question:
+        """Of a partition that is mounted read-only: as if the broker's log were empty, and began where the remote log ends."""
+        if not self._offsets.is_mounted(question.partition):
+            return question
+        local = await self._local(question.partition)
+        if question.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
+            return replace(question, row=await self._at(question, local.log_start_offset))
+        if question.timestamp == OffsetSpec.LATEST:
+            end = local.last_stable_offset if question.read_committed else local.high_watermark
+            return replace(question, row=await self._at(question, end))
+        return question
 
     async def _earliest(self, question: _Question) -> Any:
         """Of a log whose beginning only pins have for now nobody can tell it: a client would skip what is there."""
@@ -249,9 +276,12 @@ class ListOffsetsRewrite(Rewrite):
         if _is_deleted(row, bounds):
             found = await self._timestamps.find(question.partition, question.timestamp)
             return _not_known(row) if found is None else _found(row, found)
-        local_start = (await self._local(question.partition)).log_start_offset
+        local = await self._local(question.partition)
+        local_start = local.log_start_offset
         stop_offset: int = min(local_start, row.offset) if row.offset >= 0 else local_start
         found = await self._timestamps.find(question.partition, question.timestamp, stop_offset=stop_offset)
+        if found is not None and local.is_mounted and question.read_committed:
+            found = found if found.offset < local.last_stable_offset else None
         if found is not None and not 0 <= row.offset <= found.offset:
             return _found(row, found)
         await check_gap(question.partition, bounds, local_start, self._pending, self._reader)
@@ -292,14 +322,6 @@ class ListOffsetsRewrite(Rewrite):
             offset=offset,
             leader_epoch=NO_EPOCH if epoch is None else epoch,
         )
-
-
-def _rows_to_change(opened: Opened) -> dict[RowKey, Any]:
-    return {
-        key: row
-        for key, row in opened.rows.items()
-        if row.error_code is ErrorCode.none and opened.asked[key].timestamp not in _UNCHANGED
-    }
 
 
 def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:

@@ -21,7 +21,7 @@ from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Momen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classified:
-    """``bounds`` and ``offsets`` are there for what is to be filled."""
+    """``bounds`` and ``offsets`` are there for what is to be filled, and at the end."""
 
     verdict: OutOfRange
     partition: TopicIdPartition | None = None
@@ -43,6 +43,9 @@ class _Known:
     leader_epoch: int
     since_s: float
 
+
+ANSWERED = frozenset({OutOfRange.FILL, OutOfRange.AT_END})
+"""Verdicts by which the partition is answered without an error."""
 
 STANDS, RETRY = Classified(verdict=OutOfRange.STANDS), Classified(verdict=OutOfRange.RETRY)
 
@@ -129,8 +132,8 @@ class OutOfRangeClassifier:
                     views[key] = view
         offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()])
         classified |= await self._classify_all(asked, views, offsets)
-        # What was remembered is good enough to fill by, but not to send a client away.
-        doubtful = {key: views[key] for key in views if classified[key].verdict is not OutOfRange.FILL}
+        # What was remembered is good enough to fill by, and to have a client wait, but not to send it away.
+        doubtful = {key: views[key] for key in views if classified[key].verdict not in ANSWERED}
         if doubtful:
             offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
             # After the offsets: what a broker has deleted before it told them was pinned before.
@@ -191,11 +194,14 @@ class OutOfRangeClassifier:
 
 
 def _tiers(known: _Known, offsets: BrokerOffsets, *, is_copy_pending: bool = False) -> TiersView:
+    bounds = known.bounds
     return TiersView(
-        remote_start=max(known.bounds.start, known.bounds.log_start),
-        remote_end=known.bounds.end,
-        local_start=offsets.log_start_offset,
-        high_watermark=offsets.high_watermark,
-        held_offset=known.bounds.held,
+        remote_start=max(bounds.start, bounds.log_start),
+        remote_end=bounds.end,
+        # What is known of the remote log is newer than the broker's offsets beside it.
+        local_start=bounds.log_end if offsets.is_mounted else offsets.log_start_offset,
+        high_watermark=bounds.log_end if offsets.is_mounted else offsets.high_watermark,
+        held_offset=bounds.held,
         is_copy_pending=is_copy_pending,
+        is_mounted=offsets.is_mounted,
     )
