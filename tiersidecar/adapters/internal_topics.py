@@ -100,3 +100,24 @@ def _weaknesses(
         actual = settings.get(name)
         if actual != expected:
             yield f"{topic.name} has {name} {actual}, it must be {expected}"
+
+
+class OthersTopics:
+    """A :class:`TopicBroker` of a cluster whose topics are only read: none is made there, and one that is missing is waited
+    for."""
+
+    def __init__(self, broker: TopicBroker) -> None:
+        self.describe_cluster = broker.describe_cluster
+        self.describe_partitions = broker.describe_partitions
+        self.describe_topic_configs = broker.describe_topic_configs
+        self.describe_broker_configs = broker.describe_broker_configs
+        self.list_offsets = broker.list_offsets
+
+    async def create_topic(
+        self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        """
+        Raises:
+            BrokerRefusedError: in every case.
+        """
+        raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")

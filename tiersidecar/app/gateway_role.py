@@ -22,9 +22,12 @@ from tiersidecar.app.builders.gateway_fill import open_remote_tier
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
+from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.listener import serve_gateway
+from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 from tiersidecar.tasks.roster import keep_roster
@@ -48,6 +51,9 @@ async def run_gateway(parts: Parts) -> None:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
         parts.status.before_stop.take(tier.second_steps.end)
+        if tier.mounts is not None:
+            parts.status.mount_halted = tier.mounts.halted
+            parts.status.reasons.append(tier.mounts.reason_not_ready)
         watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
             advertised = advertised_addresses(listener, parts.identity.broker_id)
@@ -65,17 +71,25 @@ async def run_gateway(parts: Parts) -> None:
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
             configured = bool(listener.advertised_nodes) or listener.advertised_pattern is not None
             watched[serving.name] = AdvertisedListener(advertised=advertised, configured=configured)
-        await _keep_looking(parts, watched)
+        await _keep_looking(parts, watched, tier.mounts)
 
 
-async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener]) -> None:
+async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener], mounts: MountedLogs | None) -> None:
     watch = AddressWatch(listeners=listeners, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry)
     parts.status.reasons.append(watch.reason_not_ready)
     async with asyncio.TaskGroup() as group:
         group.create_task(watch.run(_ADDRESSES_LOOKED_AT_S), name="advertised addresses")
+        if mounts is not None:
+            watching = mounts.watch(lambda: _led(parts), parts.broker, parts.look_interval_s)
+            group.create_task(watching, name="mounted logs")
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
             parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")
+
+
+def _led(parts: Parts) -> list[TopicIdPartition]:
+    assignment = parts.table.assignment
+    return [partition for partition, tiered in assignment.items() if tiered.role is PartitionRole.LEADER]
 
 
 async def _open_audit(stack: AsyncExitStack, parts: Parts) -> AuditTopic:

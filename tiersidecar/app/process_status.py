@@ -67,6 +67,7 @@ class ProcessStatus:
     """How many slices of segments were read."""
     cold: ColdReads | None = None
     deletes_blocked: Callable[[], str] = lambda: ""
+    mount_halted: Callable[[TopicIdPartition], str] = lambda _: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
     before_stop: BeforeStop = field(default_factory=BeforeStop)
 
@@ -144,7 +145,7 @@ class ProcessStatus:
         on_disk = () if local is None else [one for one in local.segments if not one.pinned]
         segments, size_bytes = self._remote(tiered)
         halted = (
-            ""
+            self.mount_halted(topic_id_partition)
             if self.lanes is None
             else self.lanes.halted(topic_id_partition) or self.lanes.trouble(topic_id_partition)
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from tiersidecar.adapters.internal_topics import ensure_topic
+from tiersidecar.adapters.internal_topics import OthersTopics, ensure_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError
@@ -151,3 +151,11 @@ async def test_the_state_topic_has_one_partition_and_is_compacted() -> None:
     facts = await ensure_topic(broker, StateTopicSettings(bootstrap_servers="broker:9092").required_topic)
     assert facts.weaknesses == ()
     assert broker.created[0][:3] == ("__tiersidecar_state", 1, 3)
+
+
+async def test_in_another_cluster_no_topic_is_made() -> None:
+    """Of a read-only mount: it is waited for."""
+    broker = OneTopicBroker()
+    with pytest.raises(BrokerRefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        await ensure_topic(OthersTopics(broker), TOPIC)
+    assert broker.created == []

@@ -20,7 +20,7 @@ from tiersidecar.reading.segment_lookup import Holes
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache, Mounts, NoMounts
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
@@ -29,6 +29,8 @@ from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSource
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.log_dirs_rewrite import DescribeLogDirsRewrite
+from tiersidecar.services.gateway.mount_refusals import mount_refusals
+from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_deletes import Proposer
 from tiersidecar.services.gateway.remote_fills import RemoteFills
@@ -53,13 +55,15 @@ class RemoteTier:
     pending: PendingCopies
     holes: Holes
     audit: AuditTopic
+    mounts: MountedLogs | None = None
     second_steps: SecondSteps = field(default_factory=SecondSteps)
 
 
 def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO_AUDIT_TOPIC) -> RemoteTier:
     """The read path, and what stands before it, until ``stack`` closes."""
     path = parts.reads
-    offsets = BrokerOffsetsCache(broker=parts.broker, clock=parts.clock)
+    mounts = _mounts(parts)
+    offsets = BrokerOffsetsCache(broker=parts.broker, clock=parts.clock, mounts=mounts)
     stack.push_async_callback(offsets.aclose)
     fills = RemoteFills(reader=path.reader, clock=parts.clock)
     stack.push_async_callback(fills.aclose)
@@ -68,10 +72,23 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO
         offsets=offsets,
         fills=fills,
         sessions=FetchSessions(),
-        tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs, parts.roster.look_soon),
+        tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs, parts.roster.look_soon, mounts),
+        mounts=mounts,
         pending=pending_copies(parts),
         holes=Holes(parts.clock, "gateway.hole"),
         audit=audit,
+    )
+
+
+def _mounts(parts: Parts) -> MountedLogs | None:
+    """None where this cluster's partitions are all its own."""
+    if parts.config.source is None:
+        return None
+    return MountedLogs(
+        planned=parts.mounted,
+        topic_id=lambda topic: parts.table.topic_ids.get(topic),
+        reader=parts.reads.reader,
+        clock=parts.clock,
     )
 
 
@@ -118,7 +135,9 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             clock=parts.clock,
         ),
     }
-    if parts.config.mode is not Mode.OBSERVE:
+    if tier.mounts is not None:
+        rewrites |= mount_refusals(tier.mounts.is_mounted_topic, advertised)
+    elif parts.config.mode is not Mode.OBSERVE:
         rewrites[ApiKey.DELETE_RECORDS] = DeleteRecordsRewrite(
             tiers=tiers,
             state=parts.state,
@@ -185,9 +204,15 @@ class TieredPartitionsInTable:
     """
 
     def __init__(
-        self, table: PartitionTable, policies: TopicPolicies, log_dirs: LogDirs, look_soon: Callable[[], None]
+        self,
+        table: PartitionTable,
+        policies: TopicPolicies,
+        log_dirs: LogDirs,
+        look_soon: Callable[[], None],
+        mounts: Mounts | None = None,
     ) -> None:
         self._table, self._policies, self._log_dirs, self._look_soon = table, policies, log_dirs, look_soon
+        self._mounts = mounts or NoMounts()
         self._names: dict[Uuid, str] = {}
         self._names_of: Mapping[str, Uuid] | None = None
 
@@ -213,6 +238,8 @@ class TieredPartitionsInTable:
             ):
                 self._look_soon()
                 raise MetadataNotReadyError(subject=f"topic {name}, which has been made anew")
+            if reason := self._mounts.halted(found):
+                raise MetadataNotReadyError(subject=reason)
             view = TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
             asker.check(view)
             return view

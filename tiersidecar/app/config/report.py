@@ -86,7 +86,7 @@ def _intent_warnings(config: Config) -> Iterator[str]:
 
 
 def _topic_warnings(config: Config) -> Iterator[str]:
-    if not config.topics:
+    if not config.topics and config.source is None:
         yield "topics: no rule, so that no topic is tiered"
     names: set[str] = set()
     catch_all: int | None = None
