@@ -162,7 +162,7 @@ def in_front_of(cluster: KafkaCluster, directory: Path, store: Path, source: Kaf
 
 def allow(cluster: KafkaCluster, user: str, operation: str, *resource: str) -> None:
     cluster.run_tool(
-        "org.apache.kafka.tools.AclCommand",
+        "kafka.admin.AclCommand" if cluster.version == KAFKA_3 else "org.apache.kafka.tools.AclCommand",
         *("--bootstrap-server", cluster.bootstrap_servers, "--command-config", str(cluster.command_config)),
         *("--add", "--allow-principal", f"User:{user}", "--operation", operation, *resource),
     )
