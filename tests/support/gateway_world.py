@@ -22,6 +22,7 @@ from tests.support.scripted_local import ScriptedLocal
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.mounts import MountedTopic
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, is_by_topic_id, read_fetch_request
 from tiersidecar.formats.wire.messages import read_message, write_message
@@ -42,6 +43,7 @@ from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
+from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
 
 class FixedTiered:
@@ -193,8 +195,11 @@ async def open_world(
         path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota, budgets=budgets))
         broker, state = ScriptedBroker(), MemoryStateLog()
         broker.log_starts[partition], broker.last_stable_offsets[partition] = local
+        topic = MountedTopic(topic_id=partition.topic_id, partitions=partition.partition + 1)
+        planned = {partition.topic: topic} if is_mounted else {}
         mounts = MountedLogs(
-            planned={partition.topic: partition.topic_id} if is_mounted else {},
+            planned={topic: one.topic_id for topic, one in planned.items()},
+            unplanned=UnplannedLogs(planned=planned, seeded=lambda: broker.log_starts, clock=clock),
             topic_id=lambda topic: partition.topic_id if topic == partition.topic else None,
             reader=path.reader,
             clock=clock,

@@ -84,7 +84,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         telemetry=opened.telemetry,
         requests_left_alone=opened.requests_left_alone,
         commits=opened.commits,
-        mounted=opened.mounted,
+        mount=opened.mount,
         manifests=manifests,
         lineages=lineages,
         policies=policies,
@@ -94,7 +94,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
 
 def _policies(opened: Opened) -> Callable[[str], TopicPolicy | None]:
     """Of a topic's name: what is mounted is tiered, whatever the rules say, and nothing else is."""
-    config, mounted = opened.config, opened.mounted
+    config, mounted = opened.config, opened.mount.topics
     if config.source is None:
         return config.policy_for
     return lambda topic: config.unnamed_policy if topic in mounted else None

@@ -21,6 +21,7 @@ from tiersidecar.app.builders.gateway import (
 from tiersidecar.app.builders.gateway_fill import open_remote_tier
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
+from tiersidecar.app.identity import patiently
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.ids import TopicIdPartition
@@ -54,6 +55,10 @@ async def run_gateway(parts: Parts) -> None:
         if tier.mounts is not None:
             parts.status.mount_halted = tier.mounts.halted
             parts.status.reasons.append(tier.mounts.reason_not_ready)
+            parts.status.reasons.append(tier.mounts.unplanned.reason_not_ready)
+            # Before any client: what was seeded by another plan takes no record, not even the first.
+            await patiently(parts.roster.look, parts.clock)
+            await tier.mounts.unplanned.look(parts.broker)
         watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
             advertised = advertised_addresses(listener, parts.identity.broker_id)
@@ -82,6 +87,8 @@ async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener
         if mounts is not None:
             watching = mounts.watch(lambda: _led(parts), parts.broker, parts.look_interval_s)
             group.create_task(watching, name="mounted logs")
+            looking = mounts.unplanned.watch(parts.broker, parts.look_interval_s)
+            group.create_task(looking, name="logs that are not planned")
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
             parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")

@@ -41,7 +41,8 @@ from tiersidecar.app.progress import Progress
 from tiersidecar.app.state_dir import instance_of, state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.errors import ConfigError, LogDirError
-from tiersidecar.domain.ids import Uuid, format_uuid
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.mounts import Mount, MountedTopic
 from tiersidecar.formats import native
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
@@ -151,7 +152,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
         found, instance=instance, incarnation=incarnation, host_name=await own_host_name()
     )
     key_ring = open_key_ring(config)
-    mounted = mounted_topics(config)
+    mount = mount_of(config)
     store, left_alone = await _open_store(stack, ground)
     status.store = store.description
     broker = await stack.enter_async_context(_open_broker(config))
@@ -161,7 +162,9 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     kafka_version = await target_version(config, broker, clock)
     keeper, topics_broker = keeper_of(config), cast("TopicBroker", broker)
     if config.source is not None:
-        topics_broker = OthersTopics(await stack.enter_async_context(_open_broker(keeper)))
+        source = OthersTopics(await stack.enter_async_context(_open_broker(keeper)), mount.source_cluster_id)
+        status.reasons.append(source.reason_not_ready)
+        topics_broker = source
     metadata = await stack.enter_async_context(
         open_metadata_log(
             keeper,
@@ -221,7 +224,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             telemetry=ground.telemetry,
             commits=broker.groups,
             requests_left_alone=left_alone,
-            mounted=mounted,
+            mount=mount,
         ),
     )
 
@@ -256,19 +259,22 @@ def until_met(reason: Callable[[], str]) -> Callable[[], str]:
     return ask
 
 
-def mounted_topics(config: Config) -> dict[str, Uuid]:
-    """Return the topics that are mounted read-only, by name.
+def mount_of(config: Config) -> Mount:
+    """Return what is mounted read-only.
 
     Raises:
         ConfigError: the plan cannot be read, or is none of such a mount.
     """
     if config.source is None:
-        return {}
+        return Mount()
     plan = read_plan(Path(config.source.mount_plan))
     if not plan.is_read_only:
         fault = f"{config.source.mount_plan} is no plan of `tiersidecar mount plan --read-only`"
         raise ConfigError(source="source.mount.plan", faults=(fault,))
-    return {topic.name: topic.topic_id for topic in plan.topics}
+    topics = {
+        topic.name: MountedTopic(topic_id=topic.topic_id, partitions=len(topic.partitions)) for topic in plan.topics
+    }
+    return Mount(source_cluster_id=plan.former_cluster_id, topics=topics)
 
 
 async def target_version(config: Config, broker: KafkaBroker, clock: Clock) -> tuple[int, int]:

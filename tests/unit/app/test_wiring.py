@@ -8,11 +8,11 @@ import pytest
 
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.mount_file import MountPlan, write_plan
-from tiersidecar.app.wiring import keeper_of, mounted_topics, until_met
+from tiersidecar.app.wiring import keeper_of, mount_of, until_met
 from tiersidecar.domain.cluster_topics import NewPartition, NewTopic
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.mounts import MOUNTED_START
+from tiersidecar.domain.mounts import MOUNTED_START, Mount, MountedTopic
 
 SOURCE = """
 source:
@@ -56,16 +56,18 @@ def plan_at(path: Path, *, is_read_only: bool) -> Path:
 
 def test_the_plan_says_what_is_mounted(tmp_path: Path) -> None:
     plan = plan_at(tmp_path / "mount.json", is_read_only=True)
-    assert mounted_topics(load(tmp_path, LEAST + SOURCE.format(plan=plan))) == {"orders": TOPIC_ID}
-    assert mounted_topics(load(tmp_path, LEAST)) == {}
+    orders = MountedTopic(topic_id=TOPIC_ID, partitions=1)
+    found = mount_of(load(tmp_path, LEAST + SOURCE.format(plan=plan)))
+    assert found == Mount(source_cluster_id="source", topics={"orders": orders})
+    assert mount_of(load(tmp_path, LEAST)) == Mount()
 
 
 def test_another_plan_or_none_is_refused(tmp_path: Path) -> None:
     plan = plan_at(tmp_path / "mount.json", is_read_only=False)
     with pytest.raises(ConfigError, match="is no plan of `tiersidecar mount plan --read-only`"):
-        mounted_topics(load(tmp_path, LEAST + SOURCE.format(plan=plan)))
+        mount_of(load(tmp_path, LEAST + SOURCE.format(plan=plan)))
     with pytest.raises(ConfigError, match="cannot be read"):
-        mounted_topics(load(tmp_path, LEAST + SOURCE.format(plan=tmp_path / "none.json")))
+        mount_of(load(tmp_path, LEAST + SOURCE.format(plan=tmp_path / "none.json")))
 
 
 def test_a_source_that_goes_away_later_is_no_reason_not_to_be_ready() -> None:

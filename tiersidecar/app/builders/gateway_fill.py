@@ -12,6 +12,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS, PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import PendingCopies
@@ -36,6 +37,7 @@ from tiersidecar.services.gateway.remote_deletes import Proposer
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
+from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 
@@ -84,12 +86,23 @@ def _mounts(parts: Parts) -> MountedLogs | None:
     """None where this cluster's partitions are all its own."""
     if parts.config.source is None:
         return None
+    planned = parts.mount.topics
     return MountedLogs(
-        planned=parts.mounted,
+        planned={name: topic.topic_id for name, topic in planned.items()},
+        unplanned=UnplannedLogs(planned=planned, seeded=lambda: _seeded(parts.table), clock=parts.clock),
         topic_id=lambda topic: parts.table.topic_ids.get(topic),
         reader=parts.reads.reader,
         clock=parts.clock,
     )
+
+
+def _seeded(table: PartitionTable) -> list[TopicIdPartition]:
+    """Those on the broker's disks whose logs begin where those of a mount do."""
+    return [
+        partition
+        for partition, found in table.local.partitions.items()
+        if found.segments and found.segments[0].base_offset >= MOUNTED_START
+    ]
 
 
 def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
@@ -244,6 +257,8 @@ class TieredPartitionsInTable:
             asker.check(view)
             return view
         if self._policies.policy_for(name) is None:
+            if reason := self._mounts.halted(found):  # seeded, though no plan that this gateway has says so
+                raise MetadataNotReadyError(subject=reason)
             return None
         self._look_soon()
         raise MetadataNotReadyError(subject=str(found))

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetBetweenTiersError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.wire.row_errors import is_any_listed
 from tiersidecar.ports.broker import OffsetSpec
@@ -92,7 +93,7 @@ class ListOffsetsRewrite(Rewrite):
             return None
         opened = await read_exchange(exchange, response, self._blocking)
         request = opened.request
-        if request.replica_id >= 0:
+        if request.replica_id >= 0 and not self._offsets.has_mounts:
             return None  # a follower finds its own way
         timeout_s = self._timeout_ms / 1000
         # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
@@ -179,7 +180,7 @@ class ListOffsetsRewrite(Rewrite):
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
         """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
         try:
-            return row if self._tiered.find(*key, asker) is None else _not_known(row)
+            return _untiered(row) if self._tiered.find(*key, asker) is None else _not_known(row)
         except TiersidecarError:
             return _not_known(row)
 
@@ -191,7 +192,7 @@ class ListOffsetsRewrite(Rewrite):
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
-                return row
+                return _untiered(row)
             question = _Question(
                 partition=view.topic_id_partition,
                 timestamp=opened.asked[key].timestamp,
@@ -200,7 +201,7 @@ class ListOffsetsRewrite(Rewrite):
             )
             async with asyncio.timeout_at(until_s):
                 answer = await self._answer(await self._as_of_mount(question))
-            return answer if self._tiered.find(*key, asker) is not None else row
+            return answer if self._tiered.find(*key, asker) is not None else _untiered(row)
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
         except MetadataNotReadyError:
@@ -331,6 +332,12 @@ def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:
 
 def _found(row: Any, found: TimestampAndOffset) -> Any:
     return changed_row(row, timestamp=found.timestamp_ms, offset=found.offset, leader_epoch=found.leader_epoch)
+
+
+def _untiered(row: Any) -> Any:
+    """The broker's word, unless it is of a log that was seeded for a read-only mount by another plan than is known here: nobody
+    may begin, or commit, where no history ever comes."""
+    return _not_known(row) if int(row.offset) >= MOUNTED_START else row
 
 
 def _not_known(row: Any) -> Any:

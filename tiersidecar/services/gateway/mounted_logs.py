@@ -24,6 +24,7 @@ from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets
+from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +36,7 @@ class MountedLogs:
     """The :class:`~tiersidecar.services.gateway.broker_offsets.Mounts` of a gateway.
 
     ``planned`` are the mounted topics, by name; ``topic_id`` is what a name is the topic of now, None where that is not known.
+    ``unplanned`` knows what of them, and of other topics, the plan does not have.
     """
 
     are_any = True
@@ -43,28 +45,30 @@ class MountedLogs:
         self,
         *,
         planned: Mapping[str, Uuid],
+        unplanned: UnplannedLogs,
         topic_id: Callable[[str], Uuid | None],
         reader: RemoteLogReader,
         clock: Clock,
     ) -> None:
         self._planned, self._topic_id, self._reader, self._clock = planned, topic_id, reader, clock
-        self._ids = frozenset(planned.values())
+        self._ids, self.unplanned = frozenset(planned.values()), unplanned
         self._halted: dict[TopicIdPartition, str] = {}
 
     def is_mounted(self, partition: TopicIdPartition) -> bool:
         """As the Protocol says."""
-        return partition.topic_id in self._ids
+        return self.unplanned.is_planned(partition)
 
     def is_mounted_topic(self, topic: str | bytes) -> bool:
-        """Return the same of a topic's name, or of the 16 bytes of its id."""
+        """Return whether nothing may be written to a topic of this name, or of these 16 bytes of an id: one that was seeded by
+        another plan is spoilt as easily."""
         if isinstance(topic, bytes):
-            return topic in self._ids
-        planned = self._planned.get(topic)
-        return planned is not None and self._topic_id(topic) in (None, planned)
+            return topic in self._ids or self.unplanned.has_topic_id(topic)
+        known, now = {self._planned.get(topic), self.unplanned.topic_id(topic)} - {None}, self._topic_id(topic)
+        return bool(known) and (now is None or now in known)
 
     def halted(self, partition: TopicIdPartition) -> str:
         """As the Protocol says: until the process is started anew, whatever becomes of the broker's log."""
-        return self._halted.get(partition, "")
+        return self._halted.get(partition, "") or self.unplanned.halted(partition)
 
     def reason_not_ready(self) -> str:
         """Return what an operator has to look at; empty where there is nothing."""

@@ -27,6 +27,7 @@ from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.mounted_logs import MountedLogs
+from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
 END = 245
 """Of the run `plain`."""
@@ -181,7 +182,10 @@ def test_a_topic_that_was_made_anew_under_the_name_is_not_mounted() -> None:
     known: dict[str, Uuid] = {}
     reader: Any = None
     clock: Any = None
-    mounts = MountedLogs(planned={"orders": planned}, topic_id=known.get, reader=reader, clock=clock)
+    unplanned = UnplannedLogs(planned={}, seeded=tuple, clock=clock)
+    mounts = MountedLogs(
+        planned={"orders": planned}, unplanned=unplanned, topic_id=known.get, reader=reader, clock=clock
+    )
     assert mounts.is_mounted_topic("orders"), "before anybody has looked at the cluster, its name counts"
     assert mounts.is_mounted_topic(planned)
     known["orders"] = other
