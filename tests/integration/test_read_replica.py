@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, active_base
 from tests.integration.test_mount import (
@@ -120,6 +121,7 @@ def replica(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 allow(cluster, "alice", "read", "--topic", topic)
                 allow(cluster, "alice", "write", "--topic", topic)
                 allow(cluster, "alice", "delete", "--topic", topic)
+                allow(cluster, "alice", "alter", "--topic", topic)
                 allow(cluster, "bob", "describe", "--topic", topic)
             allow(cluster, "alice", "read", "--group", GROUP)
             allow(cluster, "alice", "write", "--transactional-id", "t")
@@ -354,6 +356,115 @@ def test_commands_and_other_roles_refuse_such_a_configuration(replica: Replica) 
     other = Daemon(replica.gateway.directory / "other", replica.gateway.settings, roles="tier,gateway")
     with other:
         assert other.wait_for_exit() == 2
+
+
+def test_no_partition_is_added_through_the_gateway(replica: Replica) -> None:
+    """Alice may alter both topics; Bob, who may not, is told what the broker tells him of any topic."""
+    for user, topic in (("alice", TOPIC), ("bob", TOPIC), ("bob", LOCAL)):
+        adding = AdminClient(replica.librdkafka(user)).create_partitions([NewPartitions(topic, 2)])[topic]
+        with pytest.raises(confluent_kafka.KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+            adding.result(30)
+    AdminClient(replica.librdkafka("alice")).create_partitions([NewPartitions(LOCAL, 2)])[LOCAL].result(30)
+    partitions = AdminClient(replica.librdkafka("alice")).list_topics(timeout=30).topics
+    assert [len(partitions[topic].partitions) for topic in (TOPIC, LOCAL)] == [1, 2]
+
+
+def test_no_marker_is_written_through_the_gateway(replica: Replica, tmp_path: Path) -> None:
+    """Alice may end transactions that hang."""
+    config = tmp_path / "alice.properties"
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+        f'sasl.jaas.config={module} required username="alice" password="{USERS["alice"]}";\n'
+    )
+    allow(replica.cluster, "alice", "ClusterAction", "--cluster")
+    ends_before = replica.cluster.admin.latest_offset(LOCAL, 0)
+    codes = list[int]()
+    for topic in (TOPIC, LOCAL):
+        done = replica.cluster.run_tool(
+            "org.apache.kafka.tools.TransactionsCommand",
+            *("--bootstrap-server", replica.login("alice")["bootstrap_servers"], "--command-config", str(config)),
+            *("abort", "--topic", topic, "--partition", "0"),
+            *("--producer-id", "1", "--producer-epoch", "0", "--coordinator-epoch", "0"),
+            check=False,
+        )
+        codes.append(done.returncode)
+    assert codes == [1, 0]
+    assert replica.local_end() == MOUNTED_START
+    assert replica.cluster.admin.latest_offset(LOCAL, 0) == ends_before + 1
+
+
+@contextmanager
+def another_gateway(replica: Replica, directory: Path, **source: str) -> Iterator[Replica]:
+    """The same, by a second gateway whose section ``source`` has other settings."""
+    settings = dict(replica.gateway.settings)
+    listener = dict(settings["gateway"]["listeners"][0]) | {"listen": f"127.0.0.1:{free_port()}"}
+    settings |= {
+        "state.dir": str(directory / "state"),
+        "status": {"listen": f"127.0.0.1:{free_port()}"},
+        "read": {"listen": f"127.0.0.1:{free_port()}"},
+        "gateway": {"listeners": [listener]},
+        "source": settings["source"] | source,
+    }
+    with Daemon(directory, settings, roles="gateway") as gateway:
+        wait_for(lambda: gateway.events("gateway.listening"), "clients are taken", gateway)
+        yield replace(replica, gateway=gateway)
+
+
+def watermarks(replica: Replica) -> tuple[int, int] | None:
+    """Of the mounted partition as a client is told; None where nobody tells it within some seconds."""
+    consumer = confluent_kafka.Consumer({**replica.librdkafka("alice"), "group.id": GROUP})
+    try:
+        return consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, 0), timeout=5)
+    except confluent_kafka.KafkaException:
+        return None
+    finally:
+        consumer.close()
+
+
+async def records_or_none(replica: Replica, offset: int) -> list[Any]:
+    """What a client gets in some seconds who would end at an offset that is out of range."""
+    async with AIOKafkaConsumer(**replica.login("alice"), auto_offset_reset="none") as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0)])
+        consumer.seek(TopicPartition(TOPIC, 0), offset)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                return [await consumer.getone()]
+        return []
+
+
+def test_of_another_cluster_than_the_plan_s_nothing_is_believed(replica: Replica, tmp_path: Path) -> None:
+    """As of a source that was formatted anew: here the replica's own cluster, to which the sidecars' topics are unknown."""
+    broker = replica.gateway.settings["broker"]
+    with another_gateway(replica, tmp_path, **broker) as other:
+        wait_for(lambda: other.gateway.events("internal_topic.unreachable"), "it is said", other.gateway)
+        code, body = other.gateway.status("/readyz")
+        assert code == 503
+        assert f"lead to cluster {replica.cluster.cluster_id}, but source.mount.plan is of" in body
+        assert replica.source.cluster_id in body
+        assert watermarks(other) is None
+        assert asyncio.run(records_or_none(other, 5)) == []
+
+
+def test_a_gateway_without_the_cluster_s_plan_serves_and_writes_nothing_of_it(replica: Replica, tmp_path: Path) -> None:
+    plan = tmp_path / "mount.json"
+    known = json.loads(Path(replica.gateway.settings["source"]["mount.plan"]).read_text())
+    plan.write_text(json.dumps(known | {"topics": []}))
+
+    async def produce(other: Replica) -> None:
+        async with AIOKafkaProducer(**other.login("alice")) as producer:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.send_and_wait(TOPIC, b"no", partition=0)
+            await producer.send_and_wait(LOCAL, b"yes", partition=0)
+
+    with another_gateway(replica, tmp_path / "other", **{"mount.plan": str(plan)}) as other:
+        asyncio.run(produce(other))
+        code, body = other.gateway.status("/readyz")
+        assert code == 503
+        assert "Give this gateway the plan by which the cluster was seeded" in body
+        assert watermarks(other) is None
+        assert asyncio.run(records_or_none(other, 5)) == []
+    assert replica.local_end() == MOUNTED_START
 
 
 def test_a_broker_that_was_started_anew_goes_on(replica: Replica) -> None:
