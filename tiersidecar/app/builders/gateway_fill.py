@@ -87,9 +87,15 @@ def _mounts(parts: Parts) -> MountedLogs | None:
     return MountedLogs(
         planned=parts.mounted,
         topic_id=lambda topic: parts.table.topic_ids.get(topic),
+        led=lambda: _led(parts.table),
         reader=parts.reads.reader,
         clock=parts.clock,
+        telemetry=parts.telemetry,
     )
+
+
+def _led(table: PartitionTable) -> list[TopicIdPartition]:
+    return [partition for partition, tiered in table.assignment.items() if tiered.role is PartitionRole.LEADER]
 
 
 def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
@@ -113,6 +119,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
                     fills=tier.fills, reader=reader, cold=tier.path.cold, clock=parts.clock, telemetry=parts.telemetry
                 ),
                 sessions=tier.sessions,
+                mounts=tier.mounts or NoMounts(),
             ),
             clock=parts.clock,
             telemetry=parts.telemetry,
