@@ -117,17 +117,17 @@ class OffsetForLeaderEpochRewrite(Rewrite):
                 await check_gap(partition, bounds, end[1], self._pending, self._reader)
         return end
 
-
     async def _mounted_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[LeaderEpoch, Offset]:
         """Of a partition that is mounted read-only, where the broker's own epochs are of an empty log."""
         bounds, lineage = await self._reader.bounds(partition), await self._lineages.lineage(partition)
+        if not lineage:
+            return LeaderEpoch(leader_epoch), bounds.log_end  # nothing is left that tells of epochs
         if leader_epoch > lineage.latest_epoch:
             # Clients are sent away for that: not before all is known that the source has said.
             bounds, lineage = await self._reader.current_bounds(partition), await self._lineages.refresh(partition)
-        if lineage and leader_epoch > lineage.latest_epoch:
+        if leader_epoch > lineage.latest_epoch:
             return _UNDEFINED
-        latest = lineage.latest_epoch if lineage else LeaderEpoch(leader_epoch)
-        return epoch_end(lineage, leader_epoch) or (latest, bounds.log_end)
+        return epoch_end(lineage, leader_epoch) or (lineage.latest_epoch, bounds.log_end)
 
 
 def _not_known(row: Any) -> Any:
