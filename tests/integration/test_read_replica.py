@@ -397,30 +397,6 @@ def test_a_broker_that_was_started_anew_goes_on(replica: Replica) -> None:
         assert replica.local_end() == MOUNTED_START
 
 
-def test_a_source_that_is_away_keeps_nobody_from_reading(replica: Replica) -> None:
-    alice, end = replica.login("alice"), replica.copied()
-    start = asyncio.run(ends(alice, "read_uncommitted"))[0]
-    replica.sidecar.kill9()
-    replica.source.close()
-    expected = shapes(replica.produced, start, end, "read_committed")
-    assert asyncio.run(read(alice, "read_committed", start, end)) == expected
-    assert replica.gateway.status("/readyz")[0] == 200
-
-
-def test_the_start_of_the_empty_log_is_out_of_range(replica: Replica) -> None:
-    """A consumer that has been told of it at the broker's own listener would wait there for ever."""
-
-    async def first() -> int:
-        place = TopicPartition(TOPIC, 0)
-        async with AIOKafkaConsumer(**replica.login("alice"), auto_offset_reset="earliest") as consumer:
-            consumer.assign([place])
-            consumer.seek(place, MOUNTED_START)
-            async with asyncio.timeout(30):
-                return int((await consumer.getone()).offset)
-
-    assert asyncio.run(first()) == asyncio.run(ends(replica.login("alice"), "read_uncommitted"))[0]
-
-
 def test_a_partition_that_is_added_in_this_cluster_halts_alone(replica: Replica) -> None:
     async def add() -> None:
         admin = AIOKafkaAdminClient(**replica.cluster.client_settings)
@@ -449,6 +425,30 @@ def test_a_partition_that_is_added_in_this_cluster_halts_alone(replica: Replica)
     alice = replica.login("alice")
     start, end = asyncio.run(ends(alice, "read_uncommitted"))
     assert len(asyncio.run(read(alice, "read_uncommitted", start, end))) > 0, "the other partition is served"
+
+
+def test_a_source_that_is_away_keeps_nobody_from_reading(replica: Replica) -> None:
+    alice, end = replica.login("alice"), replica.copied()
+    start = asyncio.run(ends(alice, "read_uncommitted"))[0]
+    replica.sidecar.kill9()
+    replica.source.close()
+    expected = shapes(replica.produced, start, end, "read_committed")
+    assert asyncio.run(read(alice, "read_committed", start, end)) == expected
+    assert replica.gateway.status("/readyz")[0] == 200
+
+
+def test_the_start_of_the_empty_log_is_out_of_range(replica: Replica) -> None:
+    """A consumer that has been told of it at the broker's own listener would wait there for ever."""
+
+    async def first() -> int:
+        place = TopicPartition(TOPIC, 0)
+        async with AIOKafkaConsumer(**replica.login("alice"), auto_offset_reset="earliest") as consumer:
+            consumer.assign([place])
+            consumer.seek(place, MOUNTED_START)
+            async with asyncio.timeout(30):
+                return int((await consumer.getone()).offset)
+
+    assert asyncio.run(first()) == asyncio.run(ends(replica.login("alice"), "read_uncommitted"))[0]
 
 
 def test_a_record_that_is_written_past_the_gateway_halts_the_mount(replica: Replica) -> None:

@@ -185,8 +185,8 @@ def _halt_of(partition: TopicIdPartition, log_start: int, log_end: int) -> _Halt
     if log_start == log_end == 0:
         reason = (
             f"{partition} is mounted read-only, and its log in this cluster is an empty one that begins at 0, as a broker "
-            "makes it on a disk that lost the seeded one. Nothing is spoilt: stop the node, seed it again by the same plan, "
-            "and start it. A partition that was added after the plan cannot be mounted"
+            "makes it where the seeded one was lost. Nothing is spoilt: stop the broker, empty and format its log dirs, seed "
+            "it again by the same plan, and start it. A partition that the plan does not have cannot be mounted"
         )
         return _Halt(reason, is_for_good=False)
     reason = (
