@@ -165,19 +165,19 @@ class MountedLogs:
             for partition, start in starts.items():
                 if start.error is None and ends[partition].error is None:
                     self.check(partition, start.offset, ends[partition].offset)
-            self._show(led)
+            self._show(frozenset(led))
             await self._clock.sleep(interval_s)
 
-    def _show(self, led: Sequence[TopicIdPartition]) -> None:
+    def _show(self, led: frozenset[TopicIdPartition]) -> None:
         """In the metrics, what is halted and led here."""
-        halted = self._halted.keys() & led
+        halted = frozenset(partition for partition in led if partition in self._halted)
         for partition in self._shown | halted:
             labels = {"topic": partition.topic, "partition": str(partition.partition)}
             if partition in led:
                 self._telemetry.gauge(HALTED_PARTITIONS, float(partition in halted), **labels)
             else:
                 self._telemetry.forget(HALTED_PARTITIONS, **labels)
-        self._shown = frozenset(halted)
+        self._shown = halted
 
 
 def _halt_of(partition: TopicIdPartition, log_start: int, log_end: int) -> _Halt:
