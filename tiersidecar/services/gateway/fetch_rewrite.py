@@ -379,9 +379,11 @@ class FetchRewrite(Rewrite):
         """Return True as soon as more is remote of a partition that has nothing else, or False at ``until_s``."""
         mounted = [one for one in classified if one.offsets is not None and one.offsets.is_mounted]
         while (left_s := until_s - self._clock.monotonic_s()) > 0:
-            await self._clock.sleep(min(left_s, _TURN_S) if mounted else left_s)
-            left_s = until_s - self._clock.monotonic_s()
-            if left_s > 0 and await self._classifier.has_any_grown(mounted, left_s):
+            is_last = not mounted or left_s < 1.5 * _TURN_S  # what is found at the very end comes too late to be read
+            await self._clock.sleep(left_s if is_last else _TURN_S)
+            if is_last:
+                return False
+            if await self._classifier.has_any_grown(mounted, left_s - _TURN_S):
                 return True
         return False
 
