@@ -14,6 +14,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -291,12 +292,12 @@ def test_nothing_is_written_through_the_gateway(replica: Replica) -> None:
 
 
 def test_what_the_source_copies_is_served_within_ten_seconds_of_its_finished(replica: Replica) -> None:
-    """From the event of each segment to its last record at a client of the replica."""
+    """From the event of each segment to its last record at a client of the replica, which would wait half a minute."""
     metadata_topic = "__remote_log_metadata"
     replica.copied()
     before = finished_ms(replica.source, metadata_topic)
     consumer = confluent_kafka.Consumer(
-        {**replica.librdkafka("alice"), "group.id": GROUP, "enable.auto.commit": False, "fetch.wait.max.ms": 500}
+        {**replica.librdkafka("alice"), "group.id": GROUP, "enable.auto.commit": False, "fetch.wait.max.ms": 30_000}
     )
     seen_ms: dict[int, int] = {}
     try:
@@ -328,6 +329,33 @@ def test_what_the_source_copies_is_served_within_ten_seconds_of_its_finished(rep
         f"median {delays_ms[len(delays_ms) // 2]} ms, most {delays_ms[-1]} ms"
     )
     assert delays_ms[-1] < 10_000
+
+
+def test_a_topic_of_this_cluster_is_not_late_beside_a_mounted_one_at_its_end(replica: Replica) -> None:
+    """One Fetch asks for both, and would be waited for half a minute."""
+    consumer = confluent_kafka.Consumer(
+        {**replica.librdkafka("alice"), "group.id": GROUP, "enable.auto.commit": False, "fetch.wait.max.ms": 30_000}
+    )
+    producer = confluent_kafka.Producer(replica.librdkafka("alice"))
+    try:
+        end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(LOCAL, 0), timeout=30)[1]
+        consumer.assign(
+            [confluent_kafka.TopicPartition(TOPIC, 0, replica.copied()), confluent_kafka.TopicPartition(LOCAL, 0, end)]
+        )
+        consumer.poll(3)  # both are asked for now, over and over
+        delays_s = []
+        for _ in range(4):
+            producer.produce(LOCAL, b"late?", partition=0)
+            producer.flush(30)
+            written_s, message = time.monotonic(), None
+            while message is None:
+                assert time.monotonic() - written_s < 20
+                message = consumer.poll(0.1)
+            delays_s.append(time.monotonic() - written_s)
+    finally:
+        consumer.close()
+    print(f"records beside a mounted partition at its end after {sorted(delays_s)} s")
+    assert max(delays_s) < 3
 
 
 def test_a_user_s_delete_at_the_source_counts(replica: Replica) -> None:
@@ -480,6 +508,36 @@ def test_a_broker_that_was_started_anew_goes_on(replica: Replica) -> None:
         assert replica.local_end() == MOUNTED_START
 
 
+def test_a_partition_that_is_added_in_this_cluster_halts_alone(replica: Replica) -> None:
+    async def add() -> None:
+        admin = AIOKafkaAdminClient(**replica.cluster.client_settings)
+        await admin.start()
+        try:
+            await admin.create_partitions({TOPIC: NewPartitions(total_count=2)})
+        finally:
+            await admin.close()
+
+    asyncio.run(add())
+    wait_for(lambda: replica.gateway.events("gateway.mount.halted"), "it is said", replica.gateway, 30)
+    code, body = replica.gateway.status("/readyz")
+    assert code == 200
+    assert "its log in this cluster is an empty one that begins at 0" in body
+
+    async def waits() -> None:
+        async with AIOKafkaConsumer(**replica.login("alice"), auto_offset_reset="none") as consumer:
+            consumer.assign([TopicPartition(TOPIC, 1)])
+            consumer.seek(TopicPartition(TOPIC, 1), 0)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(3):
+                    await consumer.getone()
+            assert consumer.highwater(TopicPartition(TOPIC, 1)) is None, "nothing of the broker's log is told"
+
+    asyncio.run(waits())
+    alice = replica.login("alice")
+    start, end = asyncio.run(ends(alice, "read_uncommitted"))
+    assert len(asyncio.run(read(alice, "read_uncommitted", start, end))) > 0, "the other partition is served"
+
+
 def test_a_source_that_is_away_keeps_nobody_from_reading(replica: Replica) -> None:
     alice, end = replica.login("alice"), replica.copied()
     start = asyncio.run(ends(alice, "read_uncommitted"))[0]
@@ -490,6 +548,20 @@ def test_a_source_that_is_away_keeps_nobody_from_reading(replica: Replica) -> No
     assert replica.gateway.status("/readyz")[0] == 200
 
 
+def test_the_start_of_the_empty_log_is_out_of_range(replica: Replica) -> None:
+    """A consumer that has been told of it at the broker's own listener would wait there for ever."""
+
+    async def first() -> int:
+        place = TopicPartition(TOPIC, 0)
+        async with AIOKafkaConsumer(**replica.login("alice"), auto_offset_reset="earliest") as consumer:
+            consumer.assign([place])
+            consumer.seek(place, MOUNTED_START)
+            async with asyncio.timeout(30):
+                return int((await consumer.getone()).offset)
+
+    assert asyncio.run(first()) == asyncio.run(ends(replica.login("alice"), "read_uncommitted"))[0]
+
+
 def test_a_record_that_is_written_past_the_gateway_halts_the_mount(replica: Replica) -> None:
     """The last of these tests: it cannot be undone."""
 
@@ -498,9 +570,9 @@ def test_a_record_that_is_written_past_the_gateway_halts_the_mount(replica: Repl
             return int((await producer.send_and_wait(TOPIC, b"foreign", partition=0)).offset)
 
     assert asyncio.run(written()) == MOUNTED_START
-    wait_for(lambda: replica.gateway.events("gateway.mount.halted"), "it is said", replica.gateway, 30)
+    wait_for(lambda: halts_of_first(replica), "it is said", replica.gateway, 30)
     code, body = replica.gateway.status("/readyz")
-    assert code == 503
+    assert code == 503, "all that is mounted here has halted"
     assert "mounted read-only, and has been written to" in body
 
     async def reading() -> list[Any]:
@@ -513,4 +585,8 @@ def test_a_record_that_is_written_past_the_gateway_halts_the_mount(replica: Repl
             return []
 
     assert asyncio.run(reading()) == [], "clients try again, and get neither records nor an offset out of range"
-    assert len(replica.gateway.events("gateway.mount.halted")) == 1
+    assert len(halts_of_first(replica)) == 1
+
+
+def halts_of_first(replica: Replica) -> list[dict[str, Any]]:
+    return [event for event in replica.gateway.events("gateway.mount.halted") if event["partition"] == 0]

@@ -33,7 +33,7 @@ from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import Holes
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache, NoMounts
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
@@ -201,8 +201,10 @@ async def open_world(
             planned={topic: one.topic_id for topic, one in planned.items()},
             unplanned=UnplannedLogs(planned=planned, seeded=lambda: broker.log_starts, clock=clock),
             topic_id=lambda topic: partition.topic_id if topic == partition.topic else None,
+            led=lambda: tiered.known,
             reader=path.reader,
             clock=clock,
+            telemetry=telemetry,
         )
         offsets = BrokerOffsetsCache(broker=broker, clock=clock, mounts=mounts if is_mounted else None)
         stack.push_async_callback(offsets.aclose)
@@ -231,6 +233,7 @@ async def open_world(
                     deleted=DeletedRecords(tiered=tiered, state=state),
                     fill=FetchFill(fills=fills, reader=path.reader, cold=path.cold, clock=clock, telemetry=telemetry),
                     sessions=sessions or FetchSessions(),
+                    mounts=mounts if is_mounted else NoMounts(),
                 ),
                 clock=clock,
                 telemetry=telemetry,

@@ -23,8 +23,6 @@ from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.identity import patiently
 from tiersidecar.app.parts import Parts
-from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.listener import serve_gateway
@@ -53,7 +51,7 @@ async def run_gateway(parts: Parts) -> None:
         tier = open_remote_tier(stack, parts, audit)
         parts.status.before_stop.take(tier.second_steps.end)
         if tier.mounts is not None:
-            parts.status.mount_halted = tier.mounts.halted
+            parts.status.mount_halted, parts.status.mount_halts = tier.mounts.halted, tier.mounts.halts
             parts.status.reasons.append(tier.mounts.reason_not_ready)
             parts.status.reasons.append(tier.mounts.unplanned.reason_not_ready)
             # Before any client: what was seeded by another plan takes no record, not even the first.
@@ -85,18 +83,13 @@ async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener
     async with asyncio.TaskGroup() as group:
         group.create_task(watch.run(_ADDRESSES_LOOKED_AT_S), name="advertised addresses")
         if mounts is not None:
-            watching = mounts.watch(lambda: _led(parts), parts.broker, parts.look_interval_s)
+            watching = mounts.watch(parts.broker, parts.look_interval_s)
             group.create_task(watching, name="mounted logs")
             looking = mounts.unplanned.watch(parts.broker, parts.look_interval_s)
             group.create_task(looking, name="logs that are not planned")
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
             parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")
-
-
-def _led(parts: Parts) -> list[TopicIdPartition]:
-    assignment = parts.table.assignment
-    return [partition for partition, tiered in assignment.items() if tiered.role is PartitionRole.LEADER]
 
 
 async def _open_audit(stack: AsyncExitStack, parts: Parts) -> AuditTopic:

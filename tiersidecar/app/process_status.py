@@ -68,6 +68,7 @@ class ProcessStatus:
     cold: ColdReads | None = None
     deletes_blocked: Callable[[], str] = lambda: ""
     mount_halted: Callable[[TopicIdPartition], str] = lambda _: ""
+    mount_halts: Callable[[], Sequence[str]] = lambda: ()
     reasons: list[Callable[[], str]] = field(default_factory=list)
     before_stop: BeforeStop = field(default_factory=BeforeStop)
 
@@ -102,6 +103,7 @@ class ProcessStatus:
             log_dir_faults=self.table.local.faults,
             disk_troubles=self.table.disk_troubles,
             losses=_some((*self.table.missing_owners.values(), *self._lost_logs())),
+            halted_mounts=_some(self.mount_halts()),
             misplaced={str(topic_id_partition): reason for topic_id_partition, reason in self.table.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
             paused=self._paused(),

@@ -91,8 +91,10 @@ def _mounts(parts: Parts) -> MountedLogs | None:
         planned={name: topic.topic_id for name, topic in planned.items()},
         unplanned=UnplannedLogs(planned=planned, seeded=lambda: _seeded(parts.table), clock=parts.clock),
         topic_id=lambda topic: parts.table.topic_ids.get(topic),
+        led=lambda: _led(parts.table),
         reader=parts.reads.reader,
         clock=parts.clock,
+        telemetry=parts.telemetry,
     )
 
 
@@ -103,6 +105,10 @@ def _seeded(table: PartitionTable) -> list[TopicIdPartition]:
         for partition, found in table.local.partitions.items()
         if found.segments and found.segments[0].base_offset >= MOUNTED_START
     ]
+
+
+def _led(table: PartitionTable) -> list[TopicIdPartition]:
+    return [partition for partition, tiered in table.assignment.items() if tiered.role is PartitionRole.LEADER]
 
 
 def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
@@ -126,6 +132,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
                     fills=tier.fills, reader=reader, cold=tier.path.cold, clock=parts.clock, telemetry=parts.telemetry
                 ),
                 sessions=tier.sessions,
+                mounts=tier.mounts or NoMounts(),
             ),
             clock=parts.clock,
             telemetry=parts.telemetry,

@@ -49,8 +49,16 @@ class Mounts(Protocol):
         """Return why nobody reads it any more; empty where readers do."""
         ...
 
+    def is_mounted_topic(self, topic: str | bytes) -> bool:
+        """Return whether partitions of it are, by its name or the 16 bytes of its id."""
+        ...
+
     async def seen(self, partition: TopicIdPartition, told: BrokerOffsets) -> BrokerOffsets | None:
         """Return the offsets of its log as clients are to see it, by what its leader has ``told``; None while nobody knows."""
+        ...
+
+    async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
+        """Return :meth:`seen` of a moment ago, ``known``, as of ``bounds``."""
         ...
 
 
@@ -65,8 +73,14 @@ class NoMounts:
     def halted(self, partition: TopicIdPartition) -> str:
         return ""
 
+    def is_mounted_topic(self, topic: str | bytes) -> bool:
+        return False
+
     async def seen(self, partition: TopicIdPartition, told: BrokerOffsets) -> BrokerOffsets | None:
         return told  # not asked, where there are none
+
+    async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
+        return known
 
 
 class BrokerOffsetsCache:
@@ -111,6 +125,12 @@ class BrokerOffsetsCache:
         self._ask([partition for partition in partitions if self._age_s(partition, now_s) > 0])
         await self._wait(partitions)
         return self._found(partitions, now_s)
+
+    async def as_of(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
+        """Return ``known`` as it is with the remote log that ``bounds`` show, which may have grown since."""
+        if not known.is_mounted or known.high_watermark == bounds.log_end:
+            return known
+        return await self._mounts.seen_at(partition, known, bounds)
 
     def is_mounted(self, partition: TopicIdPartition) -> bool:
         """Return whether it is mounted read-only: then what its broker says of its own log is nothing for clients."""

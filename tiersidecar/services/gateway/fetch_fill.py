@@ -253,6 +253,8 @@ class FetchFill:
         reads: dict[PartitionKey, asyncio.Task[FetchedBatches]] = {}
         try:
             for key, grant in grants.items():
+                if wanted.classified[key].verdict is OutOfRange.AT_END:
+                    continue
                 # With nothing local, a first batch is returned however large it is: each read may turn out to be the first.
                 if grant > 0 or not wanted.local_bytes:
                     reads[key] = asyncio.create_task(self._read(wanted, key, grant), name=f"fill {key[1]}")
@@ -290,8 +292,6 @@ class FetchFill:
         classified, want = wanted.classified[key], _want(wanted, key, grant)
         assert classified.bounds is not None
         assert classified.offsets is not None
-        if classified.verdict is OutOfRange.AT_END:
-            return _NOTHING
         if want.read_committed and want.offset >= await self._reader.last_stable_offset(want.partition):
             if classified.offsets.is_mounted:
                 return _NOTHING  # what ends the transaction has not been copied yet
@@ -310,6 +310,8 @@ class FetchFill:
     def _answer(
         self, wanted: FillRequest, key: PartitionKey, read: asyncio.Task[FetchedBatches] | None
     ) -> FilledPartition:
+        if wanted.classified[key].verdict is OutOfRange.AT_END:
+            return self._fetched(wanted, key, _NOTHING)
         if read is None or not read.done() or read.cancelled():
             self._count("pending" if read is not None else "no_room")
             return self._filled(wanted, key, _NOTHING)
@@ -353,6 +355,10 @@ class FetchFill:
         assert classified.bounds is not None
         assert classified.offsets is not None
         filled_end = fetched.next_offset if fetched.slices else 0
+        high_watermark, last_stable_offset = classified.offsets.high_watermark, classified.offsets.last_stable_offset
+        if classified.offsets.is_mounted:  # these may be of a moment ago
+            high_watermark = classified.bounds.log_end
+            last_stable_offset = min(last_stable_offset, high_watermark)
         aborted = None
         if wanted.request.is_read_committed:
             aborted = tuple(
@@ -360,8 +366,8 @@ class FetchFill:
                 for transaction in fetched.aborted_transactions or ()
             )
         return FilledPartition(
-            high_watermark=max(classified.offsets.high_watermark, filled_end),
-            last_stable_offset=max(classified.offsets.last_stable_offset, filled_end),
+            high_watermark=max(high_watermark, filled_end),
+            last_stable_offset=max(last_stable_offset, filled_end),
             log_start_offset=classified.bounds.start,
             aborted=aborted,
             records=[one.buffer for one in fetched.slices],
@@ -386,10 +392,20 @@ def _reader_of(wanted: FillRequest) -> ColdReader:
 def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
     """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.classified``."""
     keys = list(wanted.classified)
-    limits = [min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
+    limits = [0 if _has_nothing(wanted, key) else min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
     grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
     taken_bytes = wanted.exchange.upstream.take_memory(max(sum(grants), 1))
     return taken_bytes, dict(zip(keys, decide_grants(grants, taken_bytes, 0), strict=True))
+
+
+def _has_nothing(wanted: FillRequest, key: PartitionKey) -> bool:
+    """Return whether the client waits there for more: room that is kept for it is taken from partitions behind it."""
+    one = wanted.classified[key]
+    if one.verdict is OutOfRange.AT_END:
+        return True
+    if one.offsets is None or not one.offsets.is_mounted or not wanted.request.is_read_committed:
+        return False
+    return wanted.asked[key].fetch_offset >= one.offsets.last_stable_offset
 
 
 def _want(wanted: FillRequest, key: PartitionKey, grant: int) -> FillWant:

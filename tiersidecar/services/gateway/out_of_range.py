@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
@@ -115,6 +115,19 @@ class OutOfRangeClassifier:
             return None
         return Classified(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
 
+    async def has_any_grown(self, classified: Iterable[Classified], within_s: float) -> bool:
+        """Return whether the remote end of any is another by now; False where that cannot be told ``within_s``."""
+        try:
+            async with asyncio.timeout(within_s):
+                for one in classified:
+                    if one.partition is None or one.bounds is None:
+                        continue
+                    if await self._reader.end_offset(one.partition) != one.bounds.end:
+                        return True
+        except (TiersidecarError, TimeoutError):
+            return False
+        return False
+
     async def classify(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
     ) -> dict[PartitionKey, Classified]:
@@ -179,6 +192,7 @@ class OutOfRangeClassifier:
                 await self._reader.current_bounds(partition)
             state = self._state.partition_state(partition)
             bounds = await self._reader.bounds(partition)
+            offsets = await self._offsets.as_of(partition, offsets, bounds)
         except TiersidecarError:
             return RETRY  # not replayed yet, or the store is away: nothing can be said of the offset
         known = _Known(bounds, state, view.leader_epoch, began_s)

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from tests.support.gateway_world import open_world
 from tests.support.manual_clock import ManualClock, settle
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
 from tests.unit.services.gateway.test_fetch_rewrite import plain
 from tests.unit.services.gateway.test_offset_rewrites import listed
@@ -35,8 +36,10 @@ def gateway_of(broker: ScriptedBroker, clock: ManualClock, topic_ids: dict[str, 
         planned={name: topic.topic_id for name, topic in PLAN.items()},
         unplanned=UnplannedLogs(planned=PLAN, seeded=lambda: list(broker.log_starts), clock=clock),
         topic_id=topic_ids.get,
+        led=lambda: list(broker.log_starts),
         reader=reader,
         clock=clock,
+        telemetry=RecordedTelemetry(),
     )
 
 
