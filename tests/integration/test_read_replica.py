@@ -17,7 +17,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka import cimpl
+from confluent_kafka.admin import AdminClient
 
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, active_base
 from tests.integration.test_mount import (
@@ -389,10 +390,10 @@ def test_commands_and_other_roles_refuse_such_a_configuration(replica: Replica) 
 def test_no_partition_is_added_through_the_gateway(replica: Replica) -> None:
     """Alice may alter both topics; Bob, who may not, is told what the broker tells him of any topic."""
     for user, topic in (("alice", TOPIC), ("bob", TOPIC), ("bob", LOCAL)):
-        adding = AdminClient(replica.librdkafka(user)).create_partitions([NewPartitions(topic, 2)])[topic]
+        adding = AdminClient(replica.librdkafka(user)).create_partitions([cimpl.NewPartitions(topic, 2)])[topic]
         with pytest.raises(confluent_kafka.KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
             adding.result(30)
-    AdminClient(replica.librdkafka("alice")).create_partitions([NewPartitions(LOCAL, 2)])[LOCAL].result(30)
+    AdminClient(replica.librdkafka("alice")).create_partitions([cimpl.NewPartitions(LOCAL, 2)])[LOCAL].result(30)
     partitions = AdminClient(replica.librdkafka("alice")).list_topics(timeout=30).topics
     assert [len(partitions[topic].partitions) for topic in (TOPIC, LOCAL)] == [1, 2]
 

@@ -195,7 +195,7 @@ async def open_world(
         path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota, budgets=budgets))
         broker, state = ScriptedBroker(), MemoryStateLog()
         broker.log_starts[partition], broker.last_stable_offsets[partition] = local
-        topic = MountedTopic(topic_id=partition.topic_id, partitions=partition.partition + 1)
+        topic = MountedTopic(topic_id=partition.topic_id, partitions=partition.partition + 2)
         planned = {partition.topic: topic} if is_mounted else {}
         mounts = MountedLogs(
             planned={topic: one.topic_id for topic, one in planned.items()},

@@ -21,7 +21,6 @@ from tiersidecar.app.builders.gateway import (
 from tiersidecar.app.builders.gateway_fill import open_remote_tier
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
-from tiersidecar.app.identity import patiently
 from tiersidecar.app.parts import Parts
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
@@ -55,7 +54,7 @@ async def run_gateway(parts: Parts) -> None:
             parts.status.reasons.append(tier.mounts.reason_not_ready)
             parts.status.reasons.append(tier.mounts.unplanned.reason_not_ready)
             # Before any client: what was seeded by another plan takes no record, not even the first.
-            await patiently(parts.roster.look, parts.clock)
+            parts.table.local = await parts.log_dirs.scan()
             await tier.mounts.unplanned.look(parts.broker)
         watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
