@@ -427,7 +427,7 @@ def test_a_topic_that_was_made_anew_under_the_name_is_not_mounted() -> None:
     mounts = MountedLogs(
         planned={"orders": planned},
         topic_id=known.get,
-        led=lambda: [],
+        led=list,
         reader=reader,
         clock=clock,
         telemetry=RecordedTelemetry(),
