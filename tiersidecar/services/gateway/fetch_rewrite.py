@@ -304,9 +304,7 @@ class FetchRewrite(Rewrite):
         answered = expected.answered
         if not self._classifier.is_still_of(expected.classified, exchange.connection.asker):
             return None
-        out_of_range = _OutOfRange(
-            exchange=exchange, request=request, fetched=answered.fetched, asked=expected.asked
-        )
+        out_of_range = _OutOfRange(exchange=exchange, request=request, fetched=answered.fetched, asked=expected.asked)
         answers = self._fill_at_once(out_of_range, expected.classified)
         if answers is None:
             return None

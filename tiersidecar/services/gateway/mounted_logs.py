@@ -134,9 +134,7 @@ class MountedLogs:
                     stable = min(await self._reader.last_stable_offset(partition), bounds.log_end)
         else:
             stable = bounds.log_end
-        return replace(
-            known, log_start_offset=bounds.log_end, high_watermark=bounds.log_end, last_stable_offset=stable
-        )
+        return replace(known, log_start_offset=bounds.log_end, high_watermark=bounds.log_end, last_stable_offset=stable)
 
     def check(self, partition: TopicIdPartition, log_start: int, log_end: int) -> None:
         """Halt the mount of the partition unless the broker's log is as it was seeded."""

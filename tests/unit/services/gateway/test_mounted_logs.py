@@ -234,7 +234,10 @@ async def test_nothing_of_it_passes_with_a_large_response_either() -> None:
         exchange = world.exchange(1, NEWEST, fetch_request(NEWEST, asked))
         assert world.fetch.prepare(exchange) is None
         world.fetch.forwarded(exchange)
-        rows = {OTHER: {"records": b"local"}, world.partition: {"records": b"foreign", "high_watermark": 1}}
+        rows: dict[TopicIdPartition, dict[str, Any]] = {
+            OTHER: {"records": b"local"},
+            world.partition: {"records": b"foreign", "high_watermark": 1},
+        }
         body = struct.pack(">ib", 1, 0) + fetch_response(NEWEST, rows)
         frame = struct.pack(">i", len(body)) + body
         passing = world.fetch.passing(exchange, len(frame))
@@ -429,7 +432,7 @@ def test_a_topic_that_was_made_anew_under_the_name_is_not_mounted() -> None:
         planned={"orders": planned},
         unplanned=UnplannedLogs(planned={}, seeded=tuple, clock=clock),
         topic_id=known.get,
-        led=lambda: [],
+        led=list,
         reader=reader,
         clock=clock,
         telemetry=RecordedTelemetry(),
