@@ -366,8 +366,13 @@ def test_no_partition_is_added_through_the_gateway(replica: Replica) -> None:
         with pytest.raises(confluent_kafka.KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
             adding.result(30)
     AdminClient(replica.librdkafka("alice")).create_partitions([cimpl.NewPartitions(LOCAL, 2)])[LOCAL].result(30)
-    partitions = AdminClient(replica.librdkafka("alice")).list_topics(timeout=30).topics
-    assert [len(partitions[topic].partitions) for topic in (TOPIC, LOCAL)] == [1, 2]
+    admin = AdminClient(replica.librdkafka("alice"))
+
+    def count(topic: str) -> int:
+        return len(admin.list_topics(timeout=30).topics[topic].partitions)
+
+    wait_for(lambda: count(LOCAL) == 2, "it is added", replica.gateway)
+    assert count(TOPIC) == 1
 
 
 def test_no_marker_is_written_through_the_gateway(replica: Replica, tmp_path: Path) -> None:
