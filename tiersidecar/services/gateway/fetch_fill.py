@@ -355,10 +355,6 @@ class FetchFill:
         assert classified.bounds is not None
         assert classified.offsets is not None
         filled_end = fetched.next_offset if fetched.slices else 0
-        high_watermark, last_stable_offset = classified.offsets.high_watermark, classified.offsets.last_stable_offset
-        if classified.offsets.is_mounted:  # these may be of a moment ago
-            high_watermark = classified.bounds.log_end
-            last_stable_offset = min(last_stable_offset, high_watermark)
         aborted = None
         if wanted.request.is_read_committed:
             aborted = tuple(
@@ -366,8 +362,8 @@ class FetchFill:
                 for transaction in fetched.aborted_transactions or ()
             )
         return FilledPartition(
-            high_watermark=max(high_watermark, filled_end),
-            last_stable_offset=max(last_stable_offset, filled_end),
+            high_watermark=max(classified.offsets.high_watermark, filled_end),
+            last_stable_offset=max(classified.offsets.last_stable_offset, filled_end),
             log_start_offset=classified.bounds.start,
             aborted=aborted,
             records=[one.buffer for one in fetched.slices],
