@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from tiersidecar.app.parts import Opened, Parts
+from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.lineage import LineageKeeper
+from tiersidecar.reading.lineage import KeptEpochs, LineageKeeper, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.remembered_epochs import RememberedEpochs
@@ -32,16 +34,20 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         most_index_bytes=opened.config.read.index_max_bytes,
     )
     stack.push_async_callback(manifests.aclose)
+    blobs = IndexBlobReader(store=opened.store, blocking=opened.blocking, manifests=manifests)
+    is_mount = opened.config.source is not None
     lineages = LineageKeeper(
         metadata=opened.metadata,
-        epochs=IndexBlobReader(store=opened.store, blocking=opened.blocking, manifests=manifests),
-        live=RememberedEpochs(live=opened.table, state=opened.state),
+        epochs=KeptEpochs(blobs) if is_mount else blobs,
+        # What the broker's files say of a mounted partition is of an empty log.
+        live=NoLiveLog() if is_mount else RememberedEpochs(live=opened.table, state=opened.state),
         blocking=opened.blocking,
         clock=opened.clock,
+        counts_changes=is_mount,
     )
     stack.push_async_callback(lineages.aclose)
     policies = TopicPolicies(
-        table=opened.table, state=opened.state, defaults=opened.config.policy_for, unnamed=opened.config.unnamed_policy
+        table=opened.table, state=opened.state, defaults=_policies(opened), unnamed=opened.config.unnamed_policy
     )
     roster = Roster(
         table=opened.table,
@@ -78,8 +84,17 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         telemetry=opened.telemetry,
         requests_left_alone=opened.requests_left_alone,
         commits=opened.commits,
+        mount=opened.mount,
         manifests=manifests,
         lineages=lineages,
         policies=policies,
         roster=roster,
     )
+
+
+def _policies(opened: Opened) -> Callable[[str], TopicPolicy | None]:
+    """Of a topic's name: what is mounted is tiered, whatever the rules say, and nothing else is."""
+    config, mounted = opened.config, opened.mount.topics
+    if config.source is None:
+        return config.policy_for
+    return lambda topic: config.unnamed_policy if topic in mounted else None

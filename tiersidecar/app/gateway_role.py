@@ -25,6 +25,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.listener import serve_gateway
+from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 from tiersidecar.tasks.roster import keep_roster
@@ -48,6 +49,13 @@ async def run_gateway(parts: Parts) -> None:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
         parts.status.before_stop.take(tier.second_steps.end)
+        if tier.mounts is not None:
+            parts.status.mount_halted, parts.status.mount_halts = tier.mounts.halted, tier.mounts.halts
+            parts.status.reasons.append(tier.mounts.reason_not_ready)
+            parts.status.reasons.append(tier.mounts.unplanned.reason_not_ready)
+            # Before any client: what was seeded by another plan takes no record, not even the first.
+            parts.table.local = await parts.log_dirs.scan()
+            await tier.mounts.unplanned.look(parts.broker)
         watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
             advertised = advertised_addresses(listener, parts.identity.broker_id)
@@ -65,14 +73,19 @@ async def run_gateway(parts: Parts) -> None:
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
             configured = bool(listener.advertised_nodes) or listener.advertised_pattern is not None
             watched[serving.name] = AdvertisedListener(advertised=advertised, configured=configured)
-        await _keep_looking(parts, watched)
+        await _keep_looking(parts, watched, tier.mounts)
 
 
-async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener]) -> None:
+async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener], mounts: MountedLogs | None) -> None:
     watch = AddressWatch(listeners=listeners, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry)
     parts.status.reasons.append(watch.reason_not_ready)
     async with asyncio.TaskGroup() as group:
         group.create_task(watch.run(_ADDRESSES_LOOKED_AT_S), name="advertised addresses")
+        if mounts is not None:
+            watching = mounts.watch(parts.broker, parts.look_interval_s)
+            group.create_task(watching, name="mounted logs")
+            looking = mounts.unplanned.watch(parts.broker, parts.look_interval_s)
+            group.create_task(looking, name="logs that are not planned")
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
             parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")

@@ -15,7 +15,7 @@ import structlog
 
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -25,7 +25,7 @@ from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.state_records import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.reading.shared_fetches import SingleFlight
+from tiersidecar.reading.shared_fetches import ByteLru, SingleFlight
 
 
 class LogStarts(Protocol):
@@ -73,6 +73,9 @@ class StateLogStarts:
 
 log = structlog.get_logger(__name__)
 
+_BLOBS_KEPT = 10_000
+_UNCHANGED_S = 5.0
+
 
 class LiveLog(Protocol):
     """A partition's epochs by the local broker's files."""
@@ -92,6 +95,22 @@ class NoLiveLog:
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         return ()
+
+
+class KeptEpochs:
+    """Epoch blobs that were read before are not read again: no object ever changes."""
+
+    def __init__(self, epochs: ReadEpochs) -> None:
+        self._epochs = epochs
+        self._kept: ByteLru[RemoteLogSegmentId, Sequence[EpochEntry]] = ByteLru(_BLOBS_KEPT)
+
+    async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
+        """As :class:`~tiersidecar.ports.metadata_log.ReadEpochs`."""
+        found = self._kept.get(metadata.remote_log_segment_id)
+        if found is None:
+            found = await self._epochs.read_leader_epochs(metadata)
+            self._kept.put(metadata.remote_log_segment_id, found, 1)
+        return found
 
 
 class LineageSource(Protocol):
@@ -135,13 +154,22 @@ class LineageKeeper:
     """Build lineages from the live files and the epoch blobs.
 
     A lineage is extended with each change of the live file, for as long as the two meet: choosing the blob again means
-    listing the partition's segments, of which there may be a hundred thousand.
+    listing the partition's segments, of which there may be a hundred thousand.  Where there are no live files at all, as of
+    what another cluster copies, ``counts_changes`` has it chosen anew when the number of finished segments is another, and
+    every five seconds.
     """
 
     def __init__(
-        self, *, metadata: MetadataView, epochs: ReadEpochs, live: LiveLog, blocking: Blocking, clock: Clock
+        self,
+        *,
+        metadata: MetadataView,
+        epochs: ReadEpochs,
+        live: LiveLog,
+        blocking: Blocking,
+        clock: Clock,
+        counts_changes: bool = False,
     ) -> None:
-        self._metadata = metadata
+        self._metadata, self._counts_changes = metadata, counts_changes
         self._blocking = blocking
         self._epochs = epochs
         self._live = live
@@ -199,7 +227,9 @@ class LineageKeeper:
         if not known.meets and self._finished_count(topic_id_partition) != known.finished:
             return False
         if not live:
-            return self._clock.monotonic_s() - known.made_at_s < max_age_s
+            age_s = self._clock.monotonic_s() - known.made_at_s
+            is_counted = self._counts_changes and max_age_s > 0 and age_s < _UNCHANGED_S
+            return age_s < max_age_s or (is_counted and self._finished_count(topic_id_partition) == known.finished)
         # Epochs between our last one and the live file's first may have come and gone unseen: only a blob has them.
         return any(entry.epoch == live[0].epoch for entry in known.lineage.entries)
 

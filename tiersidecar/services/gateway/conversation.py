@@ -283,7 +283,10 @@ class Conversation:
         exchange = self._exchange(api_key, api_version, client_id, frame[body_at:])
         rewrite, _ = self._rewrites[api_key]
         body = rewrite.prepare(exchange)
-        self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
+        if api_key != ApiKey.PRODUCE or produce_acks(frame, api_version) != 0:
+            self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
+        elif self._is_fence:
+            raise MalformedMessageError("a request without an answer right after SASL tokens")
         self._broker.write_all((frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body))
         rewrite.forwarded(exchange)
 

@@ -29,6 +29,8 @@ from tiersidecar.services.gateway.messages import (
 from tiersidecar.services.gateway.tiered_partitions import Asker
 
 _LEAST_REPLICA = 0
+_UNDEFINED = LeaderEpoch(-1), Offset(-1)
+"""As a broker says it of epochs above its latest (``LeaderEpochFileCache.endOffsetFor``)."""
 _BROKER_WAITS_S = 0.0
 """For nothing: it answers from memory."""
 
@@ -104,13 +106,28 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         Raises:
             OffsetBetweenTiersError: it is one of those.
         """
+        if self._offsets.is_mounted(partition):
+            return await self._mounted_end(partition, leader_epoch)
         bounds = await self._reader.bounds(partition)  # first: what is finished after it may be missing in the lineage
-        end = epoch_end(await self._lineages.lineage(partition), leader_epoch)
+        lineage = await self._lineages.lineage(partition)
+        end = epoch_end(lineage, leader_epoch)
         if end is not None and end[1] > bounds.end:
             known = (await self._offsets.current([partition])).get(partition)
             if known is None or end[1] <= known.log_start_offset:
                 await check_gap(partition, bounds, end[1], self._pending, self._reader)
         return end
+
+    async def _mounted_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[LeaderEpoch, Offset]:
+        """Of a partition that is mounted read-only, where the broker's own epochs are of an empty log."""
+        bounds, lineage = await self._reader.bounds(partition), await self._lineages.lineage(partition)
+        if not lineage:
+            return LeaderEpoch(leader_epoch), bounds.log_end  # nothing is left that tells of epochs
+        if leader_epoch > lineage.latest_epoch:
+            # Clients are sent away for that: not before all is known that the source has said.
+            bounds, lineage = await self._reader.current_bounds(partition), await self._lineages.refresh(partition)
+        if leader_epoch > lineage.latest_epoch:
+            return _UNDEFINED
+        return epoch_end(lineage, leader_epoch) or (lineage.latest_epoch, bounds.log_end)
 
 
 def _not_known(row: Any) -> Any:
