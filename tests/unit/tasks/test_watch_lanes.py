@@ -131,7 +131,7 @@ class Stage:
                     lane: LaneSpec(
                         run=self._work(lane),
                         has_work=partial(self._has_work, lane in works),
-                        may_act=lambda _, lane=lane: lane not in self.forbidden,
+                        may_act=partial(self._may_act, lane),
                     )
                     for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN)
                 },
@@ -142,6 +142,9 @@ class Stage:
     @staticmethod
     def _has_work(answer: bool, partition: TieredPartition) -> bool:
         return answer
+
+    def _may_act(self, lane: Lane, partition: TieredPartition) -> bool:
+        return lane not in self.forbidden
 
     def _work(self, lane: Lane) -> Callable[[TieredPartition], Awaitable[None]]:
         async def work(partition: TieredPartition) -> None:
