@@ -14,12 +14,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tiersidecar.domain.ids import Uuid
 from tiersidecar.formats.wire.cursor import Cursor, Replacement, splice, string_bytes
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway import addresses
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
-from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.exchange import Exchange, Passing, Rewrite, Rewritten
+from tiersidecar.services.gateway.produce_passing import FIRST_FLEXIBLE_PRODUCE, ProducePassing, produce_topic
 from tiersidecar.services.gateway.request_heads import ApiKey
 
 _NO_PARTITION = 1 << 30
@@ -28,7 +28,7 @@ _NO_COUNT = 0
 """Of partitions: a topic has more, and CreatePartitions makes no fewer."""
 _UNKNOWN_TOPIC_OR_PARTITION, _REFUSED, _INVALID_PARTITIONS = 3, 29, 37
 """``_REFUSED`` is TOPIC_AUTHORIZATION_FAILED."""
-_INDEX, _ERROR, _ID = struct.Struct(">i"), struct.Struct(">h"), struct.Struct("16s")
+_INDEX, _ERROR = struct.Struct(">i"), struct.Struct(">h")
 _MOST_ROWS = 10_000
 """Topics and partitions of a request: all are looked at before the broker says whether the client has any right."""
 _MOST_TAGS = 4
@@ -60,7 +60,7 @@ class _Walk(Cursor):
 
 
 class MountRefusals(Rewrite):
-    """Of one of these APIs.  Requests and answers are in buffers of our own, and change in their places: none grows."""
+    """Of one of these APIs.  Requests and answers change in their places: none grows."""
 
     reads_request = True
 
@@ -73,15 +73,22 @@ class MountRefusals(Rewrite):
         return self._layout.versions
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """With other numbers of partitions that are mounted.  No topic has a negative one: it goes as it is."""
+        """See :class:`Rewrite`."""
         request, version = exchange.request, exchange.api_version
         for topic, at in self._layout.asked(_Walk(request, flexible=self._layout.is_flexible(version)), version):
             (partition,) = _INDEX.unpack_from(request, at)
-            if partition >= _NO_PARTITION:
-                raise MalformedMessageError(f"partition {partition}, which no topic has")
-            if partition >= 0 and self._is_mounted(topic):
-                _INDEX.pack_into(request, at, partition | _NO_PARTITION)
+            _INDEX.pack_into(request, at, self._number_of(topic, partition))
         return None
+
+    def _number_of(self, topic: str | bytes, partition: int) -> int:
+        """Return what the broker is asked for.  No topic has a negative number: it goes as it is.
+
+        Raises:
+            MalformedMessageError: nor has any such a number.
+        """
+        if partition >= _NO_PARTITION:
+            raise MalformedMessageError(f"partition {partition}, which no topic has")
+        return partition | _NO_PARTITION if partition >= 0 and self._is_mounted(topic) else partition
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
@@ -95,6 +102,18 @@ class MountRefusals(Rewrite):
                     _ERROR.pack_into(response, error_at, _REFUSED)
         others = addresses.in_produce(version, response, self._advertised) if layout.has_addresses else []
         return splice(response, others) or ([response] if is_changed else None)
+
+
+class ProduceRefusal(MountRefusals):
+    """Of Produce, whose requests are too large to wait for."""
+
+    reads_request = False
+
+    def passing_request(self, api_version: int, size_bytes: int) -> Passing:
+        """See :class:`Rewrite`."""
+        return ProducePassing(
+            api_version, size_bytes, number_of=self._number_of, most_rows=_MOST_ROWS, most_tags=_MOST_TAGS
+        )
 
 
 class NewPartitionsRefusal(Rewrite):
@@ -144,6 +163,7 @@ class NewPartitionsRefusal(Rewrite):
 def mount_refusals(is_mounted: IsMounted, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
     """By API key."""
     refusals: dict[int, Rewrite] = {key: MountRefusals(key, is_mounted, advertised) for key in _LAYOUTS}
+    refusals[ApiKey.PRODUCE] = ProduceRefusal(ApiKey.PRODUCE, is_mounted, advertised)
     refusals[ApiKey.CREATE_PARTITIONS] = NewPartitionsRefusal(is_mounted)
     return refusals
 
@@ -152,22 +172,14 @@ def _has_compact_names(exchange: Exchange) -> bool:
     return exchange.api_version >= 2
 
 
-def _produce_asked(walk: _Walk, version: int) -> Iterator[tuple[str | bytes, int]]:
-    if version >= _FIRST_WITH_TRANSACTIONS:
-        walk.skip_string()  # transactional_id
-    walk.skip(2 + 4)  # acks, timeout_ms
-    for _ in walk.rows():
-        topic = _topic(walk, has_id=version >= _FIRST_PRODUCE_WITH_IDS)
-        for _ in walk.rows():
-            yield topic, _skip_index(walk)
-            walk.skip_bytes()  # records
-            walk.skip_tagged_fields()
-        walk.skip_tagged_fields()
+def _nothing_read(walk: _Walk, version: int) -> Iterator[tuple[str | bytes, int]]:
+    """Of Produce: :class:`ProducePassing` looks at it."""
+    return iter(())
 
 
 def _produce_answered(cursor: Cursor, version: int) -> Iterator[tuple[int, int]]:
     for _ in range(cursor.array_length()):
-        _topic(cursor, has_id=version >= _FIRST_PRODUCE_WITH_IDS)
+        produce_topic(cursor, version)
         for _ in range(cursor.array_length()):
             yield _skip_index(cursor), cursor.position
             cursor.skip(2 + 8)  # error_code, base_offset
@@ -261,13 +273,6 @@ def _skip_index(cursor: Cursor) -> int:
     return at
 
 
-def _topic(cursor: Cursor, *, has_id: bool) -> str | bytes:
-    return Uuid(cursor.fixed(_ID)[0]) if has_id else cursor.string()
-
-
-_FIRST_WITH_TRANSACTIONS, _FIRST_PRODUCE_WITH_IDS = 3, 13
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
     """Of one API's messages, by Kafka's message definitions.  ``versions`` are those that clients use.
@@ -290,8 +295,8 @@ class _Layout:
 _LAYOUTS = {
     ApiKey.PRODUCE: _Layout(
         versions=range(14),
-        first_flexible=9,
-        asked=_produce_asked,
+        first_flexible=FIRST_FLEXIBLE_PRODUCE,
+        asked=_nothing_read,
         answered=_produce_answered,
         has_addresses=True,
         most_request_bytes=None,

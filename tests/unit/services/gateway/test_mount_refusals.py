@@ -21,7 +21,7 @@ from tests.support.scripted_kafka import ADVERTISED
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.mount_refusals import mount_refusals
-from tiersidecar.services.gateway.request_heads import ApiKey
+from tiersidecar.services.gateway.request_heads import ApiKey, write_request_header
 
 PRODUCE, IN_TRANSACTION, DELETES = ApiKey.PRODUCE, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.DELETE_RECORDS
 MARKERS, NEW_PARTITIONS = ApiKey.WRITE_TXN_MARKERS, ApiKey.CREATE_PARTITIONS
@@ -112,20 +112,40 @@ def rewritten(pieces: Any, before: bytes | bytearray) -> bytes:
     return bytes(before) if pieces is None else b"".join(pieces)
 
 
+def sent(key: int, version: int, body: bytes) -> bytes:
+    """What goes to the broker, without its header."""
+    if key != PRODUCE:
+        exchange = asked(key, version, body)
+        assert REFUSALS[key].prepare(exchange) is None
+        return bytes(exchange.request)
+    whole = framed(version, body)
+    return passed(version, whole, [whole])[-len(body) :]
+
+
+def framed(version: int, body: bytes) -> bytes:
+    return with_size(write_request_header(PRODUCE, version, 5, "a-client") + body)
+
+
+def passed(version: int, whole: bytes, pieces: Sequence[bytes]) -> bytes:
+    """What goes on of a Produce request that comes in ``pieces``."""
+    passing = REFUSALS[PRODUCE].passing_request(version, len(whole))
+    assert passing is not None
+    return b"".join(bytes(one) for piece in pieces for one in passing.feed(memoryview(bytearray(piece))))
+
+
 @pytest.mark.parametrize(("key", "version"), MESSAGES)
 def test_the_broker_is_asked_for_no_partition_and_the_client_is_refused(key: int, version: int) -> None:
     """What else is in the request goes on as it came, and so does what the broker says of it."""
     refusal = REFUSALS[key]
     assert version in refusal.versions()
     body = write_message(built(load_request_schema(key, version), {LOCAL: [4], MOUNTED: [0, 5]}))
-    exchange = asked(key, version, body)
-    assert refusal.prepare(exchange) is None
     elsewhere = {LOCAL: [4], MOUNTED: [NO_PARTITION, NO_PARTITION + 5]}
-    assert bytes(exchange.request) == write_message(built(load_request_schema(key, version), elsewhere))
+    assert sent(key, version, body) == write_message(built(load_request_schema(key, version), elsewhere))
 
     response_schema = load_response_schema(key, version)
     response = bytearray(write_message(built(response_schema, elsewhere)))
-    got, end = read_message(response_schema, rewritten(refusal.rewrite(exchange, memoryview(response)), response))
+    pieces = refusal.rewrite(asked(key, version, body), memoryview(response))
+    got, end = read_message(response_schema, rewritten(pieces, response))
     assert end == len(response)
     local, mounted = answered_rows(got)
     assert [(number_of(row), error_of(row)) for row in local] == [(4, ErrorCode.unknown_topic_or_partition)]
@@ -135,14 +155,15 @@ def test_the_broker_is_asked_for_no_partition_and_the_client_is_refused(key: int
 
 def test_a_request_without_mounted_partitions_passes_as_it_is() -> None:
     body = write_message(built(load_request_schema(PRODUCE, 11), {LOCAL: [0, 1]}))
-    assert REFUSALS[PRODUCE].prepare(asked(PRODUCE, 11, body)) is None
+    assert sent(PRODUCE, 11, body) == body
 
 
 def test_a_client_that_asks_for_no_partition_itself_is_cut_off() -> None:
     """The answer to it would be taken for one to a refused request."""
-    body = write_message(built(load_request_schema(DELETES, 2), {LOCAL: [NO_PARTITION]}))
-    with pytest.raises(MalformedMessageError, match="which no topic has"):
-        REFUSALS[DELETES].prepare(asked(DELETES, 2, body))
+    for key, version in ((DELETES, 2), (PRODUCE, 11)):
+        body = write_message(built(load_request_schema(key, version), {LOCAL: [NO_PARTITION]}))
+        with pytest.raises(MalformedMessageError, match="which no topic has"):
+            sent(key, version, body)
 
 
 def test_after_a_produce_without_an_answer_the_next_answer_is_the_next_request_s() -> None:
@@ -184,11 +205,9 @@ def test_a_number_below_0_goes_as_it_is(key: int, version: int) -> None:
     """And comes back as it went, as of any topic."""
     numbers = {MOUNTED: [-(2**31), -1]}
     body = write_message(built(load_request_schema(key, version), numbers))
-    exchange = asked(key, version, body)
-    assert REFUSALS[key].prepare(exchange) is None
-    assert bytes(exchange.request) == body
+    assert sent(key, version, body) == body
     response = write_message(built(load_response_schema(key, version), numbers))
-    pieces = REFUSALS[key].rewrite(exchange, memoryview(bytearray(response)))
+    pieces = REFUSALS[key].rewrite(asked(key, version, body), memoryview(bytearray(response)))
     assert rewritten(pieces, response) == response
 
 
@@ -204,11 +223,12 @@ def test_nobody_has_the_loop_for_more_rows_than_any_client_asks_for(
 ) -> None:
     """Before the broker says whether the client has any right."""
     with pytest.raises(MalformedMessageError, match="more than 10000 topics and partitions"):
-        REFUSALS[key].prepare(asked(key, version, many(key, version, topics, partitions)))
+        sent(key, version, many(key, version, topics, partitions))
 
 
 def test_as_many_as_a_client_asks_for_are_looked_at() -> None:
-    assert REFUSALS[PRODUCE].prepare(asked(PRODUCE, 11, many(PRODUCE, 11, 1, 9_999))) is None
+    body = many(PRODUCE, 11, 1, 9_999)
+    assert sent(PRODUCE, 11, body) == body
 
 
 def test_tagged_fields_are_not_walked_over_by_the_million() -> None:
@@ -216,7 +236,60 @@ def test_tagged_fields_are_not_walked_over_by_the_million() -> None:
     assert one_row.endswith(b"\0\0\0"), "no tagged fields of the row, its topic and the request"
     tags = b"".join(bytes([tag, 0]) for tag in range(5))
     with pytest.raises(MalformedMessageError, match="5 tagged fields"):
-        REFUSALS[PRODUCE].prepare(asked(PRODUCE, 11, one_row[:-3] + b"\5" + tags + b"\0\0"))
+        sent(PRODUCE, 11, one_row[:-3] + b"\5" + tags + b"\0\0")
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 12, 13])
+def test_a_produce_request_passes_in_whatever_pieces_it_comes(version: int) -> None:
+    """Before version 3 there is no transactional id, and kio does not know it."""
+    rows = {LOCAL: [4], MOUNTED: [0, 5], "": []} if version < 13 else {LOCAL: [4], MOUNTED: [0, 5]}
+    body, due = (
+        write_message(built(load_request_schema(PRODUCE, max(version, 3)), given))
+        for given in (rows, {**rows, MOUNTED: [NO_PARTITION, NO_PARTITION + 5]})
+    )
+    if version < 3:
+        body, due = body[3:], due[3:]
+    whole, wanted = framed(version, body), framed(version, due)
+    for size in range(1, len(whole) + 1):
+        pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+        assert passed(version, whole, pieces) == wanted, size
+    with pytest.raises(MalformedMessageError, match=f"no Produce request of version {version}"):
+        passed(version, whole[:-1], [whole[:-1]])
+
+
+def test_nothing_of_a_produce_request_s_records_is_kept() -> None:
+    """A thousand clients have a thousand of them on their way at once; and they are as large as the broker takes them."""
+    records = bytes(12 * 2**20)
+    row = struct.pack(">hhiih5sii", -1, 1, 1000, 1, 5, b"local", 1, 4) + struct.pack(">i", len(records))
+    core = Core(REFUSALS)
+    whole = with_size(write_request_header(PRODUCE, 8, 5, "a-client") + row + records)
+    for at in range(0, len(whole), 2**18):
+        core.conversation.from_client(whole[at : at + 2**18])
+        assert core.conversation.kept_bytes == 0
+        assert len(core.broker.data) == min(at + 2**18, len(whole))
+    assert core.refusal is None
+    assert bytes(core.broker.data[12:]) == whole[12:]
+    assert core.conversation._pending[0].exchange is not None
+    assert not core.conversation._pending[0].exchange.request
+
+
+def test_fields_of_a_produce_request_do_not_grow_without_end() -> None:
+    """Nothing but records is large."""
+    endless_name = b"\0" + struct.pack(">hi", 1, 1000) + b"\2" + b"\xff\xff\xff\x7f"
+    whole = with_size(write_request_header(PRODUCE, 9, 5, "c") + endless_name + bytes(2**20))
+    core = Core(REFUSALS)
+    core.conversation.from_client(whole[: 2**18])
+    assert isinstance(core.error, MalformedMessageError)
+    assert len(core.broker.data) < 100
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_a_produce_request_to_a_mounted_topic_is_for_no_partition_whatever_its_acks(acks: int) -> None:
+    body = struct.pack(">hhiih7sii", -1, acks, 1000, 1, 7, b"mounted", 1, 4) + struct.pack(">i", 3) + b"abc"
+    core = Core(REFUSALS)
+    core.conversation.from_client(with_size(write_request_header(PRODUCE, 8, 5, "c") + body))
+    assert struct.pack(">ii", NO_PARTITION + 4, 3) + b"abc" in core.broker.take()
+    assert len(core.conversation._pending) == acks
 
 
 @pytest.mark.parametrize(
