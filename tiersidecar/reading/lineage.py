@@ -74,7 +74,7 @@ class StateLogStarts:
 log = structlog.get_logger(__name__)
 
 _BLOBS_KEPT = 10_000
-_UNCHANGED_S = 5.0
+_UNCHANGED_S = 30.0
 
 
 class LiveLog(Protocol):
@@ -156,7 +156,7 @@ class LineageKeeper:
     A lineage is extended with each change of the live file, for as long as the two meet: choosing the blob again means
     listing the partition's segments, of which there may be a hundred thousand.  Where there are no live files at all, as of
     what another cluster copies, ``counts_changes`` has it chosen anew when the number of finished segments is another, and
-    every five seconds.
+    every half a minute; the store is asked for the blob only of an epoch that is new.
     """
 
     def __init__(
@@ -247,13 +247,25 @@ class LineageKeeper:
         picture = self._metadata.picture(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         finished = _finished(await pictured_segments(picture, self._blocking))
-        remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
+        remote = self._still_told(topic_id_partition, finished)
+        if remote is None:
+            remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
         return _Known(
             lineage=self._extended(topic_id_partition, remote, live),
             made_at_s=made_at_s,
             meets=not live or _meets(remote, Lineage.of(live)),
             finished=len(finished),
         )
+
+    def _still_told(
+        self, topic_id_partition: TopicIdPartition, finished: Sequence[RemoteLogSegmentMetadata]
+    ) -> Lineage | None:
+        """Return the lineage as it was, without live files: an epoch has one history, whichever of its segments tells it."""
+        known = self._known.get(topic_id_partition)
+        if not self._counts_changes or known is None or not known.lineage or not finished:
+            return None
+        latest = max(segment.segment_leader_epochs[-1].epoch for segment in finished)
+        return known.lineage if latest == known.lineage.latest_epoch else None
 
     def _finished_count(self, topic_id_partition: TopicIdPartition) -> int:
         """Count the finished segments.  Those that have only begun do not count: the end of a copy would change no number."""
@@ -321,6 +333,8 @@ async def _remote_lineage(finished: Sequence[RemoteLogSegmentMetadata], live: Li
         except (CorruptDataError, ObjectNotFoundError) as error:
             unreadable = unreadable or error
             log.warning("lineage.blob.unreadable", segment_id=str(segment.remote_log_segment_id), error=str(error))
+            if not live:
+                break  # an older one would have to meet the live file
             continue
         # An older blob than the one that cannot be read must meet the live file: between the two no epoch is missing then.
         if agrees(blob, live) and (unreadable is None or _meets(blob, live)):

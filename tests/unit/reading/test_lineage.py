@@ -436,10 +436,27 @@ async def test_without_live_files_the_blob_is_chosen_anew_when_segments_have_com
     assert setting.metadata.pictures == pictures
     await setting.segment(2, 50, 99, {0: 0, 3: 50})
     assert await told() == {0: 0, 3: 50}
-    await setting.clock.advance(5)
+    await setting.clock.advance(29)
+    assert await told() == {0: 0, 3: 50}
+    assert setting.metadata.pictures == pictures + 1
+    await setting.clock.advance(1)
     assert await told() == {0: 0, 3: 50}
     assert setting.metadata.pictures == pictures + 2, "also after some time, whatever the numbers say"
     assert setting.blobs.reads == [0, 50]
+    await setting.segment(3, 100, 149, {0: 0, 3: 50})
+    assert await told() == {0: 0, 3: 50}
+    assert setting.blobs.reads == [0, 50], "the epoch's history is known"
+
+
+async def test_without_live_files_one_unreadable_blob_is_not_looked_for_in_all_segments() -> None:
+    """No older one would do; the bucket may be another one, with a hundred thousand that are not there."""
+    setting = Setting({})
+    for number in range(5):
+        await setting.segment(number, number * 50, number * 50 + 49, {0: 0})
+        setting.blobs.broken[number * 50] = GONE
+    with pytest.raises(ObjectNotFoundError):
+        await setting.keeper.lineage(ORDERS)
+    assert setting.blobs.reads == [200]
 
 
 async def test_before_the_replay_there_is_no_lineage() -> None:
