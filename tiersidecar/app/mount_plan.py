@@ -311,7 +311,7 @@ class MountPlanner:
     ) -> MountPlan:
         committed = _committed_epochs(cluster)
         partitions = [one for several in found.values() for one in several]
-        topics = []
+        topics, made_ms = [], self.clock.now_ms()
         for (name, topic_id), several in sorted(found.items()):
             described = None if cluster is None else cluster.topics.get(name)
             remains = TopicRemains(
@@ -324,9 +324,9 @@ class MountPlanner:
             if believed_epoch(remains) < remains.committed_epoch:
                 doubtful[name] = remains.committed_epoch
             topic = decide_topic(remains, wanted.brokers, wanted.replication_factor)
-            topics.append(read_only_topic(topic) if wanted.is_read_only else topic)
+            topics.append(read_only_topic(topic, made_ms) if wanted.is_read_only else topic)
         return MountPlan(
-            made_ms=self.clock.now_ms(),
+            made_ms=made_ms,
             former_cluster_id=former,
             topics=tuple(topics),
             next_producer_id=next_producer_id(max((one.highest_producer_id for one in partitions), default=-1)),

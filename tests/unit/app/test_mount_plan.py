@@ -17,7 +17,7 @@ from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.mount_file import read_plan, write_plan
 from tiersidecar.app.mount_plan import Findings, MountPlanner, Wanted
 from tiersidecar.app.mount_report import notes_of, rows_of
-from tiersidecar.decide.mount import EPOCHS_APART, FOLLOWED_EPOCHS_APART, STRICT_CONFIGS
+from tiersidecar.decide.mount import EPOCHS_APART, STRICT_CONFIGS, followed_epoch
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit
 from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
@@ -386,7 +386,7 @@ async def test_a_read_only_mount_is_of_the_topics_and_of_no_offsets(bucket: Buck
     (topic,) = found.plan.topics
     assert topic.configs == (("retention.ms", "5"), ("unclean.leader.election.enable", "true"))
     assert [one.start_offset for one in topic.partitions] == [MOUNTED_START] * 2
-    assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART + FOLLOWED_EPOCHS_APART
+    assert topic.partitions[0].leader_epoch == followed_epoch(31 + EPOCHS_APART, found.plan.made_ms)
     assert (found.plan.is_read_only, dict(found.plan.open_transactions)) == (True, {})
     assert notes_of(found) == ["nothing of never is in the bucket: they are not mounted"]
     path = tmp_path / "mount.json"
