@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from tiersidecar.app.parts import Opened, Parts
@@ -11,7 +10,7 @@ from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import KeptEpochs, LineageKeeper, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
-from tiersidecar.tasks.policies import TopicPolicies
+from tiersidecar.tasks.policies import NoTopicStates, TopicPolicies
 from tiersidecar.tasks.remembered_epochs import RememberedEpochs
 from tiersidecar.tasks.roster import Roster
 
@@ -46,9 +45,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         counts_changes=is_mount,
     )
     stack.push_async_callback(lineages.aclose)
-    policies = TopicPolicies(
-        table=opened.table, state=opened.state, defaults=_policies(opened), unnamed=opened.config.unnamed_policy
-    )
+    policies = policies_of(opened)
     roster = Roster(
         table=opened.table,
         log_dirs=opened.log_dirs,
@@ -92,9 +89,16 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
     )
 
 
-def _policies(opened: Opened) -> Callable[[str], TopicPolicy | None]:
-    """Of a topic's name: what is mounted is tiered, whatever the rules say, and nothing else is."""
-    config, mounted = opened.config, opened.mount.topics
+def policies_of(opened: Opened) -> TopicPolicies:
+    """Of a read-only mount: what is mounted is tiered, whatever rules and state topic say, and nothing else is; not even a
+    topic that has its name by now."""
+    config, table, mounted = opened.config, opened.table, opened.mount.topics
     if config.source is None:
-        return config.policy_for
-    return lambda topic: config.unnamed_policy if topic in mounted else None
+        return TopicPolicies(table=table, state=opened.state, defaults=config.policy_for, unnamed=config.unnamed_policy)
+
+    def planned_policy(topic: str) -> TopicPolicy | None:
+        planned = mounted.get(topic)
+        is_it = planned is not None and table.topic_ids.get(topic, planned.topic_id) == planned.topic_id
+        return config.unnamed_policy if is_it else None
+
+    return TopicPolicies(table=table, state=NoTopicStates(), defaults=planned_policy, unnamed=config.unnamed_policy)
