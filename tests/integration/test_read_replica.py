@@ -428,9 +428,8 @@ def test_no_marker_is_written_through_the_gateway(replica: Replica, tmp_path: Pa
     assert replica.cluster.admin.latest_offset(LOCAL, 0) == ends_before + 1
 
 
-@contextmanager
-def another_gateway(replica: Replica, directory: Path, **source: str) -> Iterator[Replica]:
-    """The same, by a second gateway whose section ``source`` has other settings."""
+def settings_of_another(replica: Replica, directory: Path, source: Mapping[str, str] | None) -> dict[str, Any]:
+    """Of a second gateway, whose section ``source`` has other settings; None: it is not there."""
     settings = dict(replica.gateway.settings)
     listener = dict(settings["gateway"]["listeners"][0]) | {"listen": f"127.0.0.1:{free_port()}"}
     settings |= {
@@ -438,18 +437,26 @@ def another_gateway(replica: Replica, directory: Path, **source: str) -> Iterato
         "status": {"listen": f"127.0.0.1:{free_port()}"},
         "read": {"listen": f"127.0.0.1:{free_port()}"},
         "gateway": {"listeners": [listener]},
-        "source": settings["source"] | source,
+        "source": settings["source"] | (source or {}),
     }
-    with Daemon(directory, settings, roles="gateway") as gateway:
+    if source is None:
+        del settings["source"]
+    return settings
+
+
+@contextmanager
+def another_gateway(replica: Replica, directory: Path, **source: str) -> Iterator[Replica]:
+    """The same, by a second gateway whose section ``source`` has other settings."""
+    with Daemon(directory, settings_of_another(replica, directory, source), roles="gateway") as gateway:
         wait_for(lambda: gateway.events("gateway.listening"), "clients are taken", gateway)
         yield replace(replica, gateway=gateway)
 
 
-def watermarks(replica: Replica) -> tuple[int, int] | None:
-    """Of the mounted partition as a client is told; None where nobody tells it within some seconds."""
+def watermarks(replica: Replica, topic: str = TOPIC) -> tuple[int, int] | None:
+    """Of the topic's partition as a client is told; None where nobody tells it within some seconds."""
     consumer = confluent_kafka.Consumer({**replica.librdkafka("alice"), "group.id": GROUP})
     try:
-        return consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, 0), timeout=5)
+        return consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=5)
     except confluent_kafka.KafkaException:
         return None
     finally:
@@ -478,6 +485,7 @@ def test_of_another_cluster_than_the_plan_s_nothing_is_believed(replica: Replica
         assert replica.source.cluster_id in body
         assert watermarks(other) is None
         assert asyncio.run(records_or_none(other, 5)) == []
+        assert watermarks(other, LOCAL) is not None, "this cluster's own topics need no source"
 
 
 def test_a_gateway_without_the_cluster_s_plan_serves_and_writes_nothing_of_it(replica: Replica, tmp_path: Path) -> None:
@@ -499,6 +507,27 @@ def test_a_gateway_without_the_cluster_s_plan_serves_and_writes_nothing_of_it(re
         assert watermarks(other) is None
         assert asyncio.run(records_or_none(other, 5)) == []
     assert replica.local_end() == MOUNTED_START
+
+
+def test_a_gateway_without_a_source_does_not_start_before_a_seeded_broker(replica: Replica, tmp_path: Path) -> None:
+    with Daemon(tmp_path, settings_of_another(replica, tmp_path, None), roles="gateway") as gateway:
+        gateway.wait_for_exit()
+        assert "no section source" in gateway.log_path.read_text()
+        assert not gateway.events("gateway.listening")
+
+
+def test_a_produce_of_many_megabytes_is_not_kept(replica: Replica) -> None:
+    """The gateway's limit for requests that it collects is 8 MiB, the broker's for all is 100 MB."""
+    replica.cluster.create_topic("large", configs={"max.message.bytes": str(32 * 2**20)})
+    allow(replica.cluster, "alice", "write", "--topic", "large")
+
+    async def produce() -> None:
+        largest = 24 * 2**20
+        async with AIOKafkaProducer(**replica.login("alice"), max_request_size=largest) as producer:
+            await producer.send_and_wait("large", bytes(largest // 2), partition=0)
+
+    asyncio.run(produce())
+    assert replica.cluster.admin.latest_offset("large", 0) == 1
 
 
 def test_a_broker_that_was_started_anew_goes_on(replica: Replica) -> None:

@@ -199,7 +199,7 @@ async def open_world(
         planned = {partition.topic: topic} if is_mounted else {}
         mounts = MountedLogs(
             planned={topic: one.topic_id for topic, one in planned.items()},
-            unplanned=UnplannedLogs(planned=planned, seeded=lambda: broker.log_starts, clock=clock),
+            unplanned=UnplannedLogs(planned=planned, seeded=lambda: broker.log_starts, topics=dict, clock=clock),
             topic_id=lambda topic: partition.topic_id if topic == partition.topic else None,
             led=lambda: tiered.known,
             reader=path.reader,

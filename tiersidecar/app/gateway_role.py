@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 import structlog
 
@@ -18,10 +19,11 @@ from tiersidecar.app.builders.gateway import (
     listener_settings,
     unauthenticated_limits,
 )
-from tiersidecar.app.builders.gateway_fill import open_remote_tier
+from tiersidecar.app.builders.gateway_fill import mount_without_source, open_remote_tier
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
+from tiersidecar.domain.errors import ConfigError
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.listener import serve_gateway
@@ -39,7 +41,7 @@ async def run_gateway(parts: Parts) -> None:
     """Serve until cancelled.
 
     Raises:
-        ConfigError: a certificate cannot be used.
+        ConfigError: a certificate cannot be used, or the section ``source`` is missing.
         ListenError: an address cannot be listened on.
     """
     section = parts.config.gateway
@@ -49,8 +51,16 @@ async def run_gateway(parts: Parts) -> None:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
         parts.status.before_stop.take(tier.second_steps.end)
-        if tier.mounts is not None:
-            parts.status.mount_halted, parts.status.mount_halts = tier.mounts.halted, tier.mounts.halts
+        if tier.mounts is None:
+            # Nor does a gateway without a source come up before such a broker: it would let records be written there.
+            if fault := mount_without_source(await parts.log_dirs.scan()):
+                raise ConfigError(source="source", faults=(fault,))
+            parts.status.reasons.append(lambda: mount_without_source(parts.table.local))
+        else:
+            parts.status.mount_halted, parts.status.mount_halts = (
+                tier.mounts.halted,
+                partial(_warnings, parts, tier.mounts),
+            )
             parts.status.reasons.append(tier.mounts.reason_not_ready)
             parts.status.reasons.append(tier.mounts.unplanned.reason_not_ready)
             # Before any client: what was seeded by another plan takes no record, not even the first.
@@ -89,6 +99,11 @@ async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
             parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")
+
+
+def _warnings(parts: Parts, mounts: MountedLogs) -> Sequence[str]:
+    """Of partitions, and of the source's topics: one that was lost there tells nothing new any more."""
+    return [*mounts.halts(), *filter(None, (parts.metadata.halted_reason, parts.state.halted_reason))]
 
 
 async def _open_audit(stack: AsyncExitStack, parts: Parts) -> AuditTopic:

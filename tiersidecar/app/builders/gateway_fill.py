@@ -13,7 +13,7 @@ from tiersidecar.decide.topics import INTERNAL_TOPICS, PartitionRole, TieredPart
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.mounts import MOUNTED_START
-from tiersidecar.ports.log_dirs import LogDirs
+from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
@@ -89,7 +89,12 @@ def _mounts(parts: Parts) -> MountedLogs | None:
     planned = parts.mount.topics
     return MountedLogs(
         planned={name: topic.topic_id for name, topic in planned.items()},
-        unplanned=UnplannedLogs(planned=planned, seeded=lambda: _seeded(parts.table), clock=parts.clock),
+        unplanned=UnplannedLogs(
+            planned=planned,
+            seeded=lambda: _seeded(parts.table.local),
+            topics=lambda: parts.table.topic_ids,
+            clock=parts.clock,
+        ),
         topic_id=lambda topic: parts.table.topic_ids.get(topic),
         led=lambda: _led(parts.table),
         reader=parts.reads.reader,
@@ -98,13 +103,24 @@ def _mounts(parts: Parts) -> MountedLogs | None:
     )
 
 
-def _seeded(table: PartitionTable) -> list[TopicIdPartition]:
+def _seeded(local: LogDirsView) -> list[TopicIdPartition]:
     """Those on the broker's disks whose logs begin where those of a mount do."""
     return [
         partition
-        for partition, found in table.local.partitions.items()
+        for partition, found in local.partitions.items()
         if found.segments and found.segments[0].base_offset >= MOUNTED_START
     ]
+
+
+def mount_without_source(local: LogDirsView) -> str:
+    """Return why a gateway without a section ``source`` does not belong before this broker; empty where it does."""
+    seeded = _seeded(local)
+    if not seeded:
+        return ""
+    return (
+        f"{min(seeded)} was seeded for a read-only mount, and the configuration has no section source: "
+        "without it records are written where none may be"
+    )
 
 
 def _led(table: PartitionTable) -> list[TopicIdPartition]:

@@ -364,7 +364,7 @@ class FetchFill:
         return FilledPartition(
             high_watermark=max(classified.offsets.high_watermark, filled_end),
             last_stable_offset=max(classified.offsets.last_stable_offset, filled_end),
-            log_start_offset=classified.bounds.start,
+            log_start_offset=Offset(max(classified.bounds.start, classified.bounds.log_start)),
             aborted=aborted,
             records=[one.buffer for one in fetched.slices],
         )

@@ -45,7 +45,15 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.broker_offsets import Mounts, NoMounts
-from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewrite, Rewritten
+from tiersidecar.services.gateway.exchange import (
+    Buffer,
+    ConnectionState,
+    Exchange,
+    Passing,
+    Rewrite,
+    Rewritten,
+    Upstream,
+)
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, FetchSessions, check_all_asked, is_large, remember
 from tiersidecar.services.gateway.fetch_state import Answered, Expected
@@ -356,7 +364,7 @@ class FetchRewrite(Rewrite):
             if out_of_range.withheld or not _is_held(out_of_range, classified, answers):
                 break
             until_s = began_s + self._hold_s(out_of_range, answers, patience)
-            if not await self._has_grown(classified.values(), until_s):
+            if not await self._has_grown(classified.values(), until_s, out_of_range.exchange.upstream):
                 break
         for one in classified.values():
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
@@ -373,13 +381,14 @@ class FetchRewrite(Rewrite):
             hold_s = min(hold_s, self._remote_max_wait_ms / 1000)
         return min(hold_s, _BESIDE_BROKER_S) if out_of_range.is_beside_others else hold_s
 
-    async def _has_grown(self, classified: Collection[Classified], until_s: float) -> bool:
-        """Return True as soon as more is remote of a partition that has nothing else, or False at ``until_s``."""
+    async def _has_grown(self, classified: Collection[Classified], until_s: float, upstream: Upstream) -> bool:
+        """Return True as soon as more is remote of a partition that has nothing else, or False at ``until_s``, and once the
+        client is gone."""
         mounted = [one for one in classified if one.offsets is not None and one.offsets.is_mounted]
         while (left_s := until_s - self._clock.monotonic_s()) > 0:
             is_last = not mounted or left_s < 1.5 * _TURN_S  # what is found at the very end comes too late to be read
             await self._clock.sleep(left_s if is_last else _TURN_S)
-            if is_last:
+            if is_last or upstream.is_client_gone:
                 return False
             if await self._classifier.has_any_grown(mounted, left_s - _TURN_S):
                 return True

@@ -39,6 +39,8 @@ from tiersidecar.services.gateway.messages import (
 from tiersidecar.services.gateway.new_partitions import NewPartitions, until_ready
 from tiersidecar.services.gateway.tiered_partitions import Asker
 
+_CONSUMER = -1
+"""``replica_id`` of those whose isolation level counts (ReplicaManager.fetchOffset)."""
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
 _NEW_WAIT_S = 2.0
@@ -168,7 +170,8 @@ class ListOffsetsRewrite(Rewrite):
         return {
             key: row
             for key, row in opened.rows.items()
-            if row.error_code is ErrorCode.none and opened.asked[key].timestamp not in unchanged
+            if row.error_code is ErrorCode.none
+            and (opened.asked[key].timestamp not in unchanged or row.offset >= MOUNTED_START)
         }
 
     async def _read_late(self, opened: Opened, asker: Asker) -> Mapping[RowKey, Any]:
@@ -180,7 +183,7 @@ class ListOffsetsRewrite(Rewrite):
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
         """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
         try:
-            return _untiered(row) if self._tiered.find(*key, asker) is None else _not_known(row)
+            return _told(row) if self._tiered.find(*key, asker) is None else _not_known(row)
         except TiersidecarError:
             return _not_known(row)
 
@@ -192,16 +195,17 @@ class ListOffsetsRewrite(Rewrite):
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
-                return _untiered(row)
+                return _told(row)
+            is_isolated = opened.request.replica_id == _CONSUMER and getattr(opened.request, "isolation_level", 0)
             question = _Question(
                 partition=view.topic_id_partition,
                 timestamp=opened.asked[key].timestamp,
                 row=row,
-                read_committed=bool(getattr(opened.request, "isolation_level", 0)),
+                read_committed=bool(is_isolated),
             )
             async with asyncio.timeout_at(until_s):
                 answer = await self._answer(await self._as_of_mount(question))
-            return answer if self._tiered.find(*key, asker) is not None else _untiered(row)
+            return _told(answer if self._tiered.find(*key, asker) is not None else row)
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
         except MetadataNotReadyError:
@@ -334,9 +338,9 @@ def _found(row: Any, found: TimestampAndOffset) -> Any:
     return changed_row(row, timestamp=found.timestamp_ms, offset=found.offset, leader_epoch=found.leader_epoch)
 
 
-def _untiered(row: Any) -> Any:
-    """The broker's word, unless it is of a log that was seeded for a read-only mount by another plan than is known here: nobody
-    may begin, or commit, where no history ever comes."""
+def _told(row: Any) -> Any:
+    """As it is, unless the broker's word is of a log that was seeded for a read-only mount of which nothing is known here: no
+    client may begin, or commit, where no history ever comes."""
     return _not_known(row) if int(row.offset) >= MOUNTED_START else row
 
 

@@ -121,7 +121,7 @@ class MountedLogs:
             log_start_offset=bounds.log_end,
             high_watermark=bounds.log_end,
             # Of a log whose segments have all expired there is no snapshot, and no transaction either.
-            last_stable_offset=stable if bounds.start < bounds.end else bounds.log_end,
+            last_stable_offset=min(stable, bounds.log_end) if bounds.start < bounds.end else bounds.log_end,
             is_mounted=True,
         )
 
@@ -141,6 +141,8 @@ class MountedLogs:
         known = self._halted.get(partition)
         if known is not None and known.is_for_good:
             return
+        if {log_start, log_end} == {0, MOUNTED_START}:
+            return  # the words of two leaders, one of which has lost its log: the next look tells
         if (log_start, log_end) == (MOUNTED_START, MOUNTED_START):
             if known is not None:
                 del self._halted[partition]

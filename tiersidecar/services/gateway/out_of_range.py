@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
@@ -32,6 +33,8 @@ class Classified:
 _REMEMBERED_S = 1.0
 """As long as the broker's offsets beside them, and the lineage under them, may have been known."""
 _MOST_KNOWN = 100_000
+_STORE_S = 5.0
+"""How long the store and the source are waited for, of a partition that is mounted read-only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +120,14 @@ class OutOfRangeClassifier:
 
     async def has_any_grown(self, classified: Iterable[Classified], within_s: float) -> bool:
         """Return whether the remote end of any is another by now; False where that cannot be told ``within_s``."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 for one in classified:
                     if one.partition is None or one.bounds is None:
                         continue
-                    if await self._reader.end_offset(one.partition) != one.bounds.end:
-                        return True
-        except (TiersidecarError, TimeoutError):
-            return False
+                    with suppress(TiersidecarError):  # of one whose blob cannot be read; the others go on
+                        if await self._reader.end_offset(one.partition) != one.bounds.end:
+                            return True
         return False
 
     async def classify(
@@ -188,12 +190,14 @@ class OutOfRangeClassifier:
         partition = view.topic_id_partition
         try:
             began_s = self._clock.monotonic_s()
-            if is_copy_pending is not None:
-                await self._reader.current_bounds(partition)
-            state = self._state.partition_state(partition)
-            bounds = await self._reader.bounds(partition)
-            offsets = await self._offsets.as_of(partition, offsets, bounds)
-        except TiersidecarError:
+            # What is copied is looked up in the store first, where the broker has nothing.  A Fetch of other partitions waits.
+            async with asyncio.timeout(_STORE_S if offsets.is_mounted else None):
+                if is_copy_pending is not None:
+                    await self._reader.current_bounds(partition)
+                state = self._state.partition_state(partition)
+                bounds = await self._reader.bounds(partition)
+                offsets = await self._offsets.as_of(partition, offsets, bounds)
+        except (TiersidecarError, TimeoutError):
             return RETRY  # not replayed yet, or the store is away: nothing can be said of the offset
         known = _Known(bounds, state, view.leader_epoch, began_s)
         tiers = _tiers(known, offsets, is_copy_pending=bool(is_copy_pending))

@@ -37,12 +37,18 @@ from tests.unit.services.gateway.test_offset_rewrites import (
     listed,
     row_after,
 )
+from tiersidecar.decide.gateway_fill import OutOfRange
+from tiersidecar.domain.errors import MetadataNotReadyError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.reading.segment_lookup import OffsetBounds
+from tiersidecar.services.gateway import mounted_logs
+from tiersidecar.services.gateway import out_of_range as out_of_range_module
 from tiersidecar.services.gateway.mounted_logs import MountedLogs
+from tiersidecar.services.gateway.out_of_range import Classified
 from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
 END, EARLIER_END = 245, 175
@@ -316,7 +322,58 @@ async def test_the_latest_epoch_ends_where_the_remote_log_does() -> None:
                 {"error_code": ErrorCode.none, "leader_epoch": asked, "end_offset": int(MOUNTED_START)},
             )
             assert (row.error_code, row.leader_epoch, row.end_offset) == (ErrorCode.none, *expected)
-            assert bool(caught_up) == (asked > 2), "nobody is sent away by what may be behind"
+            assert bool(caught_up) == (asked >= 2), "nobody is sent away, or back, by what may be behind"
+
+
+HISTORY = FixedLineage((0, 0), (2, 40))
+
+
+async def end_of(world: World, leader_epoch: int, lineages: FixedLineage = HISTORY) -> tuple[ErrorCode, int, int]:
+    """Where the epoch ends, as a client is told."""
+    asked = {"leader_epoch": leader_epoch, "current_leader_epoch": -1}
+    told = {"error_code": ErrorCode.none, "leader_epoch": leader_epoch, "end_offset": int(MOUNTED_START)}
+    row = await row_after(world, leader_epochs(world, lineages), LEADER_EPOCH, 4, asked, told)
+    return row.error_code, row.leader_epoch, row.end_offset
+
+
+async def test_the_latest_epoch_ends_no_earlier_than_another_gateway_may_have_told() -> None:
+    """A client beyond the end would go back to it: leadership has come to a broker whose gateway is behind."""
+    async with growing() as (world, run, whole):
+        current_bounds = world.path.reader.current_bounds
+
+        async def caught_up(partition: TopicIdPartition) -> OffsetBounds:
+            await copy_on(run, whole)
+            return await current_bounds(partition)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.path.reader, "current_bounds", caught_up)
+            assert await end_of(world, 2) == (ErrorCode.none, 2, END)
+
+
+@pytest.mark.parametrize("lineages", [HISTORY, FixedLineage()], ids=["of two epochs", "of nothing that is left"])
+async def test_while_the_source_is_away_the_latest_epoch_sends_nobody_back(lineages: FixedLineage) -> None:
+    """Nobody can tell where it ends, and who has read on by another gateway is to stay there; who asks of a later one asks
+    again."""
+
+    async def away(partition: TopicIdPartition) -> OffsetBounds:
+        raise MetadataNotReadyError(subject=str(partition))
+
+    async with mounted() as world:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.path.reader, "current_bounds", away)
+            assert await end_of(world, 2, lineages) == (ErrorCode.none, 2, MOUNTED_START)
+            if lineages is HISTORY:
+                assert await end_of(world, 1) == (ErrorCode.none, 0, 40)
+                assert (await end_of(world, 3))[0] is ErrorCode.not_leader_or_follower
+
+
+async def test_a_gateway_that_knows_of_no_mount_tells_nobody_where_a_seeded_log_ends() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=EMPTY) as world:
+        for known in ([], [partition]):
+            world.tiered.known = known
+            error, _, end = await end_of(world, 7)
+            assert (error, end) == (ErrorCode.not_leader_or_follower, -1)
 
 
 async def test_without_a_history_every_epoch_ends_where_the_log_does() -> None:
@@ -382,6 +439,64 @@ async def test_an_empty_log_at_0_halts_until_its_node_has_been_seeded_again() ->
         watching.cancel()
 
 
+async def test_the_words_of_two_leaders_halt_nothing_for_good() -> None:
+    """One of them has lost its log, and leadership moves between the two questions."""
+    async with mounted() as world:
+        for told in ((0, MOUNTED_START), (MOUNTED_START, 0)):
+            world.mounts.check(world.partition, *told)
+            assert not world.mounts.halted(world.partition)
+
+
+async def test_a_client_that_is_gone_is_not_waited_for() -> None:
+    """It may have said that it waits for weeks."""
+    async with growing() as (world, _, _):
+        waiting = asyncio.create_task(answer(world, EARLIER_END, max_wait=timedelta(days=20)))
+        await world.clock.advance(2)
+        assert not waiting.done()
+        world.upstream.is_client_gone = True
+        await world.clock.advance(0.26)
+        async with asyncio.timeout(10):
+            await waiting
+
+
+async def test_a_store_that_hangs_keeps_a_fetch_of_other_partitions_for_seconds_alone() -> None:
+    async def hang(partition: TopicIdPartition) -> OffsetBounds:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with mounted() as world:
+        assert (await answer(world, 0)).error_code is ErrorCode.none
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.path.reader, "bounds", hang)
+            for module in (out_of_range_module, mounted_logs):
+                patch.setattr(module, "_STORE_S", 0.01)
+            asking = asyncio.create_task(answer(world, END))
+            async with asyncio.timeout(10):
+                while not asking.done():
+                    await world.clock.advance(0.25)
+                    await asyncio.sleep(0.01)
+            assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
+async def test_what_has_grown_is_seen_beside_what_cannot_be_read() -> None:
+    async with growing() as (world, run, whole):
+        damaged, end_offset = replace(world.partition, partition=1), world.path.reader.end_offset
+
+        async def end_of_log(partition: TopicIdPartition) -> Offset:
+            if partition == damaged:
+                raise ObjectNotFoundError(verb="fetch", key="k", reason="gone")
+            return await end_offset(partition)
+
+        bounds = await world.path.reader.bounds(world.partition)
+        both = [
+            Classified(verdict=OutOfRange.AT_END, partition=one, bounds=bounds) for one in (damaged, world.partition)
+        ]
+        await copy_on(run, whole)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.path.reader, "end_offset", end_of_log)
+            assert await world.fetch._classifier.has_any_grown(both, 10)
+
+
 async def test_records_in_an_empty_log_that_has_halted_are_told() -> None:
     run, partition = await plain()
     async with open_world(run, partition, local=EMPTY, is_mounted=True) as world:
@@ -430,7 +545,7 @@ def test_a_topic_that_was_made_anew_under_the_name_is_not_mounted() -> None:
     clock: Any = None
     mounts = MountedLogs(
         planned={"orders": planned},
-        unplanned=UnplannedLogs(planned={}, seeded=tuple, clock=clock),
+        unplanned=UnplannedLogs(planned={}, seeded=tuple, topics=dict, clock=clock),
         topic_id=known.get,
         led=list,
         reader=reader,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,18 @@ from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
 from tests.unit.services.gateway.test_fetch_rewrite import plain
-from tests.unit.services.gateway.test_offset_rewrites import listed
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tests.unit.services.gateway.test_offset_rewrites import (
+    LEADER_EPOCH,
+    FixedLineage,
+    leader_epochs,
+    listed,
+    row_after,
+)
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START, MountedTopic
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
@@ -26,15 +36,50 @@ PLANNED = TopicIdPartition(topic_id=ORDERS, topic="orders", partition=1)
 ADDED = replace(PLANNED, partition=2)
 SEEDED = TopicIdPartition(topic_id=OTHER, topic="other", partition=0)
 PLAN = {"orders": MountedTopic(topic_id=ORDERS, partitions=2)}
+OWN = TopicIdPartition(topic_id=Uuid(b"own-topic-id-..."), topic="own", partition=0)
+LATER = TopicIdPartition(topic_id=Uuid(b"later-topic-id.."), topic="later", partition=0)
+GROUPS = TopicIdPartition(topic_id=Uuid(b"groups-topic-id."), topic="__consumer_offsets", partition=0)
 EMPTY = (MOUNTED_START, MOUNTED_START)
+END = 245
+"""Of the run `plain`."""
 
 
-def gateway_of(broker: ScriptedBroker, clock: ManualClock, topic_ids: dict[str, Uuid]) -> MountedLogs:
-    """A gateway on whose disks all those partitions are that the broker has."""
+class Cluster(ScriptedBroker):
+    """Whose topics are the partitions that have a log start; ``asked`` notes of which it was asked where they begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = list[TopicIdPartition]()
+
+    async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
+        here = (BrokerId(2),)
+        return tuple(
+            LeaderView(
+                topic_id_partition=one, leader_id=here[0], leader_epoch=NO_EPOCH, replicas=here, in_sync_replicas=here
+            )
+            for one in self.log_starts
+        )
+
+    async def list_offsets(
+        self, partitions: Mapping[TopicIdPartition, LeaderEpoch], spec: OffsetSpec | int, **flags: Any
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        self.asked += partitions
+        return await super().list_offsets(partitions, spec, **flags)
+
+
+def gateway_of(
+    broker: ScriptedBroker, clock: ManualClock, topic_ids: dict[str, Uuid], *, has_disk: bool = True
+) -> MountedLogs:
+    """A gateway on whose disks all those partitions are that the broker has, or none."""
     reader: Any = None
     return MountedLogs(
         planned={name: topic.topic_id for name, topic in PLAN.items()},
-        unplanned=UnplannedLogs(planned=PLAN, seeded=lambda: list(broker.log_starts), clock=clock),
+        unplanned=UnplannedLogs(
+            planned=PLAN,
+            seeded=lambda: list(broker.log_starts) if has_disk else (),
+            topics=lambda: topic_ids,
+            clock=clock,
+        ),
         topic_id=topic_ids.get,
         led=lambda: list(broker.log_starts),
         reader=reader,
@@ -93,6 +138,7 @@ async def test_the_leader_has_the_last_word(error: str | None) -> None:
     broker.log_starts[SEEDED], broker.error = (5, None) if error is None else (int(MOUNTED_START), error)
     await mounts.unplanned.look(broker)
     assert not mounts.halted(SEEDED)
+    assert mounts.is_mounted_topic("other") is (error is not None), "nothing is written before it has spoken"
 
 
 async def test_the_watch_finds_what_comes_later() -> None:
@@ -107,7 +153,42 @@ async def test_the_watch_finds_what_comes_later() -> None:
     watching.cancel()
 
 
-@pytest.mark.parametrize("replica_id", [-1, 2], ids=["a client", "who says that it is a replica"])
+async def test_a_coordinator_s_gateway_knows_of_what_other_brokers_have() -> None:
+    """Of a topic that it let into a transaction, the brokers would write the marker themselves."""
+    broker, topic_ids = Cluster(), dict[str, Uuid]()
+    mounts = gateway_of(broker, ManualClock(), topic_ids, has_disk=False)
+    broker.log_starts = {PLANNED: int(MOUNTED_START), SEEDED: int(MOUNTED_START), OWN: 7, GROUPS: 0}
+    await mounts.unplanned.look(broker)
+    assert mounts.is_mounted_topic("other")
+    assert mounts.halted(SEEDED) == mounts.unplanned.reason_not_ready()
+    assert not mounts.is_mounted_topic("own")
+    assert sorted(broker.asked) == sorted([SEEDED, OWN]), "not of its plan, nor of the brokers' own topics"
+    topic_ids |= {one.topic: one.topic_id for one in broker.log_starts}
+    await mounts.unplanned.look(broker)
+    assert len(broker.asked) == 2, "no topic becomes a seeded one later"
+    broker.log_starts[LATER] = 0
+    topic_ids[LATER.topic] = LATER.topic_id
+    await mounts.unplanned.look(broker)
+    assert broker.asked[2:] == [LATER]
+
+
+async def test_a_leader_that_does_not_answer_is_asked_again() -> None:
+    broker = Cluster()
+    mounts = gateway_of(broker, ManualClock(), {"other": OTHER}, has_disk=False)
+    broker.log_starts[SEEDED], broker.error = int(MOUNTED_START), "LEADER_NOT_AVAILABLE"
+    await mounts.unplanned.look(broker)
+    assert not mounts.is_mounted_topic("other")
+    broker.error = None
+    await mounts.unplanned.look(broker)
+    assert mounts.is_mounted_topic("other")
+
+
+REPLICA_IDS = pytest.mark.parametrize(
+    "replica_id", [-1, -2, 2], ids=["a client", "who looks for faults", "who says that it is a replica"]
+)
+
+
+@REPLICA_IDS
 async def test_no_client_is_told_where_a_seeded_log_begins(replica_id: int) -> None:
     """It would begin there, commit it, and wait for ever: not even before anybody has looked at the logs."""
     run, partition = await plain()
@@ -119,7 +200,31 @@ async def test_no_client_is_told_where_a_seeded_log_begins(replica_id: int) -> N
         assert (await listed(world, -1, (77, -1), replica_id=replica_id)).offset == 77, "of an ordinary log"
 
 
-async def test_who_says_that_it_is_a_replica_gets_the_offsets_of_the_remote_log() -> None:
+@REPLICA_IDS
+async def test_whoever_asks_gets_the_offsets_of_the_remote_log(replica_id: int) -> None:
     run, partition = await plain()
     async with open_world(run, partition, local=EMPTY, is_mounted=True) as world:
-        assert (await listed(world, -2, (int(MOUNTED_START), -1), replica_id=2)).offset == 0
+        for timestamp, expected in ((-2, 0), (-1, END), (-4, END)):
+            row = await listed(world, timestamp, (int(MOUNTED_START), -1), replica_id=replica_id)
+            assert (row.error_code, row.offset) == (ErrorCode.none, expected)
+        asked = {"leader_epoch": 0, "current_leader_epoch": -1}
+        told = {"error_code": ErrorCode.none, "leader_epoch": 0, "end_offset": int(MOUNTED_START)}
+        rewrite = leader_epochs(world, FixedLineage((0, 0)))
+        ended = await row_after(world, rewrite, LEADER_EPOCH, 4, asked, told, replica_id=replica_id)
+        assert (ended.error_code, ended.end_offset) == (ErrorCode.none, END)
+
+
+@pytest.mark.parametrize("is_tiered", [True, False])
+@pytest.mark.parametrize("timestamp", [-1, -2, -4, 5])
+async def test_a_gateway_that_knows_of_no_mount_tells_nobody_where_a_seeded_log_begins(
+    timestamp: int, is_tiered: bool
+) -> None:
+    """Its section ``source`` was forgotten: clients wait, and commit nothing."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=EMPTY) as world:
+        world.tiered.known = (partition,) if is_tiered else ()
+        row = await listed(world, timestamp, (int(MOUNTED_START), -1))
+        if is_tiered and timestamp not in (-1, -4):
+            assert 0 <= row.offset < END, "of what is remote"
+        else:
+            assert (row.error_code, row.offset) == (ErrorCode.leader_not_available, -1)
