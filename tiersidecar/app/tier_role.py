@@ -257,9 +257,9 @@ def _watch(
         backfill=backfill,
         lanes=lanes,
         work={
-            Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work, may_act=follow.may_act),
-            Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work, may_act=recopy.may_act),
-            Lane.COPY: LaneSpec(run=led(copy.run), may_act=copy.may_act),
+            Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work),
+            Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work),
+            Lane.COPY: LaneSpec(run=led(copy.run)),
             Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work, may_act=retain.may_act),
         },
         report=report,

@@ -186,10 +186,6 @@ class CopyTask:
         self._observed: dict[TopicIdPartition, tuple[LocalSegment, ...]] = {}
         """What was reported last of each partition, where nothing is done."""
 
-    def may_act(self, partition: TieredPartition) -> bool:
-        """Return whether a run would copy what there is: while copies are paused it only looks."""
-        return not self._state.why_paused(partition.view.topic_id_partition.topic_id, PauseKind.COPIES)
-
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
         topic_id_partition = partition.view.topic_id_partition

@@ -148,7 +148,7 @@ class ExpireTask:
             StoreError: objects could not be deleted, or an epoch blob not be read; nothing is lost, and the next round retries.
         """
         topic_id_partition = partition.view.topic_id_partition
-        if not self.may_act(partition):
+        if topic_id_partition.topic in self._table.refused_topics or self._state.halted_reason is not None:
             self._table.record(topic_id_partition).expiry_looked = True
             return
         try:
@@ -163,11 +163,6 @@ class ExpireTask:
         finally:
             self._table.record(topic_id_partition).expiry_looked = True
         self._next_round_s[topic_id_partition] = self._clock.monotonic_s() + self._interval_s
-
-    def may_act(self, partition: TieredPartition) -> bool:
-        """Return whether a round looks at anything: not at what another tiers, nor while the state topic is lost."""
-        is_refused = partition.view.topic_id_partition.topic in self._table.refused_topics
-        return not is_refused and self._state.halted_reason is None
 
     def owes_an_answer(self, partition: TieredPartition) -> bool:
         """Whether an undelete waits for what :meth:`answer_undelete` says."""

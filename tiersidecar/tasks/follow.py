@@ -56,16 +56,10 @@ class FollowTask:
             return False
         note = self._note(topic_id_partition)
         note.look(local)
-        if not self.may_act(partition):
+        if topic_id_partition.topic in self._table.refused_topics or not self._table.pins.are_known(local.log_dir):
             return False
         has_subject = len(local.segments) > 1 or bool(note.deleted) or bool(self._table.pins.of(topic_id_partition))
         return has_subject and note.settled != self._state(partition, local)
-
-    def may_act(self, partition: TieredPartition) -> bool:
-        """Return whether a run may pin and drop: not what another tiers, nor before the pins that are there have been read."""
-        local = self._table.local.partitions.get(partition.view.topic_id_partition)
-        is_refused = partition.view.topic_id_partition.topic in self._table.refused_topics
-        return local is not None and not is_refused and self._table.pins.are_known(local.log_dir)
 
     async def run(self, partition: TieredPartition) -> None:
         """One round.

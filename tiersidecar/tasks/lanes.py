@@ -95,24 +95,13 @@ class Lanes:
             task.cancel()
         await self._group.__aexit__(kind, error, trace)
 
-    def start(
-        self,
-        partition: TopicIdPartition,
-        lane: Lane,
-        work: Callable[[], Awaitable[None]],
-        name: str,
-        *,
-        may_act: bool = True,
-    ) -> bool:
-        """Run ``work`` in this lane, unless it runs already or still backs off; says whether it was started.
-
-        One that ``may_act`` is not true of proves nothing by its success, and ends no halt.
-        """
+    def start(self, partition: TopicIdPartition, lane: Lane, work: Callable[[], Awaitable[None]], name: str) -> bool:
+        """Run ``work`` in this lane, unless it runs already or still backs off; says whether it was started."""
         key = (partition, lane)
         record = self._records.setdefault(key, _Record())
         if key in self._running or self._clock.monotonic_s() < record.not_before_s:
             return False
-        task = self._group.create_task(self._run(key, record, work, may_act=may_act), name=name)
+        task = self._group.create_task(self._run(key, record, work), name=name)
         self._running[key] = task
         self.turns += 1
         task.add_done_callback(lambda done: self._ended(key, done))
@@ -159,7 +148,7 @@ class Lanes:
         if self._running.get(key) is task:
             del self._running[key]
 
-    async def _run(self, key: LaneKey, record: _Record, work: Callable[[], Awaitable[None]], *, may_act: bool) -> None:
+    async def _run(self, key: LaneKey, record: _Record, work: Callable[[], Awaitable[None]]) -> None:
         """The one place where an error's type decides its fate."""
         partition, lane = key
         bound = log.bind(topic=partition.topic, partition=partition.partition, lane=lane.value)
@@ -183,16 +172,15 @@ class Lanes:
             self._halt(key, record, f"unexpected {type(error).__name__}: {error}", self._backoff.halted_s)
             bound.exception("lane.halted", error=str(error))
         else:
-            record.failures, record.not_before_s, record.trouble = 0, 0.0, ""
-            if may_act:
-                self._end_halt(key, record)
+            self._succeeded(key, record)
 
     def _halt(self, key: LaneKey, record: _Record, reason: str, delay_s: float) -> None:
         record.halted = reason
         record.not_before_s = self._clock.monotonic_s() + delay_s
         self._telemetry.gauge(HALTED_PARTITIONS, 1, topic=key[0].topic, partition=str(key[0].partition))
 
-    def _end_halt(self, key: LaneKey, record: _Record) -> None:
+    def _succeeded(self, key: LaneKey, record: _Record) -> None:
+        record.failures, record.not_before_s, record.trouble = 0, 0.0, ""
         if record.halted:
             record.halted = ""
             if not self.halted(key[0]):

@@ -174,11 +174,6 @@ class RecopyTask:
             return False
         if not requests or not any(self._is_ours(partition, request) for request in requests):
             return False
-        return self.may_act(partition)
-
-    def may_act(self, partition: TieredPartition) -> bool:
-        """Return whether a run may serve what there is, which does not ask again: not while copies are paused, say."""
-        topic_id_partition = partition.view.topic_id_partition
         if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
             return False
         if self._guard.reason_not_to_delete_of(topic_id_partition.topic_id) or self._state.why_paused(

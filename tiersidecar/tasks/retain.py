@@ -26,7 +26,7 @@ class RetainTask:
 
     def may_act(self, partition: TieredPartition) -> bool:
         """Return whether a round would expire and trim: where it is forbidden to delete it ends at once."""
-        return self.expire.may_act(partition) and not self._is_forbidden(partition)
+        return not self._is_forbidden(partition)
 
     async def run(self, partition: TieredPartition) -> None:
         """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not

@@ -263,16 +263,15 @@ class Watch:
         """
         topic_id_partition, spec = partition.view.topic_id_partition, self._work[lane]
         has_work = self._has_copies if lane is Lane.COPY else spec.has_work
-        has_failed = bool(self._lanes.reason_at_rest(topic_id_partition, lane))
-        may_act = not has_failed or spec.may_act(partition)
-        if not has_work(partition) and not (has_failed and may_act):
+        if not has_work(partition) and not (
+            self._lanes.reason_at_rest(topic_id_partition, lane) and spec.may_act(partition)
+        ):
             return
         self._lanes.start(
             topic_id_partition,
             lane,
             lambda: spec.run(partition),
             f"{lane} {topic_id_partition}@{partition.view.leader_epoch}",
-            may_act=may_act,
         )
 
     def _may_copy(self, topic_id_partition: TopicIdPartition) -> bool:

@@ -83,19 +83,6 @@ async def test_a_retriable_error_backs_off_twice_as_long_each_time(clock: Manual
         assert waited == [0, 1, 2, 4, 8]
 
 
-async def test_a_run_that_may_not_act_ends_no_halt(clock: ManualClock) -> None:
-    """While copies are paused a lane only looks: the cause of its halt is still there."""
-    async with make_lanes(clock) as lanes:
-        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(CORRUPT), "copy")
-        await clock.advance(BACKOFF.halted_s)
-        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy", may_act=False)
-        await settle()
-        assert lanes.halted(TOPIC_ID_PARTITION)
-        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy")
-        await settle()
-        assert not lanes.halted(TOPIC_ID_PARTITION)
-
-
 async def test_success_forgets_the_failures(clock: ManualClock) -> None:
     work = Work(AWAY, None)
     async with make_lanes(clock) as lanes:

@@ -20,7 +20,6 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import SegmentNotReadyError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -213,21 +212,6 @@ async def test_a_follower_waits_until_the_leader_has_declined(damaged: Damaged) 
     assert damaged.shell.recopy.has_work(followed)
     await damaged.shell.recopy.run(followed)
     assert await damaged.is_mended()
-
-
-async def test_no_round_is_begun_while_copies_are_paused(damaged: Damaged) -> None:
-    """Nor after one that failed: it would copy, which does not ask again."""
-    await damaged.copy_all_and_lose("log")
-    await damaged.shell.look()
-    assert damaged.shell.recopy.has_work(damaged.partition)
-    assert damaged.shell.recopy.may_act(damaged.partition)
-    thing = PausedThing(kind=PauseKind.COPIES, topic_id=None)
-    await damaged.shell.state.publish_pause(
-        Pause(thing=thing, topic=ALL_TOPICS, since_ms=0, by="ann", reason="a move of the store")
-    )
-    assert not damaged.shell.recopy.has_work(damaged.partition)
-    assert not damaged.shell.recopy.may_act(damaged.partition)
-    assert not damaged.shell.copy.may_act(damaged.partition)
 
 
 async def test_a_store_that_takes_copies_and_loses_them_is_not_filled_with_more(damaged: Damaged) -> None:

@@ -38,12 +38,8 @@ class Step:
     def __init__(self, name: str, done: list[str]) -> None:
         self.name, self.done = name, done
         self.has_work, self.error, self.is_asked = True, None, False
-        self.is_allowed = True
 
     error: Exception | None
-
-    def may_act(self, partition: object) -> bool:
-        return self.is_allowed
 
     def owes_an_answer(self, partition: object) -> bool:
         return self.is_asked
@@ -96,8 +92,6 @@ def test_whether_there_is_work(stage: Stage, expire: bool, trim: bool, reason: s
     stage.expire.has_work, stage.trim.has_work, stage.guard.reason_not_to_delete = expire, trim, reason
     assert stage.lane.has_work(PARTITION) is has_work
     assert stage.lane.may_act(PARTITION) is not bool(reason)
-    stage.expire.is_allowed = False
-    assert not stage.lane.may_act(PARTITION), "it would end at once"
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,6 @@ class Rounds:
         self.started: dict[Lane, tuple[Callable[[], Awaitable[None]], str]] = {}
         self.stopped: list[TopicIdPartition] = []
         self.at_rest: dict[Lane, str] = {}
-        self.may_act: dict[Lane, bool] = {}
         self.enough = asyncio.Event()
 
     async def look(self) -> tuple[TieredPartition, ...]:
@@ -86,17 +85,10 @@ class Rounds:
         self.checked.append(topics)
 
     def start(
-        self,
-        topic_id_partition: TopicIdPartition,
-        lane: Lane,
-        work: Callable[[], Awaitable[None]],
-        name: str,
-        *,
-        may_act: bool,
+        self, topic_id_partition: TopicIdPartition, lane: Lane, work: Callable[[], Awaitable[None]], name: str
     ) -> None:
         assert topic_id_partition == TOPIC_ID_PARTITION
         self.started[lane] = (work, name)
-        self.may_act[lane] = may_act
 
     def reason_at_rest(self, topic_id_partition: TopicIdPartition, lane: Lane) -> str:
         assert topic_id_partition == TOPIC_ID_PARTITION
@@ -256,16 +248,6 @@ async def test_a_lane_that_may_not_act_is_not_run_to_end_its_halt() -> None:
     stage.forbidden = {Lane.RETAIN}
     stage.rounds.at_rest = {Lane.RETAIN: "the partition is halted: the copy differs from the log"}
     assert await stage.look() == {}
-
-
-@pytest.mark.parametrize("lane", [Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN])
-async def test_the_success_of_a_lane_that_may_not_act_is_told_for_what_it_is(lane: Lane) -> None:
-    """It has work, an answer that is owed, say, and does no more than that."""
-    stage = Stage(lane)
-    assert (lane in await stage.look(), stage.rounds.may_act[lane]) == (True, True)
-    stage.forbidden = {lane}
-    stage.rounds.at_rest = {lane: "the partition is halted: the copy differs from the log"}
-    assert (lane in await stage.look(), stage.rounds.may_act[lane]) == (True, False)
 
 
 async def test_a_copy_that_failed_waits_for_pins_that_have_not_been_read() -> None:
