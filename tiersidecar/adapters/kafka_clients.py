@@ -106,7 +106,6 @@ class KeptProducer:
         self._starting = asyncio.Lock()
         self._producer: _DroppableProducer | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._sending: dict[tuple[str, int], asyncio.Lock] = {}  # batches, by topic and partition
 
     async def send(
         self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
@@ -130,11 +129,9 @@ class KeptProducer:
             BrokerUnreachableError, BrokerRefusedError: as of :meth:`send`.
         """
         batch = _batch_of(values, timestamp_ms)
-        # One after the other: of several, aiokafka lets all but one time out, which counts the time so far at each turn.
-        async with self._sending.setdefault((topic, partition), asyncio.Lock()):
-            return await self._send(
-                f"{topic}-{partition}", lambda producer: producer.send_batch(batch, topic, partition=partition)
-            )
+        return await self._send(
+            f"{topic}-{partition}", lambda producer: producer.send_batch(batch, topic, partition=partition)
+        )
 
     async def _send(self, subject: str, begin: Callable[[AIOKafkaProducer], Sent]) -> int:
         producer = await self._started()
