@@ -438,6 +438,11 @@ ELSEWHERE: dict[str, str] = {
     "store.encryption.key.pairs": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "store.encryption.key.pairs.public.key.file": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "store.encryption.key.pairs.private.key.file": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
+    "source.mount.plan": "unit/app/test_wiring.py::test_the_plan_says_what_is_mounted",
+    **dict.fromkeys(
+        (f"source.{key}" for key in ("bootstrap.servers", "client.id", "request.timeout.ms")),
+        "unit/app/test_wiring.py::test_the_topics_of_a_mount_are_reached_as_the_source_says",
+    ),
     "gateway.sasl.raw.tokens": "integration/test_gateway_attacks.py",
     "gateway.remote.log.dir": "integration/test_gateway_clients.py"
     "::test_kafka_log_dirs_shows_remote_sizes_to_those_who_may_describe_the_cluster",
@@ -480,7 +485,7 @@ ELSEWHERE: dict[str, str] = {
 """Keys whose effect other tests show, and where."""
 UNSHOWN = {"shutdown.grace.ms"}
 """Keys whose effect no test shows yet: it takes a daemon that cannot stop."""
-SECTIONS = {"broker", "gateway", "gateway.listeners", "logging", "read", "status", "store", "topics"}
+SECTIONS = {"broker", "gateway", "gateway.listeners", "logging", "read", "source", "status", "store", "topics"}
 
 
 @pytest.mark.parametrize("test", sorted(set(ELSEWHERE.values())))
@@ -548,7 +553,7 @@ def test_no_key_is_left_out() -> None:
         *SECTIONS,
         *map(format_path, WITHOUT_EFFECT),
         *("store.s3.path.style.access.enabled", "store.aws.certificate.check.enabled"),
-        "broker.ssl.endpoint.identification.algorithm",
+        *(f"{section}.ssl.endpoint.identification.algorithm" for section in ("broker", "source")),
         *(f"store.{key}" for key in (*STORE, *S3, *AZURE, *AZURE_CREDENTIALS, *GCS, *GCS_CREDENTIALS)),
         *("store.azure.ssl.ca.location", "store.azure.certificate.check.enabled"),
         *("store.gcs.ssl.ca.location", "store.gcs.certificate.check.enabled"),
@@ -556,7 +561,7 @@ def test_no_key_is_left_out() -> None:
         *(f"read.{key}" for key in READ),
         *(f"gateway.{key}" for key in GATEWAY),
         *(f"gateway.listeners[0].{key}" for key in LISTENER),
-        *(f"broker.{key}" for key in (*BROKER, *OAUTH)),
+        *(f"{section}.{key}" for section in ("broker", "source") for key in (*BROKER, *OAUTH)),
     }
     keys = {format_path(path) for path in all_key_paths(Config)}
     assert sorted(keys - shown) == []

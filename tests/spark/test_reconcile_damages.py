@@ -137,8 +137,7 @@ def test_each_damage_is_found_once_and_repaired(
         backup=tmp_path / "backup",
         segments=finished(kafka),
         seed=8,
-        # Not a second before, when the daemon may still have copied: of twins the later event's is the one that stays.
-        now_ms=int(time.time() * 1000),
+        now_ms=int(time.time() * 1000) - 1000,
     )
     damages.do(COUNTS)
     asyncio.run(damages.publish(kafka.client_settings, METADATA, 5))

@@ -22,6 +22,7 @@ from tests.support.scripted_local import ScriptedLocal
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.mounts import MountedTopic
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, is_by_topic_id, read_fetch_request
 from tiersidecar.formats.wire.messages import read_message, write_message
@@ -32,15 +33,17 @@ from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import Holes
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache, NoMounts
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
+from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
+from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
 
 class FixedTiered:
@@ -155,6 +158,7 @@ class World:
     upstream: ScriptedUpstream
     telemetry: RecordedTelemetry
     connection: ConnectionState
+    mounts: MountedLogs
 
     @property
     def tiers(self) -> BothTiers:
@@ -183,14 +187,26 @@ async def open_world(
     budgets: Sequence[ReaderQuotaRule] = (),
     sessions: FetchSessions | None = None,
     blocking: Blocking | None = None,
+    is_mounted: bool = False,
 ) -> AsyncIterator[World]:
-    """``local``: the broker's log start, and its high watermark."""
+    """``local``: the broker's log start, and its high watermark.  With ``is_mounted`` the partition is mounted read-only."""
     async with AsyncExitStack() as stack:
         clock, telemetry = ManualClock(), RecordedTelemetry()
         path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota, budgets=budgets))
         broker, state = ScriptedBroker(), MemoryStateLog()
         broker.log_starts[partition], broker.last_stable_offsets[partition] = local
-        offsets = BrokerOffsetsCache(broker=broker, clock=clock)
+        topic = MountedTopic(topic_id=partition.topic_id, partitions=partition.partition + 2)
+        planned = {partition.topic: topic} if is_mounted else {}
+        mounts = MountedLogs(
+            planned={topic: one.topic_id for topic, one in planned.items()},
+            unplanned=UnplannedLogs(planned=planned, seeded=lambda: broker.log_starts, topics=dict, clock=clock),
+            topic_id=lambda topic: partition.topic_id if topic == partition.topic else None,
+            led=lambda: tiered.known,
+            reader=path.reader,
+            clock=clock,
+            telemetry=telemetry,
+        )
+        offsets = BrokerOffsetsCache(broker=broker, clock=clock, mounts=mounts if is_mounted else None)
         stack.push_async_callback(offsets.aclose)
         fills = RemoteFills(reader=path.reader, clock=clock)
         stack.push_async_callback(fills.aclose)
@@ -217,6 +233,7 @@ async def open_world(
                     deleted=DeletedRecords(tiered=tiered, state=state),
                     fill=FetchFill(fills=fills, reader=path.reader, cold=path.cold, clock=clock, telemetry=telemetry),
                     sessions=sessions or FetchSessions(),
+                    mounts=mounts if is_mounted else NoMounts(),
                 ),
                 clock=clock,
                 telemetry=telemetry,
@@ -228,6 +245,7 @@ async def open_world(
             upstream=ScriptedUpstream(partition, ScriptedLocal(log_start=local[0], high_watermark=local[1])),
             telemetry=telemetry,
             connection=ConnectionState(),
+            mounts=mounts,
         )
 
 

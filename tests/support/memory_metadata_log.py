@@ -17,7 +17,7 @@ from tiersidecar.domain.segments import (
 
 
 class MemoryMetadataLog:
-    """``ports.metadata_log.MetadataLog``; keeps every event published in ``events``."""
+    """``ports.metadata_log.MetadataLog``; keeps every event published in ``events``, and counts ``pictures``."""
 
     halted_reason: str | None = None
     readiness_reason: str | None = None
@@ -25,6 +25,7 @@ class MemoryMetadataLog:
 
     def __init__(self) -> None:
         self.events: list[MetadataEvent] = []
+        self.pictures = 0
         self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
     async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
@@ -78,6 +79,7 @@ class MemoryMetadataLog:
         return self._cache(topic_id_partition).list_remote_log_segments(leader_epoch)
 
     def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
+        self.pictures += 1
         return self._cache(topic_id_partition).picture()
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:

@@ -10,10 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError
+from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError, WrongSourceError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.ports.broker import CreateTopics, DescribeCluster, DescribeConfigs, DescribePartitions, ListOffsets
+from tiersidecar.ports.broker import (
+    ClusterDescription,
+    CreateTopics,
+    DescribeCluster,
+    DescribeConfigs,
+    DescribePartitions,
+    ListOffsets,
+)
 
 
 class TopicBroker(DescribeCluster, DescribePartitions, DescribeConfigs, ListOffsets, CreateTopics, Protocol):
@@ -100,3 +107,46 @@ def _weaknesses(
         actual = settings.get(name)
         if actual != expected:
             yield f"{topic.name} has {name} {actual}, it must be {expected}"
+
+
+class OthersTopics:
+    """A :class:`TopicBroker` of a cluster whose topics are only read: none is made there, and one that is missing is waited
+    for.
+
+    Each session, and each look at a topic within it, asks for the cluster first: of one that is not ``cluster_id`` nothing is
+    believed, and what was known stays.  Empty is any.
+    """
+
+    def __init__(self, broker: TopicBroker, cluster_id: str) -> None:
+        self._describe_cluster, self._cluster_id, self._wrong = broker.describe_cluster, cluster_id, ""
+        self.describe_partitions = broker.describe_partitions
+        self.describe_topic_configs = broker.describe_topic_configs
+        self.describe_broker_configs = broker.describe_broker_configs
+        self.list_offsets = broker.list_offsets
+
+    def reason_not_ready(self) -> str:
+        """Return which cluster it was when it was asked last, if that was another; else nothing."""
+        return self._wrong
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """As the port says.
+
+        Raises:
+            WrongSourceError: it is another cluster.
+        """
+        described = await self._describe_cluster()
+        self._wrong = ""
+        if self._cluster_id and described.cluster_id != self._cluster_id:
+            error = WrongSourceError(actual=described.cluster_id, planned=self._cluster_id)
+            self._wrong = str(error)
+            raise error
+        return described
+
+    async def create_topic(
+        self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        """
+        Raises:
+            BrokerRefusedError: in every case.
+        """
+        raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from tiersidecar.app.parts import Opened, Parts
+from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.lineage import LineageKeeper
+from tiersidecar.reading.lineage import KeptEpochs, LineageKeeper, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
-from tiersidecar.tasks.policies import TopicPolicies
+from tiersidecar.tasks.policies import NoTopicStates, TopicPolicies
 from tiersidecar.tasks.remembered_epochs import RememberedEpochs
 from tiersidecar.tasks.roster import Roster
 
@@ -32,17 +33,19 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         most_index_bytes=opened.config.read.index_max_bytes,
     )
     stack.push_async_callback(manifests.aclose)
+    blobs = IndexBlobReader(store=opened.store, blocking=opened.blocking, manifests=manifests)
+    is_mount = opened.config.source is not None
     lineages = LineageKeeper(
         metadata=opened.metadata,
-        epochs=IndexBlobReader(store=opened.store, blocking=opened.blocking, manifests=manifests),
-        live=RememberedEpochs(live=opened.table, state=opened.state),
+        epochs=KeptEpochs(blobs) if is_mount else blobs,
+        # What the broker's files say of a mounted partition is of an empty log.
+        live=NoLiveLog() if is_mount else RememberedEpochs(live=opened.table, state=opened.state),
         blocking=opened.blocking,
         clock=opened.clock,
+        counts_changes=is_mount,
     )
     stack.push_async_callback(lineages.aclose)
-    policies = TopicPolicies(
-        table=opened.table, state=opened.state, defaults=opened.config.policy_for, unnamed=opened.config.unnamed_policy
-    )
+    policies = policies_of(opened)
     roster = Roster(
         table=opened.table,
         log_dirs=opened.log_dirs,
@@ -78,8 +81,24 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         telemetry=opened.telemetry,
         requests_left_alone=opened.requests_left_alone,
         commits=opened.commits,
+        mount=opened.mount,
         manifests=manifests,
         lineages=lineages,
         policies=policies,
         roster=roster,
     )
+
+
+def policies_of(opened: Opened) -> TopicPolicies:
+    """Of a read-only mount: what is mounted is tiered, whatever rules and state topic say, and nothing else is; not even a
+    topic that has its name by now."""
+    config, table, mounted = opened.config, opened.table, opened.mount.topics
+    if config.source is None:
+        return TopicPolicies(table=table, state=opened.state, defaults=config.policy_for, unnamed=config.unnamed_policy)
+
+    def planned_policy(topic: str) -> TopicPolicy | None:
+        planned = mounted.get(topic)
+        is_it = planned is not None and table.topic_ids.get(topic, planned.topic_id) == planned.topic_id
+        return config.unnamed_policy if is_it else None
+
+    return TopicPolicies(table=table, state=NoTopicStates(), defaults=planned_policy, unnamed=config.unnamed_policy)

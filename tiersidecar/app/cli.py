@@ -78,6 +78,7 @@ def run(
 
     with _expected_errors():
         config = load()
+        config.require_roles(wanted)
     # Imported late, here and below: the other commands start without clients, event loops and loggers.
     import structlog
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 import structlog
 
@@ -18,13 +19,15 @@ from tiersidecar.app.builders.gateway import (
     listener_settings,
     unauthenticated_limits,
 )
-from tiersidecar.app.builders.gateway_fill import open_remote_tier
+from tiersidecar.app.builders.gateway_fill import mount_without_source, open_remote_tier
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
+from tiersidecar.domain.errors import ConfigError
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.listener import serve_gateway
+from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 from tiersidecar.tasks.roster import keep_roster
@@ -38,7 +41,7 @@ async def run_gateway(parts: Parts) -> None:
     """Serve until cancelled.
 
     Raises:
-        ConfigError: a certificate cannot be used.
+        ConfigError: a certificate cannot be used, or the section ``source`` is missing.
         ListenError: an address cannot be listened on.
     """
     section = parts.config.gateway
@@ -48,6 +51,21 @@ async def run_gateway(parts: Parts) -> None:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
         parts.status.before_stop.take(tier.second_steps.end)
+        if tier.mounts is None:
+            # Nor does a gateway without a source come up before such a broker: it would let records be written there.
+            if fault := mount_without_source(await parts.log_dirs.scan()):
+                raise ConfigError(source="source", faults=(fault,))
+            parts.status.reasons.append(lambda: mount_without_source(parts.table.local))
+        else:
+            parts.status.mount_halted, parts.status.mount_halts = (
+                tier.mounts.halted,
+                partial(_warnings, parts, tier.mounts),
+            )
+            parts.status.reasons.append(tier.mounts.reason_not_ready)
+            parts.status.reasons.append(tier.mounts.unplanned.reason_not_ready)
+            # Before any client: what was seeded by another plan takes no record, not even the first.
+            parts.table.local = await parts.log_dirs.scan()
+            await tier.mounts.unplanned.look(parts.broker)
         watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
             advertised = advertised_addresses(listener, parts.identity.broker_id)
@@ -65,17 +83,27 @@ async def run_gateway(parts: Parts) -> None:
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
             configured = bool(listener.advertised_nodes) or listener.advertised_pattern is not None
             watched[serving.name] = AdvertisedListener(advertised=advertised, configured=configured)
-        await _keep_looking(parts, watched)
+        await _keep_looking(parts, watched, tier.mounts)
 
 
-async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener]) -> None:
+async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener], mounts: MountedLogs | None) -> None:
     watch = AddressWatch(listeners=listeners, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry)
     parts.status.reasons.append(watch.reason_not_ready)
     async with asyncio.TaskGroup() as group:
         group.create_task(watch.run(_ADDRESSES_LOOKED_AT_S), name="advertised addresses")
+        if mounts is not None:
+            watching = mounts.watch(parts.broker, parts.look_interval_s)
+            group.create_task(watching, name="mounted logs")
+            looking = mounts.unplanned.watch(parts.broker, parts.look_interval_s)
+            group.create_task(looking, name="logs that are not planned")
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
             parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")
+
+
+def _warnings(parts: Parts, mounts: MountedLogs) -> Sequence[str]:
+    """Of partitions, and of the source's topics: one that was lost there tells nothing new any more."""
+    return [*mounts.halts(), *filter(None, (parts.metadata.halted_reason, parts.state.halted_reason))]
 
 
 async def _open_audit(stack: AsyncExitStack, parts: Parts) -> AuditTopic:

@@ -14,8 +14,11 @@ from tiersidecar.decide.mount import mounted_name_fault
 from tiersidecar.domain.cluster_topics import NewPartition, NewTopic, TopicPartition
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid, parse_uuid
+from tiersidecar.domain.mounts import MOUNTED_START
 
 FORMAT, FORMAT_VERSION = "tiersidecar-mount", 1
+READ_ONLY_VERSION = 2
+"""Of a plan of a read-only mount: releases that know no such mount would take the data over by it."""
 _MOST_INT16, _MOST_INT32, _MOST_INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1
 _MOST_TEXT_BYTES = 32_767
 """Of a string in Kafka's messages."""
@@ -35,7 +38,7 @@ class MountPlan:
     """``topics`` are what the new cluster begins with, ``open_transactions`` by topic and partition.  ``former_cluster_id`` is
     empty if no cluster had claimed the data: then native tiering wrote them.  ``at_ms`` is the time as of which it was made,
     None for the end of what was copied; ``cluster_snapshot`` is the key of the snapshot that settings and groups are of, None
-    for the latest."""
+    for the latest.  With ``is_read_only`` the former cluster stays the owner, and lives on: nothing is taken over."""
 
     made_ms: int
     former_cluster_id: str
@@ -44,6 +47,7 @@ class MountPlan:
     open_transactions: Mapping[TopicPartition, tuple[OpenTransaction, ...]]
     at_ms: int | None = None
     cluster_snapshot: str | None = None
+    is_read_only: bool = False
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, NewPartition]]:
         """Yield all of them, topic by topic."""
@@ -104,7 +108,7 @@ def read_plan(path: Path) -> MountPlan:
     """
     try:
         document = json.loads(path.read_bytes())
-        if (document["format"], document["version"]) != (FORMAT, FORMAT_VERSION):
+        if document["format"] != FORMAT or document["version"] not in (FORMAT_VERSION, READ_ONLY_VERSION):
             fault = f"it is {document['format']!r} {document['version']!r}: use the release that wrote it"
             raise ConfigError(source=str(path), faults=(fault,))
         return _plan_of(document)
@@ -119,7 +123,7 @@ def plan_document(plan: MountPlan) -> dict[str, Any]:
     """Return the plan as JSON data."""
     return {
         "format": FORMAT,
-        "version": FORMAT_VERSION,
+        "version": READ_ONLY_VERSION if plan.is_read_only else FORMAT_VERSION,
         "made_ms": plan.made_ms,
         "former_cluster_id": plan.former_cluster_id,
         "next_producer_id": plan.next_producer_id,
@@ -155,6 +159,11 @@ def _plan_of(document: Mapping[str, Any]) -> MountPlan:
         raise ValueError("a topic is there twice")
     if len({topic.topic_id for topic in topics}) != len(topics):
         raise ValueError("two topics have one topic_id")
+    is_read_only = document["version"] == READ_ONLY_VERSION
+    if any((one.start_offset >= MOUNTED_START) != is_read_only for topic in topics for one in topic.partitions):
+        raise ValueError(
+            f"a start_offset of {MOUNTED_START} is that of all partitions of a read-only mount, and of no others"
+        )
     return MountPlan(
         made_ms=_number(document, "made_ms", _MOST_INT64),
         former_cluster_id=_text(document["former_cluster_id"], "former_cluster_id"),
@@ -172,6 +181,7 @@ def _plan_of(document: Mapping[str, Any]) -> MountPlan:
             if document.get("cluster_snapshot") is None
             else _text(document["cluster_snapshot"], "cluster_snapshot")
         ),
+        is_read_only=is_read_only,
     )
 
 

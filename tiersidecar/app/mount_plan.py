@@ -26,6 +26,7 @@ from tiersidecar.decide.mount import (
     lineage_of,
     mounted_name_fault,
     next_producer_id,
+    read_only_topic,
 )
 from tiersidecar.decide.recover import LeftSegment, RecoveryView, decide_recovery, wanted_manifests
 from tiersidecar.domain.cluster_topics import TopicPartition
@@ -59,7 +60,8 @@ Owner = tuple[str, Uuid]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What the operator asks for.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide,
-    ``cluster_snapshot`` None for the latest.  ``at_ms`` is the time whose state is wanted, None for the last one."""
+    ``cluster_snapshot`` None for the latest.  ``at_ms`` is the time whose state is wanted, None for the last one.
+    With ``is_read_only`` the cluster lives on, and goes on to own and fill the bucket."""
 
     brokers: tuple[int, ...]
     topics: tuple[str, ...] = ()
@@ -67,6 +69,7 @@ class Wanted:
     cluster_snapshot: str | None = None
     replication_factor: int | None = None
     at_ms: int | None = None
+    is_read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +311,7 @@ class MountPlanner:
     ) -> MountPlan:
         committed = _committed_epochs(cluster)
         partitions = [one for several in found.values() for one in several]
-        topics = []
+        topics, made_ms = [], self.clock.now_ms()
         for (name, topic_id), several in sorted(found.items()):
             described = None if cluster is None else cluster.topics.get(name)
             remains = TopicRemains(
@@ -320,13 +323,15 @@ class MountPlanner:
             )
             if believed_epoch(remains) < remains.committed_epoch:
                 doubtful[name] = remains.committed_epoch
-            topics.append(decide_topic(remains, wanted.brokers, wanted.replication_factor))
+            topic = decide_topic(remains, wanted.brokers, wanted.replication_factor)
+            topics.append(read_only_topic(topic, made_ms) if wanted.is_read_only else topic)
         return MountPlan(
-            made_ms=self.clock.now_ms(),
+            made_ms=made_ms,
             former_cluster_id=former,
             topics=tuple(topics),
             next_producer_id=next_producer_id(max((one.highest_producer_id for one in partitions), default=-1)),
-            open_transactions=_open_by_place(partitions),
+            open_transactions={} if wanted.is_read_only else _open_by_place(partitions),
+            is_read_only=wanted.is_read_only,
         )
 
 

@@ -47,6 +47,8 @@ def rows_of(found: Findings) -> list[dict[str, Any]]:
 def notes_of(found: Findings) -> list[str]:
     """Return what people must know before they go by the plan."""
     partitions = [one for several in found.partitions.values() for one in several]
+    if found.plan.is_read_only:
+        return [*_of_what_is_missing(found), *_of_others(found)]
     return [*_of_settings(found), *_of_time(found), *_of_partitions(partitions), *_of_others(found)]
 
 
@@ -96,6 +98,15 @@ def _of_settings(found: Findings) -> Iterator[str]:
     never = sorted(found.cluster.topics.keys() - {topic.name for topic in found.plan.topics})
     if never:
         yield f"nothing of {_named(never)} is in the bucket: create these topics when the cluster runs"
+
+
+def _of_what_is_missing(found: Findings) -> Iterator[str]:
+    """Of a read-only mount: the source's topics say all else."""
+    if found.cluster is None:
+        yield "the bucket has no snapshot of the cluster: partitions of which nothing was copied yet are not mounted"
+        return
+    if never := sorted(found.cluster.topics.keys() - {topic.name for topic in found.plan.topics}):
+        yield f"nothing of {_named(never)} is in the bucket: they are not mounted"
 
 
 def _of_time(found: Findings) -> Iterator[str]:

@@ -61,6 +61,7 @@ class Seed:
     present: int = 0
     files: Sequence[NewFile] = field(default_factory=tuple)
     is_controller_seeded: bool = False
+    is_read_only: bool = False
 
     @property
     def steps(self) -> list[str]:
@@ -68,9 +69,8 @@ class Seed:
         found = []
         if new := self.partitions - self.present:
             dirs = ", ".join(self.node.log_dirs)
-            found.append(
-                f"make the directories of {new:,} partitions in {dirs}, whose logs begin where the copied data end"
-            )
+            where = "above all offsets of the source" if self.is_read_only else "where the copied data end"
+            found.append(f"make the directories of {new:,} partitions in {dirs}, whose logs begin {where}")
         found += [
             f"put the topics into {one.path}, and keep what it was as {one.backup}" for one in self.files if one.backup
         ]
@@ -98,6 +98,7 @@ def look_at_node(plan: MountPlan, properties: Path) -> Seed:
         present=present,
         files=(*files, *records),
         is_controller_seeded=node.is_controller and not records,
+        is_read_only=plan.is_read_only,
     )
 
 

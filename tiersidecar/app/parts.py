@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.tuning import Tuning
+from tiersidecar.domain.mounts import Mount
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.ports.broker import Broker
 from tiersidecar.ports.clock import Blocking, Clock, Ids
@@ -66,6 +67,8 @@ class Opened:
     """How many of the store's were given up and have not ended: what they were to do may still happen."""
     commits: CommitsAndGroups | None = None
     """What consumer groups have committed; None where nothing of it is put into the store."""
+    mount: Mount = field(default_factory=Mount)
+    """What is mounted read-only: ``metadata`` and ``state`` are its source's then."""
 
     @property
     def edges(self) -> Edges:

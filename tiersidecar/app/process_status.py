@@ -67,6 +67,8 @@ class ProcessStatus:
     """How many slices of segments were read."""
     cold: ColdReads | None = None
     deletes_blocked: Callable[[], str] = lambda: ""
+    mount_halted: Callable[[TopicIdPartition], str] = lambda _: ""
+    mount_halts: Callable[[], Sequence[str]] = lambda: ()
     reasons: list[Callable[[], str]] = field(default_factory=list)
     before_stop: BeforeStop = field(default_factory=BeforeStop)
 
@@ -101,6 +103,7 @@ class ProcessStatus:
             log_dir_faults=self.table.local.faults,
             disk_troubles=self.table.disk_troubles,
             losses=_some((*self.table.missing_owners.values(), *self._lost_logs())),
+            halted_mounts=_some(self.mount_halts()),
             misplaced={str(topic_id_partition): reason for topic_id_partition, reason in self.table.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
             paused=self._paused(),
@@ -144,7 +147,7 @@ class ProcessStatus:
         on_disk = () if local is None else [one for one in local.segments if not one.pinned]
         segments, size_bytes = self._remote(tiered)
         halted = (
-            ""
+            self.mount_halted(topic_id_partition)
             if self.lanes is None
             else self.lanes.halted(topic_id_partition) or self.lanes.trouble(topic_id_partition)
         )

@@ -6,16 +6,18 @@ the parts, which wait for the broker.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.copy_journal import open_copy_journal
 from tiersidecar.adapters.failpoints import EnvironmentFailpoints
+from tiersidecar.adapters.internal_topics import OthersTopics, TopicBroker
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
@@ -27,10 +29,12 @@ from tiersidecar.app.assembly import assemble
 from tiersidecar.app.builders.logs import open_metadata_log, open_proposals, open_state_log
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.builders.store import open_key_ring, open_store
+from tiersidecar.app.builders.untouched_store import open_store_untouched
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import IoPriority, Mode, Role
 from tiersidecar.app.config.values import plain
 from tiersidecar.app.identity import confirm_cluster, identity_of, own_host_name, patiently
+from tiersidecar.app.mount_file import read_plan
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.service_manager import Progress
@@ -38,6 +42,7 @@ from tiersidecar.app.state_dir import instance_of, state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.errors import ConfigError, LogDirError
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.mounts import Mount, MountedTopic
 from tiersidecar.formats import native
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
@@ -45,6 +50,7 @@ from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirIdentity
 from tiersidecar.ports.metrics.process import NATIVE_CORE
 from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
+from tiersidecar.ports.store import Store
 from tiersidecar.services.descriptors import reason_not_ready
 from tiersidecar.services.status.access import Secrets
 from tiersidecar.services.status.server import serve_status
@@ -146,20 +152,24 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
         found, instance=instance, incarnation=incarnation, host_name=await own_host_name()
     )
     key_ring = open_key_ring(config)
-    store = await stack.enter_async_context(
-        open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ground.ids, telemetry=ground.telemetry)
-    )
+    mount = mount_of(config)
+    store, left_alone = await _open_store(stack, ground)
     status.store = store.description
     broker = await stack.enter_async_context(_open_broker(config))
     status.starting = f"waiting for the broker at {bootstrap_servers(config.broker)}"
     bootstrap = [str(address) for address in config.broker.bootstrap_servers]
     await confirm_cluster(broker, identity, clock, bootstrap=bootstrap)
     kafka_version = await target_version(config, broker, clock)
+    keeper, topics_broker = keeper_of(config), cast("TopicBroker", broker)
+    if config.source is not None:
+        source = OthersTopics(await stack.enter_async_context(_open_broker(keeper)), mount.source_cluster_id)
+        status.reasons.append(source.reason_not_ready)
+        topics_broker = source
     metadata = await stack.enter_async_context(
         open_metadata_log(
-            config,
+            keeper,
             ground.roles,
-            broker=broker,
+            broker=topics_broker,
             kafka_version=kafka_version,
             blocking=ground.blocking,
             clock=clock,
@@ -170,8 +180,8 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     )
     state = await stack.enter_async_context(
         open_state_log(
-            config,
-            broker=broker,
+            keeper,
+            broker=topics_broker,
             clock=clock,
             ids=ground.ids,
             telemetry=ground.telemetry,
@@ -184,7 +194,9 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     )
     status.metadata, status.state, status.leases, status.trash = metadata, state, state, state
     proposals = await stack.enter_async_context(open_proposals(config, broker=broker, clock=clock, ids=ground.ids))
-    status.reasons += [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
+    reasons = [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
+    # A source that is away keeps nobody from reading what was known of it.
+    status.reasons += reasons if config.source is None else map(until_met, reasons)
     return assemble(
         stack,
         Opened(
@@ -211,9 +223,58 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             failpoints=ground.failpoints,
             telemetry=ground.telemetry,
             commits=broker.groups,
-            requests_left_alone=lambda: store.left_alone,
+            requests_left_alone=left_alone,
+            mount=mount,
         ),
     )
+
+
+async def _open_store(stack: AsyncExitStack, ground: Ground) -> tuple[Store, Callable[[], int]]:
+    """The store, and how many of its requests were left alone.  One that is the source's alone is not even swept."""
+    config, clock, ids, telemetry = ground.config, ground.clock, ground.ids, ground.telemetry
+    if config.source is not None:
+        opening = open_store_untouched(config, clock=clock, ids=ids, telemetry=telemetry)
+        return await stack.enter_async_context(opening), lambda: 0
+    store = await stack.enter_async_context(
+        open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ids, telemetry=telemetry)
+    )
+    return store, lambda: store.left_alone
+
+
+def keeper_of(config: Config) -> Config:
+    """Return what is configured of the cluster that keeps the sidecars' topics: of a read-only mount the source."""
+    return config if config.source is None else config.model_copy(update={"broker": config.source})
+
+
+def until_met(reason: Callable[[], str]) -> Callable[[], str]:
+    """Return ``reason`` until it gives none for the first time, and none from then on."""
+    is_met = False
+
+    def ask() -> str:
+        nonlocal is_met
+        given = "" if is_met else reason()
+        is_met = not given
+        return given
+
+    return ask
+
+
+def mount_of(config: Config) -> Mount:
+    """Return what is mounted read-only.
+
+    Raises:
+        ConfigError: the plan cannot be read, or is none of such a mount.
+    """
+    if config.source is None:
+        return Mount()
+    plan = read_plan(Path(config.source.mount_plan))
+    if not plan.is_read_only:
+        fault = f"{config.source.mount_plan} is no plan of `tiersidecar mount plan --read-only`"
+        raise ConfigError(source="source.mount.plan", faults=(fault,))
+    topics = {
+        topic.name: MountedTopic(topic_id=topic.topic_id, partitions=len(topic.partitions)) for topic in plan.topics
+    }
+    return Mount(source_cluster_id=plan.former_cluster_id, topics=topics)
 
 
 async def target_version(config: Config, broker: KafkaBroker, clock: Clock) -> tuple[int, int]:

@@ -20,6 +20,8 @@ class OutOfRange(Enum):
     """The remote tier has the offset."""
     STANDS = auto()
     """No reader may have it: the client gets the error."""
+    AT_END = auto()
+    """The end of a log that is remote alone: the client waits there for more, as at the end of a broker's."""
     RETRY = auto()
     """It may be remote, or local again, in a moment."""
     HOLE = auto()
@@ -34,7 +36,8 @@ class TiersView:
     The remote tier holds ``remote_start`` up to, not including, ``remote_end``; equal when it holds nothing.  The broker has
     ``local_start`` up to, not including, ``high_watermark``, asked for after it had given its answer.  ``held_offset`` is
     how far our own trims gave up what was remote, -1 for none; ``is_copy_pending`` says that pins hold what the broker
-    has deleted and the remote tier is yet to get.
+    has deleted and the remote tier is yet to get.  Of a read-only mount (``is_mounted``) nothing is ever local: its two local
+    offsets are the end of the log.
     """
 
     remote_start: Offset
@@ -43,6 +46,7 @@ class TiersView:
     high_watermark: Offset
     held_offset: int = -1
     is_copy_pending: bool = False
+    is_mounted: bool = False
 
 
 def decide_out_of_range(offset: int, view: TiersView) -> OutOfRange:
@@ -50,7 +54,8 @@ def decide_out_of_range(offset: int, view: TiersView) -> OutOfRange:
     if offset > view.high_watermark:
         return OutOfRange.STANDS
     if offset >= view.local_start:
-        return OutOfRange.RETRY  # the broker's start has moved back since, as it does after a crash
+        # Else the broker's start has moved back since, as it does after a crash.
+        return OutOfRange.AT_END if view.is_mounted else OutOfRange.RETRY
     if view.remote_start <= offset < view.remote_end:
         return OutOfRange.FILL
     if offset < view.remote_start:

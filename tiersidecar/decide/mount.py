@@ -19,6 +19,7 @@ from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition, NewTopic, TopicPartition
 from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import Uuid, topic_name_fault
+from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 
@@ -27,9 +28,17 @@ EPOCHS_APART = 1000
 of an earlier epoch than it has seen."""
 MOST_LEADER_EPOCH = 2**31 - 1 - 1000 * EPOCHS_APART
 """Epochs of a history that can be mounted: elections come after it, and more mounts."""
+FOLLOWED_EPOCHS_APART = 500 * EPOCHS_APART
+"""Elections that a source which lives on may have before its leaders' epochs, which clients commit, reach those of a read-only
+mount."""
+_FIRST_FOLLOWED_MS = 1_767_225_600_000
+"""2026-01-01T00:00Z.  Each second since then is one more leader epoch of a read-only mount: a mount that takes the place of an
+earlier one begins above it, however often that one has elected, and clients that run on take its metadata."""
+_MOST_FOLLOWED_EPOCH = 2**31 - 1 - 400 * EPOCHS_APART
 STRICT_CONFIGS = {"retention.bytes": "-1", "retention.ms": "-1"}
 """Retention of a topic whose settings are not known: its broker deletes nothing by itself."""
 NATIVE_CONFIGS = frozenset({"remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable"})
+_OF_WRITTEN_LOGS = frozenset({"segment.bytes", "min.insync.replicas"})
 _PRODUCER_IDS_APART = 1_000_000
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -190,6 +199,30 @@ def decide_topic(remains: TopicRemains, brokers: Sequence[int], replication_fact
         ),
         configs=tuple(sorted((key, value) for key, value in configs.items() if key not in NATIVE_CONFIGS)),
     )
+
+
+def read_only_topic(topic: NewTopic, made_ms: int) -> NewTopic:
+    """Return the topic as a cluster begins with it that serves, and never writes, what another one goes on to copy; by a plan
+    that is made at ``made_ms``.
+
+    All its replicas are empty and stay so: any of them may lead, and the controller elects one by itself.  Settings of what is
+    written are left out; brokers of Kafka 4 do not start with a small ``segment.bytes``.
+    """
+    configs = {key: value for key, value in topic.configs if key not in _OF_WRITTEN_LOGS}
+    return replace(
+        topic,
+        partitions=tuple(
+            replace(one, start_offset=MOUNTED_START, leader_epoch=followed_epoch(one.leader_epoch, made_ms))
+            for one in topic.partitions
+        ),
+        configs=tuple(sorted({**configs, "unclean.leader.election.enable": "true"}.items())),
+    )
+
+
+def followed_epoch(leader_epoch: int, made_ms: int) -> int:
+    """Return the first leader epoch of a read-only mount, where one that takes over would have ``leader_epoch``."""
+    apart = FOLLOWED_EPOCHS_APART + max(made_ms - _FIRST_FOLLOWED_MS, 0) // 1000
+    return min(leader_epoch + apart, _MOST_FOLLOWED_EPOCH)
 
 
 def believed_epoch(remains: TopicRemains) -> int:

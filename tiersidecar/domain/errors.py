@@ -135,6 +135,16 @@ class BrokerRefusedError(RetriableError, message="broker refused {api} for {subj
     retriable: bool = True
 
 
+class WrongSourceError(
+    RetriableError,
+    message="source.bootstrap.servers lead to cluster {actual}, but source.mount.plan is of cluster {planned}",
+):
+    """The source of a read-only mount is another cluster than the plan's: what it says is of another history."""
+
+    actual: str
+    planned: str
+
+
 class HistoryChangedError(
     RetriableError,
     message="{subject} got another history below {end_offset} while it was read (unclean election)",

@@ -15,7 +15,7 @@ import structlog
 
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -25,7 +25,7 @@ from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.state_records import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.reading.shared_fetches import SingleFlight
+from tiersidecar.reading.shared_fetches import ByteLru, SingleFlight
 
 
 class LogStarts(Protocol):
@@ -73,6 +73,9 @@ class StateLogStarts:
 
 log = structlog.get_logger(__name__)
 
+_BLOBS_KEPT = 10_000
+_UNCHANGED_S = 30.0
+
 
 class LiveLog(Protocol):
     """A partition's epochs by the local broker's files."""
@@ -92,6 +95,22 @@ class NoLiveLog:
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         return ()
+
+
+class KeptEpochs:
+    """Epoch blobs that were read before are not read again: no object ever changes."""
+
+    def __init__(self, epochs: ReadEpochs) -> None:
+        self._epochs = epochs
+        self._kept: ByteLru[RemoteLogSegmentId, Sequence[EpochEntry]] = ByteLru(_BLOBS_KEPT)
+
+    async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
+        """As :class:`~tiersidecar.ports.metadata_log.ReadEpochs`."""
+        found = self._kept.get(metadata.remote_log_segment_id)
+        if found is None:
+            found = await self._epochs.read_leader_epochs(metadata)
+            self._kept.put(metadata.remote_log_segment_id, found, 1)
+        return found
 
 
 class LineageSource(Protocol):
@@ -135,13 +154,22 @@ class LineageKeeper:
     """Build lineages from the live files and the epoch blobs.
 
     A lineage is extended with each change of the live file, for as long as the two meet: choosing the blob again means
-    listing the partition's segments, of which there may be a hundred thousand.
+    listing the partition's segments, of which there may be a hundred thousand.  Where there are no live files at all, as of
+    what another cluster copies, ``counts_changes`` has it chosen anew when the number of finished segments is another, and
+    every half a minute; the store is asked for the blob only of an epoch that is new.
     """
 
     def __init__(
-        self, *, metadata: MetadataView, epochs: ReadEpochs, live: LiveLog, blocking: Blocking, clock: Clock
+        self,
+        *,
+        metadata: MetadataView,
+        epochs: ReadEpochs,
+        live: LiveLog,
+        blocking: Blocking,
+        clock: Clock,
+        counts_changes: bool = False,
     ) -> None:
-        self._metadata = metadata
+        self._metadata, self._counts_changes = metadata, counts_changes
         self._blocking = blocking
         self._epochs = epochs
         self._live = live
@@ -199,7 +227,9 @@ class LineageKeeper:
         if not known.meets and self._finished_count(topic_id_partition) != known.finished:
             return False
         if not live:
-            return self._clock.monotonic_s() - known.made_at_s < max_age_s
+            age_s = self._clock.monotonic_s() - known.made_at_s
+            is_counted = self._counts_changes and max_age_s > 0 and age_s < _UNCHANGED_S
+            return age_s < max_age_s or (is_counted and self._finished_count(topic_id_partition) == known.finished)
         # Epochs between our last one and the live file's first may have come and gone unseen: only a blob has them.
         return any(entry.epoch == live[0].epoch for entry in known.lineage.entries)
 
@@ -217,13 +247,25 @@ class LineageKeeper:
         picture = self._metadata.picture(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         finished = _finished(await pictured_segments(picture, self._blocking))
-        remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
+        remote = self._still_told(topic_id_partition, finished)
+        if remote is None:
+            remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
         return _Known(
             lineage=self._extended(topic_id_partition, remote, live),
             made_at_s=made_at_s,
             meets=not live or _meets(remote, Lineage.of(live)),
             finished=len(finished),
         )
+
+    def _still_told(
+        self, topic_id_partition: TopicIdPartition, finished: Sequence[RemoteLogSegmentMetadata]
+    ) -> Lineage | None:
+        """Return the lineage as it was, without live files: an epoch has one history, whichever of its segments tells it."""
+        known = self._known.get(topic_id_partition)
+        if not self._counts_changes or known is None or not known.lineage or not finished:
+            return None
+        latest = max(segment.segment_leader_epochs[-1].epoch for segment in finished)
+        return known.lineage if latest == known.lineage.latest_epoch else None
 
     def _finished_count(self, topic_id_partition: TopicIdPartition) -> int:
         """Count the finished segments.  Those that have only begun do not count: the end of a copy would change no number."""
@@ -291,6 +333,8 @@ async def _remote_lineage(finished: Sequence[RemoteLogSegmentMetadata], live: Li
         except (CorruptDataError, ObjectNotFoundError) as error:
             unreadable = unreadable or error
             log.warning("lineage.blob.unreadable", segment_id=str(segment.remote_log_segment_id), error=str(error))
+            if not live:
+                break  # an older one would have to meet the live file
             continue
         # An older blob than the one that cannot be read must meet the live file: between the two no epoch is missing then.
         if agrees(blob, live) and (unreadable is None or _meets(blob, live)):

@@ -182,6 +182,10 @@ class RemoteLogReader:
         """Return the offsets that can be read."""
         return await self._lookup.bounds(topic_id_partition)
 
+    async def end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """Return the end (exclusive) of :meth:`bounds` alone, which takes less."""
+        return await self._lookup.end_offset(topic_id_partition)
+
     async def current_bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
         """Return the same, once all is applied that was durable at the call: for an answer that sends a reader away.
 

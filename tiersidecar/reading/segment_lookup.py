@@ -52,6 +52,11 @@ class OffsetBounds:
         """Return the history that these bounds show."""
         return History(self.lineage, self.end)
 
+    @property
+    def log_end(self) -> Offset:
+        """Return the end (exclusive) of a log that is remote alone: its last segments may be gone by now."""
+        return max(self.end, self.log_start, Offset(0))
+
 
 class History(NamedTuple):
     """The leaders that wrote the offsets below ``end``, the end (exclusive) of the remote tier, as it was at one time."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
-from tiersidecar.adapters.internal_topics import ensure_topic
+from tiersidecar.adapters.internal_topics import OthersTopics, ensure_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
-from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError
+from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError, WrongSourceError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
@@ -25,10 +25,10 @@ class OneTopicBroker:
     def __init__(self, *, partitions: int = 0, replicas: int = 3, settings: Mapping[str, str | None] = GOOD) -> None:
         self.partitions, self.replicas, self.settings = partitions, replicas, dict(settings)
         self.created: list[tuple[str, int, int, Mapping[str, str]]] = []
-        self.knows_at_once = True
+        self.knows_at_once, self.cluster_id = True, "cluster"
 
     async def describe_cluster(self) -> ClusterDescription:
-        return ClusterDescription(cluster_id="cluster", brokers={})
+        return ClusterDescription(cluster_id=self.cluster_id, brokers={})
 
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
         assert topics is not None
@@ -151,3 +151,28 @@ async def test_the_state_topic_has_one_partition_and_is_compacted() -> None:
     facts = await ensure_topic(broker, StateTopicSettings(bootstrap_servers="broker:9092").required_topic)
     assert facts.weaknesses == ()
     assert broker.created[0][:3] == ("__tiersidecar_state", 1, 3)
+
+
+async def test_in_another_cluster_no_topic_is_made() -> None:
+    """Of a read-only mount: it is waited for."""
+    broker = OneTopicBroker()
+    with pytest.raises(BrokerRefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        await ensure_topic(OthersTopics(broker, "cluster"), TOPIC)
+    assert broker.created == []
+
+
+async def test_of_another_cluster_than_was_planned_nothing_is_believed() -> None:
+    """A source that was formatted anew under its address, or a slip in source.bootstrap.servers: with its empty topics nothing
+    would be known of any mounted log, and all readers' offsets would be out of range."""
+    broker = OneTopicBroker(partitions=50)
+    topics = OthersTopics(broker, "planned")
+    assert topics.reason_not_ready() == ""
+    with pytest.raises(WrongSourceError):
+        await ensure_topic(topics, TOPIC)
+    assert topics.reason_not_ready() == (
+        "source.bootstrap.servers lead to cluster cluster, but source.mount.plan is of cluster planned"
+    )
+    broker.cluster_id = "planned"
+    assert (await ensure_topic(topics, TOPIC)).cluster_id == "planned"
+    assert topics.reason_not_ready() == ""
+    assert (await ensure_topic(OthersTopics(broker, ""), TOPIC)).cluster_id == "planned", "a plan that names none"

@@ -129,7 +129,32 @@ def test_a_second_process_with_the_same_file_has_a_status_address_of_its_own(
     assert str(gateway.status.listen) == str(reloaded.status.listen) == "[::1]:8092"
     assert changed_keys(gateway, reloaded) == frozenset()
     assert changed_keys(sidecar, gateway) == {"status.listen"}
-    assert gateway.source == sidecar.source == Path(good)
+    assert gateway.file == sidecar.file == Path(good)
+
+
+def test_a_read_only_mount_is_for_gateways_alone(good: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data are another cluster's: nothing that copies or deletes them goes by such a file, nor does any command."""
+    started: list[frozenset[Role]] = []
+
+    def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+        started.append(roles)
+        return 0
+
+    monkeypatch.setattr(supervise, "run_daemon", run_daemon)
+    with Path(good).open("a") as file:
+        file.write("source: {bootstrap.servers: 'source:9092', mount.plan: /etc/mount.json}\n")
+    for arguments in (["run"], ["run", "--roles", "tier,gateway"], ["run", "--roles", "read"]):
+        result = invoke(*arguments, "--config", good)
+        assert (result.exit_code, "with --roles gateway alone" in result.stderr) == (2, True)
+    assert invoke("run", "--config", good, "--roles", "gateway").exit_code == 0
+    assert started == [frozenset({Role.GATEWAY})]
+    for arguments in (
+        ["ls", "orders"],
+        ["delete-records", "orders", "-p", "0", "--offset", "5", "--yes"],
+        ["reconcile"],
+    ):
+        result = invoke(*arguments, "--config", good)
+        assert (result.exit_code, "by that of a sidecar of the source" in result.stderr) == (2, True), result.stderr
 
 
 def test_run_needs_a_configuration() -> None:

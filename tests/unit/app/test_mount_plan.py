@@ -17,10 +17,11 @@ from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.mount_file import read_plan, write_plan
 from tiersidecar.app.mount_plan import Findings, MountPlanner, Wanted
 from tiersidecar.app.mount_report import notes_of, rows_of
-from tiersidecar.decide.mount import EPOCHS_APART, STRICT_CONFIGS
+from tiersidecar.decide.mount import EPOCHS_APART, STRICT_CONFIGS, followed_epoch
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit
 from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -371,3 +372,33 @@ async def test_a_users_delete_counts_though_a_later_epoch_had_begun_a_copy(bucke
     await bucket.snapshot(copied, begun, epoch=5, deleted_to=15)
     found = await bucket.find()
     assert found.plan.topics[0].partitions[0].start_offset == 15
+
+
+async def test_a_read_only_mount_is_of_the_topics_and_of_no_offsets(bucket: Bucket, tmp_path: Path) -> None:
+    """Each log begins above all offsets, in leader epochs far above the source's, and may be led by any replica."""
+    first = live(1, 0)
+    bucket.store(first)
+    bucket.claim(ORDERS)
+    await bucket.snapshot(first, epoch=9)
+    settings = {"retention.ms": "5", "segment.bytes": "100", "min.insync.replicas": "2"}
+    await bucket.cluster(orders=described(ORDERS, **settings), never=described(BILLS))
+    found = await bucket.find(replace(WANTED, is_read_only=True))
+    (topic,) = found.plan.topics
+    assert topic.configs == (("retention.ms", "5"), ("unclean.leader.election.enable", "true"))
+    assert [one.start_offset for one in topic.partitions] == [MOUNTED_START] * 2
+    assert topic.partitions[0].leader_epoch == followed_epoch(31 + EPOCHS_APART, found.plan.made_ms)
+    assert (found.plan.is_read_only, dict(found.plan.open_transactions)) == (True, {})
+    assert notes_of(found) == ["nothing of never is in the bucket: they are not mounted"]
+    path = tmp_path / "mount.json"
+    write_plan(found.plan, path)
+    assert read_plan(path) == found.plan
+    assert '"version": 2' in path.read_text(), "former releases would take the data over by it"
+
+
+async def test_without_a_snapshot_of_the_cluster_a_read_only_mount_has_what_was_copied(bucket: Bucket) -> None:
+    bucket.store(live(1, 0))
+    bucket.claim(ORDERS)
+    found = await bucket.find(replace(WANTED, is_read_only=True))
+    assert [len(topic.partitions) for topic in found.plan.topics] == [1]
+    (note,) = notes_of(found)
+    assert "of which nothing was copied yet are not mounted" in note

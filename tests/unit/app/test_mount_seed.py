@@ -284,7 +284,13 @@ def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "reason"),
     [
-        pytest.param('"version": 1', '"version": 2', "use the release that wrote it", id="a later release's"),
+        pytest.param('"version": 1', '"version": 3', "use the release that wrote it", id="a later release's"),
+        pytest.param(
+            '"version": 1', '"version": 2', "of all partitions of a read-only", id="read-only, by its version"
+        ),
+        pytest.param(
+            '"start_offset": 20', f'"start_offset": {2**62}', "and of no others", id="read-only, by an offset"
+        ),
         pytest.param('"tiersidecar-mount"', '"else"', "use the release", id="another file"),
         pytest.param('"orders"', '"../../etc"', "is no name of a topic", id="a path out of the log dir"),
         pytest.param('"orders"', '"__cluster_metadata"', "is internal", id="the cluster's own metadata"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,11 @@ from tiersidecar.decide.gateway_fill import (
 from tiersidecar.domain.offsets import Offset
 
 FILL, STANDS, RETRY, HOLE = OutOfRange.FILL, OutOfRange.STANDS, OutOfRange.RETRY, OutOfRange.HOLE
+AT_END = OutOfRange.AT_END
+
+
+def mounted(remote: tuple[int, int], end: int) -> TiersView:
+    return replace(view(remote, (end, end)), is_mounted=True)
 
 
 def view(remote: tuple[int, int], local: tuple[int, int], *, held: int = -1, pending: bool = False) -> TiersView:
@@ -50,6 +57,14 @@ def view(remote: tuple[int, int], local: tuple[int, int], *, held: int = -1, pen
         pytest.param(5, view((0, 0), (60, 90), pending=True), RETRY, id="pinned, about to be copied"),
         pytest.param(5, view((20, 20), (60, 90), held=60), STANDS, id="a user deleted below 20, all has expired"),
         pytest.param(20, view((20, 20), (60, 90), held=60), RETRY, id="from 20 on it may be remote"),
+        pytest.param(10, mounted((10, 50), 50), FILL, id="mounted: the remote log start"),
+        pytest.param(49, mounted((10, 50), 50), FILL, id="mounted: the last offset"),
+        pytest.param(50, mounted((10, 50), 50), AT_END, id="mounted: a client waits at the end"),
+        pytest.param(51, mounted((10, 50), 50), STANDS, id="mounted: beyond the end"),
+        pytest.param(9, mounted((10, 50), 50), STANDS, id="mounted: below the remote log start"),
+        pytest.param(0, mounted((0, 0), 0), AT_END, id="mounted: nothing has been copied yet"),
+        pytest.param(70, mounted((70, 50), 70), AT_END, id="mounted: users have deleted all that is remote"),
+        pytest.param(60, mounted((70, 50), 70), STANDS, id="mounted: below that"),
     ],
 )
 def test_out_of_range(offset: int, tiers: TiersView, expected: OutOfRange) -> None:

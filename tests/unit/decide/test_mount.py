@@ -18,6 +18,7 @@ from tiersidecar.decide.mount import (
     decide_end,
     decide_group,
     decide_topic,
+    followed_epoch,
     next_producer_id,
     partition_fault,
 )
@@ -319,3 +320,11 @@ def test_what_is_wrong_with_a_partition_of_the_new_cluster(seen: SeenPartition |
     found = partition_fault(TOPIC_ID, PLANNED, seen)
     assert fault in found
     assert bool(found) == bool(fault)
+
+
+def test_a_read_only_mount_begins_above_all_that_an_earlier_one_can_have_elected() -> None:
+    """Clients that run on have its topics' ids and epochs, and take no metadata of lower ones."""
+    first_ms, again_ms = 1_800_000_000_000, 1_800_000_600_000
+    assert followed_epoch(1_005, again_ms) - followed_epoch(1_005, first_ms) == 600
+    assert followed_epoch(1_005, 0) == 501_005, "a clock that was never set"
+    assert followed_epoch(2**31 - 1_001_000, 10**15) < 2**31 - 1

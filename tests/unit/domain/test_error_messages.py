@@ -217,6 +217,11 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     ("UnformattedLogDirError", {"path": "a path", "reason": "a reason"}, "log dir a path cannot be used: a reason"),
     ("UnknownSegmentError", {"segment": "a segment"}, "segment a segment is not known"),
     ("WrongClusterError", {"reason": "a reason"}, "wrong cluster or node: a reason"),
+    (
+        "WrongSourceError",
+        {"actual": "a cluster", "planned": "a plan's"},
+        "source.bootstrap.servers lead to cluster a cluster, but source.mount.plan is of cluster a plan's",
+    ),
 ]
 
 

@@ -21,7 +21,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.lineage import LineageKeeper, agrees
+from tiersidecar.reading.lineage import KeptEpochs, LineageKeeper, agrees
 
 Epochs = dict[int, int]
 
@@ -411,6 +411,52 @@ async def test_two_partitions_that_are_asked_for_at_once_have_each_their_own() -
     await setting.segment(2, 0, 49, {7: 0}, owner=other)
     first, second = await asyncio.gather(setting.keeper.lineage(ORDERS), setting.keeper.lineage(other))
     assert (dict(first.entries), dict(second.entries)) == ({0: 0}, {7: 0})
+
+
+async def test_without_live_files_the_blob_is_chosen_anew_when_segments_have_come_or_gone() -> None:
+    """Of what another cluster copies: a list of a hundred thousand segments is not made each second, nor a blob read twice."""
+    setting = Setting({})
+    keeper = LineageKeeper(
+        metadata=setting.metadata,
+        epochs=KeptEpochs(setting.blobs),
+        live=setting.live,
+        blocking=InlineBlocking(),
+        clock=setting.clock,
+        counts_changes=True,
+    )
+
+    async def told() -> Epochs:
+        return dict((await keeper.lineage(ORDERS, max_age_s=1.0)).entries)
+
+    await setting.segment(1, 0, 49, {0: 0})
+    assert await told() == {0: 0}
+    await setting.clock.advance(2)
+    pictures = setting.metadata.pictures
+    assert await told() == {0: 0}
+    assert setting.metadata.pictures == pictures
+    await setting.segment(2, 50, 99, {0: 0, 3: 50})
+    assert await told() == {0: 0, 3: 50}
+    await setting.clock.advance(29)
+    assert await told() == {0: 0, 3: 50}
+    assert setting.metadata.pictures == pictures + 1
+    await setting.clock.advance(1)
+    assert await told() == {0: 0, 3: 50}
+    assert setting.metadata.pictures == pictures + 2, "also after some time, whatever the numbers say"
+    assert setting.blobs.reads == [0, 50]
+    await setting.segment(3, 100, 149, {0: 0, 3: 50})
+    assert await told() == {0: 0, 3: 50}
+    assert setting.blobs.reads == [0, 50], "the epoch's history is known"
+
+
+async def test_without_live_files_one_unreadable_blob_is_not_looked_for_in_all_segments() -> None:
+    """No older one would do; the bucket may be another one, with a hundred thousand that are not there."""
+    setting = Setting({})
+    for number in range(5):
+        await setting.segment(number, number * 50, number * 50 + 49, {0: 0})
+        setting.blobs.broken[number * 50] = GONE
+    with pytest.raises(ObjectNotFoundError):
+        await setting.keeper.lineage(ORDERS)
+    assert setting.blobs.reads == [200]
 
 
 async def test_before_the_replay_there_is_no_lineage() -> None:

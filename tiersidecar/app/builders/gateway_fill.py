@@ -12,7 +12,8 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS, PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.ports.log_dirs import LogDirs
+from tiersidecar.domain.mounts import MOUNTED_START
+from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
@@ -20,7 +21,7 @@ from tiersidecar.reading.segment_lookup import Holes
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache, Mounts, NoMounts
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
@@ -29,11 +30,14 @@ from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSource
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.log_dirs_rewrite import DescribeLogDirsRewrite
+from tiersidecar.services.gateway.mount_refusals import mount_refusals
+from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_deletes import Proposer
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
+from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 
@@ -53,13 +57,15 @@ class RemoteTier:
     pending: PendingCopies
     holes: Holes
     audit: AuditTopic
+    mounts: MountedLogs | None = None
     second_steps: SecondSteps = field(default_factory=SecondSteps)
 
 
 def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO_AUDIT_TOPIC) -> RemoteTier:
     """The read path, and what stands before it, until ``stack`` closes."""
     path = parts.reads
-    offsets = BrokerOffsetsCache(broker=parts.broker, clock=parts.clock)
+    mounts = _mounts(parts)
+    offsets = BrokerOffsetsCache(broker=parts.broker, clock=parts.clock, mounts=mounts)
     stack.push_async_callback(offsets.aclose)
     fills = RemoteFills(reader=path.reader, clock=parts.clock)
     stack.push_async_callback(fills.aclose)
@@ -68,11 +74,57 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO
         offsets=offsets,
         fills=fills,
         sessions=FetchSessions(),
-        tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs, parts.roster.look_soon),
+        tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs, parts.roster.look_soon, mounts),
+        mounts=mounts,
         pending=pending_copies(parts),
         holes=Holes(parts.clock, "gateway.hole"),
         audit=audit,
     )
+
+
+def _mounts(parts: Parts) -> MountedLogs | None:
+    """None where this cluster's partitions are all its own."""
+    if parts.config.source is None:
+        return None
+    planned = parts.mount.topics
+    return MountedLogs(
+        planned={name: topic.topic_id for name, topic in planned.items()},
+        unplanned=UnplannedLogs(
+            planned=planned,
+            seeded=lambda: _seeded(parts.table.local),
+            topics=lambda: parts.table.topic_ids,
+            clock=parts.clock,
+        ),
+        topic_id=lambda topic: parts.table.topic_ids.get(topic),
+        led=lambda: _led(parts.table),
+        reader=parts.reads.reader,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
+
+
+def _seeded(local: LogDirsView) -> list[TopicIdPartition]:
+    """Those on the broker's disks whose logs begin where those of a mount do."""
+    return [
+        partition
+        for partition, found in local.partitions.items()
+        if found.segments and found.segments[0].base_offset >= MOUNTED_START
+    ]
+
+
+def mount_without_source(local: LogDirsView) -> str:
+    """Return why a gateway without a section ``source`` does not belong before this broker; empty where it does."""
+    seeded = _seeded(local)
+    if not seeded:
+        return ""
+    return (
+        f"{min(seeded)} was seeded for a read-only mount, and the configuration has no section source: "
+        "without it records are written where none may be"
+    )
+
+
+def _led(table: PartitionTable) -> list[TopicIdPartition]:
+    return [partition for partition, tiered in table.assignment.items() if tiered.role is PartitionRole.LEADER]
 
 
 def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
@@ -96,6 +148,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
                     fills=tier.fills, reader=reader, cold=tier.path.cold, clock=parts.clock, telemetry=parts.telemetry
                 ),
                 sessions=tier.sessions,
+                mounts=tier.mounts or NoMounts(),
             ),
             clock=parts.clock,
             telemetry=parts.telemetry,
@@ -118,7 +171,9 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             clock=parts.clock,
         ),
     }
-    if parts.config.mode is not Mode.OBSERVE:
+    if tier.mounts is not None:
+        rewrites |= mount_refusals(tier.mounts.is_mounted_topic, advertised)
+    elif parts.config.mode is not Mode.OBSERVE:
         rewrites[ApiKey.DELETE_RECORDS] = DeleteRecordsRewrite(
             tiers=tiers,
             state=parts.state,
@@ -185,9 +240,15 @@ class TieredPartitionsInTable:
     """
 
     def __init__(
-        self, table: PartitionTable, policies: TopicPolicies, log_dirs: LogDirs, look_soon: Callable[[], None]
+        self,
+        table: PartitionTable,
+        policies: TopicPolicies,
+        log_dirs: LogDirs,
+        look_soon: Callable[[], None],
+        mounts: Mounts | None = None,
     ) -> None:
         self._table, self._policies, self._log_dirs, self._look_soon = table, policies, log_dirs, look_soon
+        self._mounts = mounts or NoMounts()
         self._names: dict[Uuid, str] = {}
         self._names_of: Mapping[str, Uuid] | None = None
 
@@ -213,10 +274,14 @@ class TieredPartitionsInTable:
             ):
                 self._look_soon()
                 raise MetadataNotReadyError(subject=f"topic {name}, which has been made anew")
+            if reason := self._mounts.halted(found):
+                raise MetadataNotReadyError(subject=reason)
             view = TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
             asker.check(view)
             return view
         if self._policies.policy_for(name) is None:
+            if reason := self._mounts.halted(found):  # seeded, though no plan that this gateway has says so
+                raise MetadataNotReadyError(subject=reason)
             return None
         self._look_soon()
         raise MetadataNotReadyError(subject=str(found))

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tiersidecar.adapters.internal_topics import TopicBroker
 from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
@@ -33,7 +34,7 @@ async def open_metadata_log(
     config: Config,
     roles: frozenset[Role],
     *,
-    broker: KafkaBroker,
+    broker: TopicBroker,
     kafka_version: tuple[int, int],
     blocking: Blocking,
     clock: Clock,
@@ -80,7 +81,7 @@ async def open_metadata_log(
 async def open_state_log(
     config: Config,
     *,
-    broker: KafkaBroker,
+    broker: TopicBroker,
     clock: Clock,
     ids: Ids,
     telemetry: Telemetry,
@@ -122,8 +123,8 @@ async def open_state_log(
 
 @asynccontextmanager
 async def open_proposals(config: Config, *, broker: KafkaBroker, clock: Clock, ids: Ids) -> AsyncIterator[Proposals]:
-    """Open ``proposals.topic.name``; in ``mode: observe`` nothing is written."""
-    if config.mode is Mode.OBSERVE:
+    """Open ``proposals.topic.name``; in ``mode: observe``, and of what is mounted read-only, nothing is written."""
+    if config.mode is Mode.OBSERVE or config.source is not None:
         yield NullProposals()
         return
     settings = ProposalsTopicSettings(
@@ -143,7 +144,7 @@ def _snapshot_path(config: Config, roles: frozenset[Role]) -> str | None:
     return str(Path(config.state_dir) / f"remote-log-metadata.{'-'.join(sorted(roles))}.sqlite") if roles else None
 
 
-async def _stays_unmade(config: Config, broker: KafkaBroker, topic: str, clock: Clock) -> bool:
-    if config.mode is not Mode.OBSERVE:
+async def _stays_unmade(config: Config, broker: TopicBroker, topic: str, clock: Clock) -> bool:
+    if config.mode is not Mode.OBSERVE or config.source is not None:
         return False
     return not await patiently(lambda: broker.describe_partitions([topic]), clock)

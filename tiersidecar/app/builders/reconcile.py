@@ -15,7 +15,7 @@ def build_reconcile_schedule(parts: Parts) -> ReconcileSchedule:
     config = parts.config
     assert config.reconcile_interval_ms is not None, "no interval, no schedule"
     report = f"{config.state_dir}/reconcile"
-    given = ["--config", str(config.source), "--put-report", "--report", report, *config.reconcile_arguments]
+    given = ["--config", str(config.file), "--put-report", "--report", report, *config.reconcile_arguments]
     return ReconcileSchedule(
         broker=parts.broker,
         store=parts.store,

@@ -75,6 +75,7 @@ def _check_connected(config: Config, config_file: Path, console: Console, *, as_
 
     log_errors_alone(config.logging)
     try:
+        config.require_own()
         with console.status("contacting the broker and the store"):
             found = asyncio.run(look_at_config(config))
     except TiersidecarError as error:  # certificates and keys that cannot be used

@@ -43,7 +43,9 @@ def look(config_file: Path, act: Callable[[Config], int]) -> None:
 def look_at_sidecars(config_file: Path, act: Callable[[Config], int]) -> None:
     """Run ``act``, which needs only the answers of sidecars, and exit with the code that it returns."""
     try:
-        code = act(load_config(config_file, os.environ))
+        config = load_config(config_file, os.environ)
+        config.require_own()
+        code = act(config)
     except TiersidecarError as error:
         raise typer.Exit(complain(error, Console(stderr=True, highlight=False), config_file)) from None
     except KeyboardInterrupt:

@@ -31,6 +31,10 @@ _SHOWN = 20
 _TOPICS_GONE = (
     "cluster {cluster} has no tiered topics any more; the store's snapshot of it, which stays, has {topics:,}"
 )
+READ_ONLY = (
+    "{plan} is the plan of a read-only mount: the source stays the owner, and there is nothing to publish. Start the nodes, "
+    "and beside each broker a gateway whose configuration names the source"
+)
 _NO_BROKER = 0
 """Beside no broker: the name of an object has a number there."""
 
@@ -106,6 +110,13 @@ def plan(
             help="As of an earlier time (ISO 8601), instead of the end of what was copied.",
         ),
     ] = None,
+    read_only: Annotated[
+        bool,
+        typer.Option(
+            "--read-only",
+            help="For a cluster that only serves what another one, which lives on and stays the owner, copies.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Look through the bucket, and write what of it can be mounted into a file: topics, offsets, leader epochs, replicas.
@@ -123,7 +134,10 @@ def plan(
         cluster_snapshot=cluster_snapshot,
         replication_factor=replication_factor,
         at_ms=at,
+        is_read_only=read_only,
     )
+    if read_only and at is not None:
+        raise typer.BadParameter("a read-only mount follows its source: it has no --at", param_hint="--read-only")
     console = Console(stderr=True, highlight=False)
     try:
         require_new_plan(out)
@@ -187,6 +201,7 @@ def _found_document(found: Findings, out: Path) -> dict[str, Any]:
     return {
         "plan": str(out),
         "former_cluster": found.plan.former_cluster_id,
+        "read_only": found.plan.is_read_only,
         "topics": len(found.plan.topics),
         "partitions": sum(len(topic.partitions) for topic in found.plan.topics),
         "segments": sum(row["segments"] for row in rows),
@@ -291,6 +306,8 @@ def publish(
     console = Console(stderr=True, highlight=False)
     try:
         wanted = read_plan(plan_file)
+        if wanted.is_read_only:
+            raise MountRefusedError(reason=READ_ONLY.format(plan=plan_file))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console)) from None
     manner = Manner(

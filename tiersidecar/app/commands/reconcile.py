@@ -110,6 +110,7 @@ def reconcile(
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)
+        config.require_own()
         log_errors_alone(config.logging)
         # Not before the configuration: without the extra `spark`, a wrong file name is still the first thing to say.
         from tiersidecar.app.reconcile_parts import RunOptions

@@ -133,7 +133,9 @@ async def open_session(config: Config, *, with_metadata: bool) -> AsyncIterator[
 
     Raises:
         MetadataNotReadyError: it was not, in time.
+        ConfigError: it is the configuration of a read-only mount.
     """
+    config.require_own()
     clock, ids, telemetry = SystemClock(), SystemIds(), NoTelemetry()
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(

@@ -125,3 +125,11 @@ class BrokerSection(Section):
         if self.ssl_key_location is not None and self.ssl_certificate_location is None:
             faults.append((("ssl.certificate.location",), "is required with ssl.key.location"))
         return faults
+
+
+class SourceSection(BrokerSection):
+    """The cluster whose topics are mounted read-only in the cluster of `broker`."""
+
+    mount_plan: Annotated[FilePath, Field(examples=["/etc/tiersidecar/mount.json"])]
+    """The file of `tiersidecar mount plan --read-only` by which the nodes of `broker`'s cluster were seeded: it names the
+    topics that are mounted. Rules in `topics` have no effect."""

@@ -27,7 +27,7 @@ from tiersidecar.app.config.exposed_secrets import SecretPlace, secret_places
 from tiersidecar.app.config.keys import KEYS_OF_KAFKA, all_key_paths, keys_of
 from tiersidecar.app.config.section import CrossFaultsError, Section, refuse
 from tiersidecar.app.config.store import BUILT_IN, INSTALLED, FilesystemStore
-from tiersidecar.app.config.top_level import TopLevelKeys
+from tiersidecar.app.config.top_level import Role, TopLevelKeys
 from tiersidecar.app.config.topics import RetentionDefaults
 from tiersidecar.app.config.values import Address, shown
 from tiersidecar.decide.topics import INTERNAL_TOPICS
@@ -207,15 +207,25 @@ def _put(document: Document, path: KeyPath, value: Any, line: int) -> None:
     document.lines[path] = line
 
 
+READ_ONLY_ROLES = (
+    "a read-only mount is served by a process with --roles gateway alone: the data are the source's, whose sidecars copy, trim "
+    "and expire them"
+)
+READ_ONLY_COMMANDS = (
+    "this is the configuration of a read-only mount: commands look at tiered data, and change them, by that of a sidecar of "
+    "the source"
+)
+
+
 class Config(TopLevelKeys):
     """All of it: what a file says, checked key by key and then as a whole."""
 
-    _source: Path | None = PrivateAttr(None)
+    _file: Path | None = PrivateAttr(None)
     _secret_places: tuple[SecretPlace, ...] = PrivateAttr(())
 
     def read_from(self, path: Path, data: Mapping[str, Any] | None = None) -> Self:
-        """Itself, with its :attr:`source` known, and the :attr:`secret_places` of ``data``, the file's."""
-        self._source = path
+        """Itself, with its :attr:`file` known, and the :attr:`secret_places` of ``data``, the file's."""
+        self._file = path
         self._secret_places = tuple(secret_places(self, data or {}, str(path)))
         return self
 
@@ -231,10 +241,26 @@ class Config(TopLevelKeys):
         )
 
     @property
-    def source(self) -> Path:
+    def file(self) -> Path:
         """The file that it was read from, for a command to read it again."""
-        assert self._source is not None, "this configuration was not read from a file"
-        return self._source
+        assert self._file is not None, "this configuration was not read from a file"
+        return self._file
+
+    def require_roles(self, roles: frozenset[Role]) -> None:
+        """
+        Raises:
+            ConfigError: it is not for these roles.
+        """
+        if self.source is not None and roles != {Role.GATEWAY}:
+            raise ConfigError(source=str(self._file or ""), faults=(f"source: {READ_ONLY_ROLES}",))
+
+    def require_own(self) -> None:
+        """
+        Raises:
+            ConfigError: what it is about is another cluster's, by whose configuration commands are to go.
+        """
+        if self.source is not None:
+            raise ConfigError(source=str(self._file or ""), faults=(f"source: {READ_ONLY_COMMANDS}",))
 
     @property
     def retention_defaults(self) -> RetentionDefaults:

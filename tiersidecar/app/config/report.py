@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import SecretStr
 from ruamel.yaml import YAML
 
+from tiersidecar.app.config.broker import BrokerSection
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.document import KeyPath, format_path
 from tiersidecar.app.config.exposed_secrets import exposed_secrets
@@ -86,7 +87,7 @@ def _intent_warnings(config: Config) -> Iterator[str]:
 
 
 def _topic_warnings(config: Config) -> Iterator[str]:
-    if not config.topics:
+    if not config.topics and config.source is None:
         yield "topics: no rule, so that no topic is tiered"
     names: set[str] = set()
     catch_all: int | None = None
@@ -103,21 +104,26 @@ def _topic_warnings(config: Config) -> Iterator[str]:
 
 
 def _security_warnings(config: Config) -> Iterator[str]:
-    broker = config.broker
-    if broker.uses_tls and broker.ssl_endpoint_identification_algorithm == "":
-        yield "broker.ssl.endpoint.identification.algorithm: the host name of the broker's certificate is not checked"
-    away = [address for address in broker.bootstrap_servers if not address.is_loopback]
-    if broker.security_protocol == "SASL_PLAINTEXT" and away:
-        yield f"broker.security.protocol: SASL_PLAINTEXT sends credentials to {away[0]} without encryption"
+    yield from _connection_warnings("broker", config.broker)
+    if config.source is not None:
+        yield from _connection_warnings("source", config.source)
     for index, listener in enumerate(config.gateway.listeners):
         if listener.ssl_certificate_location is None and not listener.listen.is_loopback:
             yield (
                 f"gateway.listeners[{index}]: {listener.listen} takes clients without TLS; SASL PLAIN sends their passwords as "
                 "they are"
             )
-    asked = config.read.authorization_security_protocol or broker.security_protocol
+    asked = config.read.authorization_security_protocol or config.broker.security_protocol
     if config.read.callers and "SASL" not in asked:
         yield f"read.callers are not used: the listener on which callers are authorized is {asked}"
+
+
+def _connection_warnings(name: str, brokers: BrokerSection) -> Iterator[str]:
+    if brokers.uses_tls and brokers.ssl_endpoint_identification_algorithm == "":
+        yield f"{name}.ssl.endpoint.identification.algorithm: the host name of the broker's certificate is not checked"
+    away = [address for address in brokers.bootstrap_servers if not address.is_loopback]
+    if brokers.security_protocol == "SASL_PLAINTEXT" and away:
+        yield f"{name}.security.protocol: SASL_PLAINTEXT sends credentials to {away[0]} without encryption"
 
 
 def _store_warnings(config: Config) -> Iterator[str]:

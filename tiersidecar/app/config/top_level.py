@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from tiersidecar.app.config.broker import BrokerSection
+from tiersidecar.app.config.broker import BrokerSection, SourceSection
 from tiersidecar.app.config.gateway import GatewaySection
 from tiersidecar.app.config.section import Section
 from tiersidecar.app.config.services import LoggingSection, ReaderQuota, ReadSection, StatusSection
@@ -305,6 +305,14 @@ class TopLevelKeys(Section):
 
     reconcile_arguments: Annotated[tuple[str, ...], Field(examples=["[--deep, --deep-share, '0.01']"])] = ()
     """Further arguments of these runs."""
+
+    source: Annotated[
+        SourceSection | None, Field(examples=["{bootstrap.servers: ['source:9092'], mount.plan: /etc/mount.json}"])
+    ] = None
+    """The cluster of which topics are mounted read-only in that of `broker`: how to reach it, with the keys of section
+    `broker`, and `mount.plan`, the file of `tiersidecar mount plan --read-only` by which the nodes were seeded, which names
+    these topics. The metadata and state topics are read there, under the names that are set here, and nothing is written.
+    For `--roles gateway` alone."""
 
     read: ReadSection = ReadSection()
     """The HTTP read service."""

@@ -37,14 +37,16 @@ _MOST_KEPT_BYTES = 8 * 1024 * 1024
 IsSuspect = Callable[[PartitionKey, int], bool]
 """Given a partition, and the log start offset that the broker returns with its records (-1 before version 5), returns whether
 some of these may have been deleted."""
+IsHidden = Callable[[PartitionKey], bool]
 
 
 class FetchPassing:
     """Takes a whole frame in pieces, and returns the pieces to pass on: as many bytes in all, if later by a few.
 
     ``size_bytes`` counts the frame with its size.  ``found_out_of_range``, or what is suspect, and ``error_code``,
-    ``session_id`` are of what has passed so far.  With ``hides_out_of_range`` off, that error stays.  ``check`` is called
-    with each partition before anything of it passes, and raises where it must not.
+    ``session_id`` are of what has passed so far.  With ``hides_out_of_range`` off, that error stays.  Of partitions that
+    ``is_hidden`` nothing passes but errors.  ``check`` is called with each partition before anything of it passes, and raises
+    where it must not.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class FetchPassing:
         *,
         hides_out_of_range: bool = True,
         is_suspect: IsSuspect | None = None,
+        is_hidden: IsHidden | None = None,
         check: Callable[[PartitionKey], None] | None = None,
     ) -> None:
         self._version, self._left = version, size_bytes
         self._hides, self._is_suspect, self._check = hides_out_of_range, is_suspect, check
+        self._is_hidden = is_hidden
         self._topic_key: TopicKey = ""
         self._blanks = False
         self._step = self._head
@@ -169,6 +173,8 @@ class FetchPassing:
         self._blanks = False
         if length > 0 and self._is_suspect is not None:
             self._blanks = self._is_suspect((self._topic_key, partition), rest[0] if rest else -1)
+        if error_code == NO_ERROR and self._is_hidden is not None:
+            self._blanks = self._blanks or self._is_hidden((self._topic_key, partition))
         if self._blanks:
             self.found_out_of_range = True
             self._patch = (start + 4, _TRY_AGAIN)

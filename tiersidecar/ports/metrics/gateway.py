@@ -59,8 +59,8 @@ GATEWAY_BYTES = Metric(
 GATEWAY_OUT_OF_RANGE = Metric(
     name="tiersidecar_gateway_out_of_range_total",
     kind="counter",
-    help="Partitions that the broker answered OFFSET_OUT_OF_RANGE, by what became of it: fill, retry, hole (tried again too, "
-    "but neither tier has it) or stands.",
+    help="Partitions that the broker answered OFFSET_OUT_OF_RANGE, by what became of it: fill, at_end (of a read-only "
+    "mount), retry, hole (tried again too, but neither tier has it) or stands.",
     labels=("outcome",),
 )
 GATEWAY_FILLS = Metric(

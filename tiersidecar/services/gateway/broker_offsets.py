@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tiersidecar.domain.errors import OffsetBetweenTiersError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -24,21 +25,77 @@ _KEPT_PARTITIONS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOffsets:
-    """What the leader said.  ``log_start_offset`` is inclusive, the others are exclusive."""
+    """What the leader said.  ``log_start_offset`` is inclusive, the others are exclusive.  ``is_mounted``: its log is no part
+    of what clients see, and is taken for an empty one at the end of the remote log."""
 
     log_start_offset: Offset
     high_watermark: Offset
     last_stable_offset: Offset
     asked_at_s: float
+    is_mounted: bool = False
+
+
+class Mounts(Protocol):
+    """The partitions that are mounted read-only: all that the gateway has to know of such a mount."""
+
+    are_any: bool
+    """Whether any partition is, or may be."""
+
+    def is_mounted(self, partition: TopicIdPartition) -> bool:
+        """Return whether it is one of them."""
+        ...
+
+    def halted(self, partition: TopicIdPartition) -> str:
+        """Return why nobody reads it any more; empty where readers do."""
+        ...
+
+    def is_mounted_topic(self, topic: str | bytes) -> bool:
+        """Return whether partitions of it are, by its name or the 16 bytes of its id."""
+        ...
+
+    async def seen(self, partition: TopicIdPartition, told: BrokerOffsets) -> BrokerOffsets | None:
+        """Return the offsets of its log as clients are to see it, by what its leader has ``told``; None while nobody knows."""
+        ...
+
+    async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
+        """Return :meth:`seen` of a moment ago, ``known``, as of ``bounds``."""
+        ...
+
+
+class NoMounts:
+    """Of a gateway whose partitions are all its own cluster's."""
+
+    are_any = False
+
+    def is_mounted(self, partition: TopicIdPartition) -> bool:
+        return False
+
+    def halted(self, partition: TopicIdPartition) -> str:
+        return ""
+
+    def is_mounted_topic(self, topic: str | bytes) -> bool:
+        return False
+
+    async def seen(self, partition: TopicIdPartition, told: BrokerOffsets) -> BrokerOffsets | None:
+        return told  # not asked, where there are none
+
+    async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
+        return known
 
 
 class BrokerOffsetsCache:
     """Asks the leaders, as the sidecar itself, for many partitions at once."""
 
     def __init__(
-        self, *, broker: ListOffsets, clock: Clock, refresh_after_s: float = 1.0, max_age_s: float = 30.0
+        self,
+        *,
+        broker: ListOffsets,
+        clock: Clock,
+        mounts: Mounts | None = None,
+        refresh_after_s: float = 1.0,
+        max_age_s: float = 30.0,
     ) -> None:
-        self._broker, self._clock = broker, clock
+        self._broker, self._clock, self._mounts = broker, clock, mounts or NoMounts()
         self._refresh_after_s, self._max_age_s = refresh_after_s, max_age_s
         self._known: dict[TopicIdPartition, BrokerOffsets] = {}
         self._asking: dict[TopicIdPartition, asyncio.Task[None]] = {}
@@ -68,6 +125,21 @@ class BrokerOffsetsCache:
         self._ask([partition for partition in partitions if self._age_s(partition, now_s) > 0])
         await self._wait(partitions)
         return self._found(partitions, now_s)
+
+    async def as_of(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
+        """Return ``known`` as it is with the remote log that ``bounds`` show, which may have grown since."""
+        if not known.is_mounted or known.high_watermark == bounds.log_end:
+            return known
+        return await self._mounts.seen_at(partition, known, bounds)
+
+    def is_mounted(self, partition: TopicIdPartition) -> bool:
+        """Return whether it is mounted read-only: then what its broker says of its own log is nothing for clients."""
+        return self._mounts.is_mounted(partition)
+
+    @property
+    def has_mounts(self) -> bool:
+        """Return whether any partition may be."""
+        return self._mounts.are_any
 
     async def aclose(self) -> None:
         """Give up what is being asked."""
@@ -111,21 +183,28 @@ class BrokerOffsetsCache:
                 self._broker.list_offsets(wanted, OffsetSpec.LATEST),
                 self._broker.list_offsets(wanted, OffsetSpec.LATEST, read_committed=True),
             )
+            told = dict[TopicIdPartition, BrokerOffsets]()
+            for partition in wanted:
+                answers = (starts[partition], watermarks[partition], stables[partition])
+                if all(answer.error is None for answer in answers):
+                    told[partition] = BrokerOffsets(
+                        log_start_offset=starts[partition].offset,
+                        high_watermark=watermarks[partition].offset,
+                        last_stable_offset=stables[partition].offset,
+                        asked_at_s=asked_at_s,
+                    )
+            seen: Iterable[BrokerOffsets | None] = told.values()
+            if self._mounts.are_any:
+                seen = await asyncio.gather(*(self._mounts.seen(one, offsets) for one, offsets in told.items()))
         except RetriableError:
             return  # whoever waits finds nothing, and asks again with its next request
         finally:
-            for epoch in wanted:
-                del self._asking[epoch]
-        for epoch in wanted:
-            answers = (starts[epoch], watermarks[epoch], stables[epoch])
-            if all(answer.error is None for answer in answers):
-                self._known.pop(epoch, None)
-                self._known[epoch] = BrokerOffsets(
-                    log_start_offset=starts[epoch].offset,
-                    high_watermark=watermarks[epoch].offset,
-                    last_stable_offset=stables[epoch].offset,
-                    asked_at_s=asked_at_s,
-                )
+            for partition in wanted:
+                del self._asking[partition]
+        for partition, known in zip(told, seen, strict=True):
+            self._known.pop(partition, None)
+            if known is not None:
+                self._known[partition] = known
         while len(self._known) > _KEPT_PARTITIONS:
             del self._known[next(iter(self._known))]
 

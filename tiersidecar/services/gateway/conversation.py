@@ -25,6 +25,7 @@ from tiersidecar.services.gateway.exchange import (
     Buffer,
     ConnectionState,
     Exchange,
+    Passing,
     Rewrite,
     Rewrites,
     Rewritten,
@@ -229,21 +230,22 @@ class Conversation:
             return WAITS  # behind other answers its own would lie unread for as long as the client takes none of them
         if rewrite is not None and rewrite.reads_request:
             return self._whole(frame, total, self._read_request, rewrite.most_request_bytes)
+        acks: int | None = 1
         if api_key == ApiKey.PRODUCE:
             acks = produce_acks(frame[:total], api_version)
             if acks is None:
                 if len(frame) >= total:
                     raise MalformedMessageError("a Produce request that ends before its acks")
                 return Needs(len(frame) + 1)
-            if acks == 0:
-                if self._is_fence:
-                    raise MalformedMessageError("a request without an answer right after SASL tokens")
-                return Passes(total)
-        exchange = None
-        if rewrite is not None:
-            exchange = self._exchange(api_key, api_version, None, memoryview(b""))
-        self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
-        return Passes(total)
+        if acks != 0:
+            exchange = None
+            if rewrite is not None:
+                exchange = self._exchange(api_key, api_version, None, memoryview(b""))
+            self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
+        elif self._is_fence:
+            raise MalformedMessageError("a request without an answer right after SASL tokens")
+        passing = None if rewrite is None else rewrite.passing_request(api_version, total)
+        return Passes(total) if passing is None else Looks(total, _looking(passing, self._broker.write))
 
     def _check_may_ask(self, api_key: int, total: int) -> None:
         """Before the login no more than this is read of a request that the broker will not answer.
@@ -406,12 +408,7 @@ class Conversation:
             passing = first.rewrite.passing(first.exchange, total)
             if passing is not None:
                 frame[_ANSWER_ID_AT:_RESPONSE_HEAD_BYTES] = first.id_bytes
-
-                def look(data: memoryview) -> None:
-                    for piece in passing.feed(data):
-                        self._to_client(memoryview(piece))
-
-                return Looks(total, look, self._answer_passed)
+                return Looks(total, _looking(passing, self._to_client), self._answer_passed)
         if len(frame) < total and total > _FREE_BYTES and not self._granted_bytes:
             if not self._memory.take(total, self._room):
                 self._waits_for_bytes = total
@@ -495,7 +492,7 @@ class Conversation:
         if self._requests.waits and not self._holds:
             self._guard(Refusal.MALFORMED, self._requests.go_on)
 
-    def _to_client(self, data: memoryview) -> None:
+    def _to_client(self, data: Buffer) -> None:
         self._traffic.bytes_out += len(data)
         self._client.write(data)
 
@@ -531,6 +528,14 @@ class Conversation:
         size_bytes = min(size_bytes, self._memory_bytes)
         self._memory_bytes -= size_bytes
         self._memory.give_back(size_bytes)
+
+
+def _looking(passing: Passing, write: Callable[[Buffer], None]) -> Callable[[memoryview], None]:
+    def look(data: memoryview) -> None:
+        for piece in passing.feed(data):
+            write(piece)
+
+    return look
 
 
 def _random_ids() -> Iterator[int]:

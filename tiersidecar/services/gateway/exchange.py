@@ -113,7 +113,7 @@ class Exchange:
 
 
 class Passing(Protocol):
-    """A response that is looked at, and changed, while it passes."""
+    """A message that is looked at, and changed, while it passes."""
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
         """What may go on, of what came: the same number of bytes in all, in order, whatever the pieces.  The first are the
@@ -149,6 +149,10 @@ class Rewrite(ABC):
 
     def prepare(self, exchange: Exchange) -> Rewritten:
         """Another request body to send instead, as pieces; None passes the client's own."""
+        return None
+
+    def passing_request(self, api_version: int, size_bytes: int) -> Passing | None:
+        """How a request that is not read, a frame of ``size_bytes`` with its size, passes; None: as it came."""
         return None
 
     def forwarded(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do

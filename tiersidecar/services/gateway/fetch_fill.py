@@ -12,7 +12,7 @@ from math import ceil
 
 import structlog
 
-from tiersidecar.decide.gateway_fill import decide_grace, decide_grants, decide_returned
+from tiersidecar.decide.gateway_fill import OutOfRange, decide_grace, decide_grants, decide_returned
 from tiersidecar.decide.reader_quotas import ColdReader
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -253,6 +253,8 @@ class FetchFill:
         reads: dict[PartitionKey, asyncio.Task[FetchedBatches]] = {}
         try:
             for key, grant in grants.items():
+                if wanted.classified[key].verdict is OutOfRange.AT_END:
+                    continue
                 # With nothing local, a first batch is returned however large it is: each read may turn out to be the first.
                 if grant > 0 or not wanted.local_bytes:
                     reads[key] = asyncio.create_task(self._read(wanted, key, grant), name=f"fill {key[1]}")
@@ -289,7 +291,10 @@ class FetchFill:
     async def _read(self, wanted: FillRequest, key: PartitionKey, grant: int) -> FetchedBatches:
         classified, want = wanted.classified[key], _want(wanted, key, grant)
         assert classified.bounds is not None
+        assert classified.offsets is not None
         if want.read_committed and want.offset >= await self._reader.last_stable_offset(want.partition):
+            if classified.offsets.is_mounted:
+                return _NOTHING  # what ends the transaction has not been copied yet
             history = classified.bounds.history
             beyond = await self._border.aborted_beyond(wanted.exchange, key, want.partition, history)
             if isinstance(beyond, Undecided):
@@ -305,6 +310,8 @@ class FetchFill:
     def _answer(
         self, wanted: FillRequest, key: PartitionKey, read: asyncio.Task[FetchedBatches] | None
     ) -> FilledPartition:
+        if wanted.classified[key].verdict is OutOfRange.AT_END:
+            return self._fetched(wanted, key, _NOTHING)
         if read is None or not read.done() or read.cancelled():
             self._count("pending" if read is not None else "no_room")
             return self._filled(wanted, key, _NOTHING)
@@ -357,7 +364,7 @@ class FetchFill:
         return FilledPartition(
             high_watermark=max(classified.offsets.high_watermark, filled_end),
             last_stable_offset=max(classified.offsets.last_stable_offset, filled_end),
-            log_start_offset=classified.bounds.start,
+            log_start_offset=Offset(max(classified.bounds.start, classified.bounds.log_start)),
             aborted=aborted,
             records=[one.buffer for one in fetched.slices],
         )
@@ -381,10 +388,20 @@ def _reader_of(wanted: FillRequest) -> ColdReader:
 def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
     """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.classified``."""
     keys = list(wanted.classified)
-    limits = [min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
+    limits = [0 if _has_nothing(wanted, key) else min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
     grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
     taken_bytes = wanted.exchange.upstream.take_memory(max(sum(grants), 1))
     return taken_bytes, dict(zip(keys, decide_grants(grants, taken_bytes, 0), strict=True))
+
+
+def _has_nothing(wanted: FillRequest, key: PartitionKey) -> bool:
+    """Return whether the client waits there for more: room that is kept for it is taken from partitions behind it."""
+    one = wanted.classified[key]
+    if one.verdict is OutOfRange.AT_END:
+        return True
+    if one.offsets is None or not one.offsets.is_mounted or not wanted.request.is_read_committed:
+        return False
+    return wanted.asked[key].fetch_offset >= one.offsets.last_stable_offset
 
 
 def _want(wanted: FillRequest, key: PartitionKey, grant: int) -> FillWant:

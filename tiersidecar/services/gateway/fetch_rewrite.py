@@ -9,11 +9,12 @@ A large Fetch response on its way to the client, and what makes the next ones wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
+from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.formats.wire.cursor import Replacement, splice
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import (
@@ -43,11 +44,20 @@ from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewrite, Rewritten
+from tiersidecar.services.gateway.broker_offsets import Mounts, NoMounts
+from tiersidecar.services.gateway.exchange import (
+    Buffer,
+    ConnectionState,
+    Exchange,
+    Passing,
+    Rewrite,
+    Rewritten,
+    Upstream,
+)
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, FetchSessions, check_all_asked, is_large, remember
 from tiersidecar.services.gateway.fetch_state import Answered, Expected
-from tiersidecar.services.gateway.out_of_range import Classified, OutOfRangeClassifier
+from tiersidecar.services.gateway.out_of_range import ANSWERED, Classified, OutOfRangeClassifier
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 
 _COLLECTED_AFTER = 16
@@ -67,6 +77,7 @@ class PassingFetch:
         *,
         sessions: FetchSessions,
         deleted: DeletedRecords,
+        mounts: Mounts,
     ) -> None:
         self._connection, self._request = exchange.connection, request
         self._sessions, self._deleted = sessions, deleted
@@ -76,6 +87,7 @@ class PassingFetch:
             size_bytes,
             hides_out_of_range=is_consumer,
             is_suspect=self._is_suspect if is_consumer else None,
+            is_hidden=(lambda key: mounts.is_mounted_topic(key[0])) if is_consumer and mounts.are_any else None,
             check=self._check if sessions.knows(exchange.connection, request) else None,
         )
 
@@ -111,18 +123,27 @@ FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
 
 _NEW_SESSION = FULL_EPOCH.to_bytes(4, "big")
 _ASKED_AGAIN = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
+_BEYOND = FilledPartition(error_code=OFFSET_OUT_OF_RANGE)
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
+
+_TURN_S = 0.25
+"""How often a response that is held is looked at: whether what has been copied meanwhile can be given."""
+_BESIDE_BROKER_S = 0.5
+"""The most that a response is held with partitions in it of which the broker has said nothing wrong: it has answered at once,
+and does not watch for their records until it is asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FetchSources:
     """What a Fetch is answered from beside the broker's own answer: ``classifier`` decides what an offset out of range means,
-    ``deleted`` withholds, ``fill`` reads the remote tier, ``sessions`` has what clients ask for without repeating it."""
+    ``deleted`` withholds, ``fill`` reads the remote tier, ``sessions`` has what clients ask for without repeating it, and
+    of ``mounts`` nothing is the broker's own."""
 
     classifier: OutOfRangeClassifier
     deleted: DeletedRecords
     fill: FetchFill
     sessions: FetchSessions
+    mounts: Mounts = field(default_factory=NoMounts)
 
 
 class FetchRewrite(Rewrite):
@@ -142,7 +163,7 @@ class FetchRewrite(Rewrite):
         find_addresses: FindAddresses,
     ) -> None:
         self._classifier, self._deleted = sources.classifier, sources.deleted
-        self._fill, self._sessions = sources.fill, sources.sessions
+        self._fill, self._sessions, self._mounts = sources.fill, sources.sessions, sources.mounts
         self._clock, self._telemetry = clock, telemetry
         self._remote_max_wait_ms, self._find_addresses = remote_max_wait_ms, find_addresses
         self._in_hand = FetchesInHand(
@@ -194,7 +215,8 @@ class FetchRewrite(Rewrite):
         version = exchange.api_version
         fetched = read_fetch_response(response, version)
         session = self._sessions.follow(exchange.connection, request, fetched)
-        rows = [partition for partition in fetched.partitions if partition.error_code == OFFSET_OUT_OF_RANGE]
+        hidden = self._hidden(fetched)
+        rows = [row for row in fetched.partitions if row.error_code == OFFSET_OUT_OF_RANGE or row.key in hidden]
         expect_more(exchange.connection, found_out_of_range=bool(rows))
         addresses = self._find_addresses(version, response)
         if request.is_of_follower:  # a follower that fetches is none of ours (T-57)
@@ -202,7 +224,8 @@ class FetchRewrite(Rewrite):
         partitions = {} if session is None else session.partitions
         if session is not None:
             check_all_asked(fetched, partitions)
-        suspects = self._deleted.suspects(fetched.partitions, partitions)
+        others = [row for row in fetched.partitions if row.key not in hidden] if hidden else fetched.partitions
+        suspects = self._deleted.suspects(others, partitions)
         if not rows and not suspects:
             return splice(response, addresses)
         known = {row.key: partitions[row.key] for row in (*rows, *suspects) if row.key in partitions}
@@ -210,6 +233,8 @@ class FetchRewrite(Rewrite):
             # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
             return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
         withheld = self._withheld(exchange.connection, response, suspects, known)
+        withheld |= self._beyond(rows, known)
+        rows = [row for row in rows if row.key not in withheld]
         known = {row.key: known[row.key] for row in rows}
         changed = [row for row in fetched.partitions if row.key in known or row.key in withheld]
         answered = Answered(version=version, response=response, fetched=fetched, rows=changed, addresses=addresses)
@@ -219,12 +244,50 @@ class FetchRewrite(Rewrite):
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(rows), outcome=OutOfRange.RETRY.name.lower())
             return _replaced(answered, {**dict.fromkeys(known, _ASKED_AGAIN), **withheld})
         remember(exchange.connection, answered)
-        out_of_range = _OutOfRange(exchange, request, fetched, known, withheld)
+        out_of_range = _OutOfRange(
+            exchange=exchange,
+            request=request,
+            fetched=fetched,
+            asked=known,
+            withheld=withheld,
+            hidden=hidden,
+            is_beside_others=len(partitions) > len(changed),
+        )
         classified = self._classifier.classify_at_once(known, exchange.connection.asker)
         answers = None if classified is None else self._fill_at_once(out_of_range, classified)
         if answers is not None:
             return _replaced(answered, {**answers, **withheld})
         return self._rewrite_later(out_of_range, answered)
+
+    def _hidden(self, fetched: FetchResponse) -> frozenset[PartitionKey]:
+        """Return the mounted partitions of which the broker gives something of its own, be it the end of its log: that log is
+        not as it was seeded, or the client asks for its very start."""
+        if not self._mounts.are_any:
+            return frozenset()
+        return frozenset(
+            row.key
+            for row in fetched.partitions
+            if row.error_code == NO_ERROR and self._mounts.is_mounted_topic(row.key[0])
+        )
+
+    def _beyond(
+        self, rows: Sequence[FetchedPartition], asked: Mapping[PartitionKey, FetchPartition]
+    ) -> dict[PartitionKey, FilledPartition]:
+        """Return what is told of offsets of a mounted partition that are above all histories, whether or not anything is known
+        of its own."""
+        if not self._mounts.are_any:
+            return {}
+        beyond = dict.fromkeys(
+            (
+                row.key
+                for row in rows
+                if asked[row.key].fetch_offset >= MOUNTED_START and self._mounts.is_mounted_topic(row.key[0])
+            ),
+            _BEYOND,
+        )
+        if beyond:
+            self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(beyond), outcome=OutOfRange.STANDS.name.lower())
+        return beyond
 
     def _withheld(
         self,
@@ -249,7 +312,7 @@ class FetchRewrite(Rewrite):
         answered = expected.answered
         if not self._classifier.is_still_of(expected.classified, exchange.connection.asker):
             return None
-        out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked, {})
+        out_of_range = _OutOfRange(exchange=exchange, request=request, fetched=answered.fetched, asked=expected.asked)
         answers = self._fill_at_once(out_of_range, expected.classified)
         if answers is None:
             return None
@@ -268,7 +331,9 @@ class FetchRewrite(Rewrite):
         if self._deleted.is_any_suspect(request):
             return None
         self._in_hand.take(exchange)
-        return PassingFetch(exchange, request, size_bytes, sessions=self._sessions, deleted=self._deleted)
+        return PassingFetch(
+            exchange, request, size_bytes, sessions=self._sessions, deleted=self._deleted, mounts=self._mounts
+        )
 
     def _fill_at_once(
         self, out_of_range: _OutOfRange, classified: Mapping[PartitionKey, Classified]
@@ -281,58 +346,82 @@ class FetchRewrite(Rewrite):
 
     async def _answers(self, out_of_range: _OutOfRange) -> dict[PartitionKey, FilledPartition]:
         """Return what replaces the broker's answers; those that stand are left out."""
-        request, fetched = out_of_range.request, out_of_range.fetched
-        began_s = self._clock.monotonic_s()
+        request, began_s = out_of_range.request, self._clock.monotonic_s()
         asker = out_of_range.exchange.connection.asker
-        classified = await self._classifier.classify(out_of_range.asked, asker)
-        for one in classified.values():
-            self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
         patience = decide_patience(
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,
-            local_bytes=fetched.records_bytes,
+            local_bytes=out_of_range.local_bytes,
             remote_max_wait_ms=self._remote_max_wait_ms,
         )
-        wait_s = _left_s(patience.for_first, began_s, self._clock)
-        answers = await self._fill.fill(out_of_range.to_fill(classified, wait_s=wait_s))
-        for key, one in classified.items():
-            if one.verdict in _TRIED_AGAIN:
-                answers[key] = _ASKED_AGAIN
-        if not out_of_range.withheld and _is_held(fetched.partitions, classified, answers):
-            await self._hold(answers, patience, began_s)
+        while True:
+            classified = await self._classifier.classify(out_of_range.asked, asker)
+            wait_s = _left_s(patience.for_first, began_s, self._clock)
+            answers = await self._fill.fill(out_of_range.to_fill(classified, wait_s=wait_s))
+            for key, one in classified.items():
+                if one.verdict in _TRIED_AGAIN or key in out_of_range.hidden:
+                    answers.setdefault(key, _ASKED_AGAIN)
+            if out_of_range.withheld or not _is_held(out_of_range, classified, answers):
+                break
+            until_s = began_s + self._hold_s(out_of_range, answers, patience)
+            if not await self._has_grown(classified.values(), until_s, out_of_range.exchange.upstream):
+                break
+        for one in classified.values():
+            self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
         if not self._classifier.is_still_of(classified, asker):
             return dict.fromkeys(out_of_range.asked, _ASKED_AGAIN)
         return {**answers, **out_of_range.withheld}
 
-    async def _hold(self, answers: Mapping[PartitionKey, FilledPartition], patience: Patience, began_s: float) -> None:
+    def _hold_s(
+        self, out_of_range: _OutOfRange, answers: Mapping[PartitionKey, FilledPartition], patience: Patience
+    ) -> float:
         hold_s = patience.hold
         if any(answer.error_code != NO_ERROR for answer in answers.values()):
             # An error is no long poll: a client that would wait for minutes is not to try again so late.
             hold_s = min(hold_s, self._remote_max_wait_ms / 1000)
-        left_s = _left_s(hold_s, began_s, self._clock)
-        if left_s > 0:
-            await self._clock.sleep(left_s)
+        return min(hold_s, _BESIDE_BROKER_S) if out_of_range.is_beside_others else hold_s
+
+    async def _has_grown(self, classified: Collection[Classified], until_s: float, upstream: Upstream) -> bool:
+        """Return True as soon as more is remote of a partition that has nothing else, or False at ``until_s``, and once the
+        client is gone."""
+        mounted = [one for one in classified if one.offsets is not None and one.offsets.is_mounted]
+        while (left_s := until_s - self._clock.monotonic_s()) > 0:
+            is_last = not mounted or left_s < 1.5 * _TURN_S  # what is found at the very end comes too late to be read
+            await self._clock.sleep(left_s if is_last else _TURN_S)
+            if is_last or upstream.is_client_gone:
+                return False
+            if await self._classifier.has_any_grown(mounted, left_s - _TURN_S):
+                return True
+        return False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _OutOfRange:
-    """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE; ``withheld`` is
-    answered already."""
+    """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE, and of those among
+    ``hidden``, of which it has answered what nobody is to see; ``withheld`` is answered already.  ``is_beside_others``: the
+    client asks for partitions as well of which the broker has said nothing wrong."""
 
     exchange: Exchange
     request: FetchRequest
     fetched: FetchResponse
     asked: Mapping[PartitionKey, FetchPartition]
-    withheld: Mapping[PartitionKey, FilledPartition]
+    withheld: Mapping[PartitionKey, FilledPartition] = field(default_factory=dict)
+    hidden: frozenset[PartitionKey] = frozenset()
+    is_beside_others: bool = False
+
+    @property
+    def local_bytes(self) -> int:
+        """Return what the client gets of the broker's records."""
+        return sum(row.records_bytes for row in self.fetched.partitions if row.key not in self.hidden)
 
     def to_fill(self, classified: Mapping[PartitionKey, Classified], *, wait_s: float) -> FillRequest:
-        """Those of ``classified`` that the remote tier has."""
+        """Those of ``classified`` that the remote tier has, or that end there."""
         return FillRequest(
             exchange=self.exchange,
             request=self.request,
-            local_bytes=self.fetched.records_bytes,
+            local_bytes=self.local_bytes,
             asked=self.asked,
-            classified={key: one for key, one in classified.items() if one.verdict is OutOfRange.FILL},
+            classified={key: one for key, one in classified.items() if one.verdict in ANSWERED},
             wait_s=wait_s,
         )
 
@@ -353,12 +442,14 @@ def _left_s(of_s: float, began_s: float, clock: Clock) -> float:
 
 
 def _is_held(
-    partitions: Sequence[FetchedPartition],
+    out_of_range: _OutOfRange,
     classified: Mapping[PartitionKey, Classified],
     answers: Mapping[PartitionKey, FilledPartition],
 ) -> bool:
     """Return whether the client would get nothing that it can go on with."""
     if any(answer.records_bytes for answer in answers.values()):
         return False
-    has_news = any(partition.error_code not in (NO_ERROR, OFFSET_OUT_OF_RANGE) for partition in partitions)
-    return not has_news and all(one.verdict is not OutOfRange.STANDS for one in classified.values())
+    partitions = out_of_range.fetched.partitions
+    if any(partition.error_code not in (NO_ERROR, OFFSET_OUT_OF_RANGE) for partition in partitions):
+        return False
+    return all(one.verdict is not OutOfRange.STANDS or key in out_of_range.hidden for key, one in classified.items())

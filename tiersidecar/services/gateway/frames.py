@@ -40,7 +40,7 @@ class Looks:
 
     total_bytes: int
     look: Callable[[memoryview], None]
-    passed: Callable[[], None]
+    passed: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Frames:
             under_way.passed()
         elif isinstance(under_way, Looks):
             under_way.look(view[at - step : at])
-            if is_whole:
+            if is_whole and under_way.passed is not None:
                 under_way.passed()
         elif isinstance(under_way, Takes):
             self._taken += view[at - step : at]

@@ -6,13 +6,15 @@ that its log was truncated.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.errors import RetriableError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
@@ -29,6 +31,10 @@ from tiersidecar.services.gateway.messages import (
 from tiersidecar.services.gateway.tiered_partitions import Asker
 
 _LEAST_REPLICA = 0
+_UNDEFINED = LeaderEpoch(-1), Offset(-1)
+"""As a broker says it of epochs above its latest (``LeaderEpochFileCache.endOffsetFor``)."""
+_STORE_S = 10.0
+"""How long the source and the store are waited for, of a partition that is mounted read-only: clients ask again."""
 _BROKER_WAITS_S = 0.0
 """For nothing: it answers from memory."""
 
@@ -66,7 +72,7 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         is_late = exchange.connection.is_late(self._clock.monotonic_s(), _BROKER_WAITS_S)
         opened = await read_exchange(exchange, response, self._blocking)
         asked = opened.asked
-        if getattr(opened.request, "replica_id", -1) >= _LEAST_REPLICA:
+        if getattr(opened.request, "replica_id", -1) >= _LEAST_REPLICA and not self._offsets.has_mounts:
             return None
         rows = {
             key: row
@@ -86,14 +92,16 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
-                return row
+                return _told(row)
             if is_late:
                 return _not_known(row)
             end = await self._end(view.topic_id_partition, leader_epoch)
             self._tiered.find(*key, asker)  # still of the same topic
-        except TiersidecarError:
+        except (TiersidecarError, TimeoutError):
             return _not_known(row)
-        if end is None or end == (row.leader_epoch, row.end_offset):
+        if end is None:
+            return _told(row)
+        if end == (row.leader_epoch, row.end_offset):
             return row
         return changed_row(row, leader_epoch=end[0], end_offset=end[1])
 
@@ -104,13 +112,44 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         Raises:
             OffsetBetweenTiersError: it is one of those.
         """
+        if self._offsets.is_mounted(partition):
+            return await self._mounted_end(partition, leader_epoch)
         bounds = await self._reader.bounds(partition)  # first: what is finished after it may be missing in the lineage
-        end = epoch_end(await self._lineages.lineage(partition), leader_epoch)
+        lineage = await self._lineages.lineage(partition)
+        end = epoch_end(lineage, leader_epoch)
         if end is not None and end[1] > bounds.end:
             known = (await self._offsets.current([partition])).get(partition)
             if known is None or end[1] <= known.log_start_offset:
                 await check_gap(partition, bounds, end[1], self._pending, self._reader)
         return end
+
+    async def _mounted_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[LeaderEpoch, Offset]:
+        """Of a partition that is mounted read-only, where the broker's own epochs are of an empty log.
+
+        By the end of the latest epoch clients are sent back, and by an epoch above it away: not before all is known that the
+        source has said, which another gateway may have served already.  While the source is away nobody can tell where its
+        latest epoch ends: it is told to end above all offsets, so that each client stays where it is.
+        """
+        async with asyncio.timeout(_STORE_S):
+            bounds, lineage = await self._reader.bounds(partition), await self._lineages.lineage(partition)
+            if not lineage or leader_epoch >= lineage.latest_epoch:
+                try:
+                    bounds = await self._reader.current_bounds(partition)
+                    lineage = await self._lineages.lineage(partition)
+                except RetriableError:
+                    if lineage and leader_epoch > lineage.latest_epoch:
+                        raise
+                    return LeaderEpoch(leader_epoch), MOUNTED_START
+        if not lineage:
+            return LeaderEpoch(leader_epoch), bounds.log_end  # nothing is left that tells of epochs
+        if leader_epoch > lineage.latest_epoch:
+            return _UNDEFINED
+        return epoch_end(lineage, leader_epoch) or (lineage.latest_epoch, bounds.log_end)
+
+
+def _told(row: Any) -> Any:
+    """As it is, unless it is of a log that was seeded for a read-only mount of which nothing is known here."""
+    return _not_known(row) if int(row.end_offset) >= MOUNTED_START else row
 
 
 def _not_known(row: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetBetweenTiersError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.wire.row_errors import is_any_listed
 from tiersidecar.ports.broker import OffsetSpec
@@ -38,6 +39,8 @@ from tiersidecar.services.gateway.messages import (
 from tiersidecar.services.gateway.new_partitions import NewPartitions, until_ready
 from tiersidecar.services.gateway.tiered_partitions import Asker
 
+_CONSUMER = -1
+"""``replica_id`` of those whose isolation level counts (ReplicaManager.fetchOffset)."""
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
 _NEW_WAIT_S = 2.0
@@ -51,6 +54,7 @@ class _Question:
     partition: TopicIdPartition
     timestamp: int
     row: Any
+    read_committed: bool = False
 
 
 class ListOffsetsRewrite(Rewrite):
@@ -91,7 +95,7 @@ class ListOffsetsRewrite(Rewrite):
             return None
         opened = await read_exchange(exchange, response, self._blocking)
         request = opened.request
-        if request.replica_id >= 0:
+        if request.replica_id >= 0 and not self._offsets.has_mounts:
             return None  # a follower finds its own way
         timeout_s = self._timeout_ms / 1000
         # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
@@ -113,15 +117,15 @@ class ListOffsetsRewrite(Rewrite):
         until_s = asyncio.get_running_loop().time() + timeout_s
 
         async def one(key: RowKey, row: Any) -> Any:
-            return await self._row(key, row, opened.asked[key].timestamp, until_s, asker, unready)
+            return await self._row(key, row, opened, until_s, asker, unready)
 
-        changed = await in_turns(one, _rows_to_change(opened))
+        changed = await in_turns(one, self._rows_to_change(opened))
         is_as_asked = not any(self._has_changed(key, asker) for key in unready)
         if is_as_asked and self._new.are_worth_waiting(unready) and await self._become_known(unready, asker, timeout_s):
             opened = await self._ask_again(exchange, timeout_s)
             unready.clear()
-            changed = await in_turns(one, _rows_to_change(opened))
-        self._new.answered(_rows_to_change(opened).keys() - set(unready))
+            changed = await in_turns(one, self._rows_to_change(opened))
+        self._new.answered(self._rows_to_change(opened).keys() - set(unready))
         return opened, changed
 
     def _has_changed(self, key: RowKey, asker: Asker) -> bool:
@@ -160,32 +164,48 @@ class ListOffsetsRewrite(Rewrite):
             raise UpstreamClosedError("the broker does not answer ListOffsets") from error
         return await read_exchange(exchange, answer, self._blocking)
 
+    def _rows_to_change(self, opened: Opened) -> dict[RowKey, Any]:
+        """Return those of which the broker's word need not be the last."""
+        unchanged = frozenset[int]() if self._offsets.has_mounts else _UNCHANGED
+        return {
+            key: row
+            for key, row in opened.rows.items()
+            if row.error_code is ErrorCode.none
+            and (opened.asked[key].timestamp not in unchanged or row.offset >= MOUNTED_START)
+        }
+
     async def _read_late(self, opened: Opened, asker: Asker) -> Mapping[RowKey, Any]:
         async def one(key: RowKey, row: Any) -> Any:
             return self._row_read_late(key, row, asker)
 
-        return await in_turns(one, _rows_to_change(opened))
+        return await in_turns(one, self._rows_to_change(opened))
 
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
         """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
         try:
-            return row if self._tiered.find(*key, asker) is None else _not_known(row)
+            return _told(row) if self._tiered.find(*key, asker) is None else _not_known(row)
         except TiersidecarError:
             return _not_known(row)
 
     async def _row(
-        self, key: RowKey, row: Any, timestamp: int, until_s: float, asker: Asker, unready: list[RowKey]
+        self, key: RowKey, row: Any, opened: Opened, until_s: float, asker: Asker, unready: list[RowKey]
     ) -> Any:
         """The row as it is to be told; errors are such as every client tries again after.  Of what is among ``unready`` then,
         nothing is known yet."""
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
-                return row
-            question = _Question(partition=view.topic_id_partition, timestamp=timestamp, row=row)
+                return _told(row)
+            is_isolated = opened.request.replica_id == _CONSUMER and getattr(opened.request, "isolation_level", 0)
+            question = _Question(
+                partition=view.topic_id_partition,
+                timestamp=opened.asked[key].timestamp,
+                row=row,
+                read_committed=bool(is_isolated),
+            )
             async with asyncio.timeout_at(until_s):
-                answer = await self._answer(question)
-            return answer if self._tiered.find(*key, asker) is not None else row
+                answer = await self._answer(await self._as_of_mount(question))
+            return _told(answer if self._tiered.find(*key, asker) is not None else row)
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
         except MetadataNotReadyError:
@@ -208,6 +228,18 @@ class ListOffsetsRewrite(Rewrite):
             case timestamp_ms if timestamp_ms >= 0:
                 return await self._by_timestamp(question)
         return question.row
+
+    async def _as_of_mount(self, question: _Question) -> _Question:
+        """Of a partition that is mounted read-only: as if the broker's log were empty, and began where the remote log ends."""
+        if not self._offsets.is_mounted(question.partition):
+            return question
+        local = await self._local(question.partition)
+        if question.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
+            return replace(question, row=await self._at(question, local.log_start_offset))
+        if question.timestamp == OffsetSpec.LATEST:
+            end = local.last_stable_offset if question.read_committed else local.high_watermark
+            return replace(question, row=await self._at(question, end))
+        return question
 
     async def _earliest(self, question: _Question) -> Any:
         """Of a log whose beginning only pins have for now nobody can tell it: a client would skip what is there."""
@@ -249,9 +281,12 @@ class ListOffsetsRewrite(Rewrite):
         if _is_deleted(row, bounds):
             found = await self._timestamps.find(question.partition, question.timestamp)
             return _not_known(row) if found is None else _found(row, found)
-        local_start = (await self._local(question.partition)).log_start_offset
+        local = await self._local(question.partition)
+        local_start = local.log_start_offset
         stop_offset: int = min(local_start, row.offset) if row.offset >= 0 else local_start
         found = await self._timestamps.find(question.partition, question.timestamp, stop_offset=stop_offset)
+        if found is not None and local.is_mounted and question.read_committed:
+            found = found if found.offset < local.last_stable_offset else None
         if found is not None and not 0 <= row.offset <= found.offset:
             return _found(row, found)
         await check_gap(question.partition, bounds, local_start, self._pending, self._reader)
@@ -294,14 +329,6 @@ class ListOffsetsRewrite(Rewrite):
         )
 
 
-def _rows_to_change(opened: Opened) -> dict[RowKey, Any]:
-    return {
-        key: row
-        for key, row in opened.rows.items()
-        if row.error_code is ErrorCode.none and opened.asked[key].timestamp not in _UNCHANGED
-    }
-
-
 def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:
     """Return whether the broker has found a record that nobody may have any more: which comes next it cannot be asked."""
     return 0 <= int(row.offset) < bounds.log_start
@@ -309,6 +336,12 @@ def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:
 
 def _found(row: Any, found: TimestampAndOffset) -> Any:
     return changed_row(row, timestamp=found.timestamp_ms, offset=found.offset, leader_epoch=found.leader_epoch)
+
+
+def _told(row: Any) -> Any:
+    """As it is, unless the broker's word is of a log that was seeded for a read-only mount of which nothing is known here: no
+    client may begin, or commit, where no history ever comes."""
+    return _not_known(row) if int(row.offset) >= MOUNTED_START else row
 
 
 def _not_known(row: Any) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
@@ -21,7 +22,7 @@ from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Momen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classified:
-    """``bounds`` and ``offsets`` are there for what is to be filled."""
+    """``bounds`` and ``offsets`` are there for what is to be filled, and at the end."""
 
     verdict: OutOfRange
     partition: TopicIdPartition | None = None
@@ -32,6 +33,8 @@ class Classified:
 _REMEMBERED_S = 1.0
 """As long as the broker's offsets beside them, and the lineage under them, may have been known."""
 _MOST_KNOWN = 100_000
+_STORE_S = 5.0
+"""How long the store and the source are waited for, of a partition that is mounted read-only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,9 @@ class _Known:
     leader_epoch: int
     since_s: float
 
+
+ANSWERED = frozenset({OutOfRange.FILL, OutOfRange.AT_END})
+"""Verdicts by which the partition is answered without an error."""
 
 STANDS, RETRY = Classified(verdict=OutOfRange.STANDS), Classified(verdict=OutOfRange.RETRY)
 
@@ -112,6 +118,18 @@ class OutOfRangeClassifier:
             return None
         return Classified(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
 
+    async def has_any_grown(self, classified: Iterable[Classified], within_s: float) -> bool:
+        """Return whether the remote end of any is another by now; False where that cannot be told ``within_s``."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                for one in classified:
+                    if one.partition is None or one.bounds is None:
+                        continue
+                    with suppress(TiersidecarError):  # of one whose blob cannot be read; the others go on
+                        if await self._reader.end_offset(one.partition) != one.bounds.end:
+                            return True
+        return False
+
     async def classify(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
     ) -> dict[PartitionKey, Classified]:
@@ -129,8 +147,8 @@ class OutOfRangeClassifier:
                     views[key] = view
         offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()])
         classified |= await self._classify_all(asked, views, offsets)
-        # What was remembered is good enough to fill by, but not to send a client away.
-        doubtful = {key: views[key] for key in views if classified[key].verdict is not OutOfRange.FILL}
+        # What was remembered is good enough to fill by, and to have a client wait, but not to send it away.
+        doubtful = {key: views[key] for key in views if classified[key].verdict not in ANSWERED}
         if doubtful:
             offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
             # After the offsets: what a broker has deleted before it told them was pinned before.
@@ -172,11 +190,14 @@ class OutOfRangeClassifier:
         partition = view.topic_id_partition
         try:
             began_s = self._clock.monotonic_s()
-            if is_copy_pending is not None:
-                await self._reader.current_bounds(partition)
-            state = self._state.partition_state(partition)
-            bounds = await self._reader.bounds(partition)
-        except TiersidecarError:
+            # What is copied is looked up in the store first, where the broker has nothing.  A Fetch of other partitions waits.
+            async with asyncio.timeout(_STORE_S if offsets.is_mounted else None):
+                if is_copy_pending is not None:
+                    await self._reader.current_bounds(partition)
+                state = self._state.partition_state(partition)
+                bounds = await self._reader.bounds(partition)
+                offsets = await self._offsets.as_of(partition, offsets, bounds)
+        except (TiersidecarError, TimeoutError):
             return RETRY  # not replayed yet, or the store is away: nothing can be said of the offset
         known = _Known(bounds, state, view.leader_epoch, began_s)
         tiers = _tiers(known, offsets, is_copy_pending=bool(is_copy_pending))
@@ -191,11 +212,14 @@ class OutOfRangeClassifier:
 
 
 def _tiers(known: _Known, offsets: BrokerOffsets, *, is_copy_pending: bool = False) -> TiersView:
+    bounds = known.bounds
     return TiersView(
-        remote_start=max(known.bounds.start, known.bounds.log_start),
-        remote_end=known.bounds.end,
-        local_start=offsets.log_start_offset,
-        high_watermark=offsets.high_watermark,
-        held_offset=known.bounds.held,
+        remote_start=max(bounds.start, bounds.log_start),
+        remote_end=bounds.end,
+        # What is known of the remote log is newer than the broker's offsets beside it.
+        local_start=bounds.log_end if offsets.is_mounted else offsets.log_start_offset,
+        high_watermark=bounds.log_end if offsets.is_mounted else offsets.high_watermark,
+        held_offset=bounds.held,
         is_copy_pending=is_copy_pending,
+        is_mounted=offsets.is_mounted,
     )

@@ -29,6 +29,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
         "log_dir_faults": dict(summary.log_dir_faults),
         "disk_troubles": dict(summary.disk_troubles),
         "losses": list(summary.losses),
+        "halted_mounts": list(summary.halted_mounts),
         "misplaced": dict(summary.misplaced),
         "deletes_blocked": summary.deletes_blocked,
         "paused": list(summary.paused),

@@ -94,6 +94,9 @@ class StatusSummary:
     losses: Sequence[str] = ()
     """Proof that data is lost, or that the store is another one than it was; nothing is done with it."""
 
+    halted_mounts: Sequence[str] = ()
+    """Why partitions that are mounted read-only are not served, while others are."""
+
     deletes_blocked: str = ""
     """Reason why nothing remote may be deleted in the whole cluster."""
 
@@ -110,7 +113,8 @@ class StatusSummary:
     def warnings(self) -> list[str]:
         """Return what an operator has to look at, though the process is ready.  Of misplaced partitions, which may be
         thousands, the first has its reason."""
-        warnings = [f"{log_dirs}: {why}" for log_dirs, why in self.disk_troubles.items()] + list(self.losses)
+        warnings = [f"{log_dirs}: {why}" for log_dirs, why in self.disk_troubles.items()]
+        warnings += [*self.losses, *self.halted_mounts]
         if self.misplaced:
             first, others = min(self.misplaced), len(self.misplaced) - 1
             warnings.append(f"{first}{f' and {others} others' if others else ''}: {self.misplaced[first]}")

@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from tests.support.scripted import MemoryStateLog
-from tiersidecar.app.builders.gateway_fill import TieredPartitionsInTable
+from tiersidecar.app.builders.gateway_fill import TieredPartitionsInTable, mount_without_source
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.mounts import MOUNTED_START
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.segments import LeaderView, LocalPartition, LocalSegment
+from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import TopicState
+from tiersidecar.services.gateway.broker_offsets import Mounts, NoMounts
 from tiersidecar.services.gateway.tiered_partitions import Asker
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
@@ -54,7 +57,10 @@ class DirectoriesOf:
 
 
 def partitions(
-    table: PartitionTable, on_disk: Uuid | None = TIERED, look_soon: Callable[[], None] = lambda: None
+    table: PartitionTable,
+    on_disk: Uuid | None = TIERED,
+    look_soon: Callable[[], None] = lambda: None,
+    mounts: Mounts | None = None,
 ) -> TieredPartitionsInTable:
     state = MemoryStateLog()
     state.topics[ENABLED] = TopicState(topic="enabled", mode="strict")
@@ -65,7 +71,7 @@ def partitions(
         unnamed=TopicPolicy(),
     )
     log_dirs: Any = DirectoriesOf(on_disk)
-    return TieredPartitionsInTable(table, policies, log_dirs, look_soon)
+    return TieredPartitionsInTable(table, policies, log_dirs, look_soon, mounts)
 
 
 def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
@@ -191,3 +197,34 @@ def test_the_cluster_is_looked_at_soon_for_what_no_look_has_met(topic: str, part
     with suppress(MetadataNotReadyError):
         known.find(topic, partition)
     assert len(asked) == looks
+
+
+def test_what_was_seeded_by_another_plan_is_nobody_s_though_no_rule_tiers_it() -> None:
+    """Its log begins where no history ever comes: as an ordinary topic clients would be told so."""
+    table = looked(PartitionTable())
+    seeded = TopicIdPartition(topic_id=PLAIN, topic="plain", partition=0)
+
+    class SeededLogs(NoMounts):
+        def halted(self, partition: TopicIdPartition) -> str:
+            return "another plan" if partition == seeded else ""
+
+    found = partitions(table, mounts=SeededLogs())
+    with pytest.raises(MetadataNotReadyError, match="another plan"):
+        found.find("plain", 0)
+    assert found.find("plain", 1) is None
+
+
+def test_a_gateway_without_a_source_does_not_belong_before_a_broker_of_a_read_only_mount() -> None:
+    """Its section was forgotten, say: it would let clients write where no record may be."""
+    assert mount_without_source(LogDirsView(partitions={}, faults={})) == ""
+    owner = TopicIdPartition(topic_id=PLAIN, topic="plain", partition=3)
+    for base_offset, reason in ((Offset(5), ""), (MOUNTED_START, "plain-3 was seeded for a read-only mount")):
+        segment = LocalSegment(
+            directory="plain-3", base_offset=base_offset, next_base_offset=None, size_bytes=0, modified_ms=0
+        )
+        partition = LocalPartition(
+            topic_id_partition=owner, log_dir="/data", directory="plain-3", segments=(segment,), leader_epochs=()
+        )
+        told = mount_without_source(LogDirsView(partitions={owner: partition}, faults={}))
+        assert told.startswith(reason)
+        assert bool(told) == bool(reason)

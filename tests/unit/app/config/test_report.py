@@ -18,6 +18,7 @@ SASL = {
     "sasl.username": "u",
     "sasl.password": {"env": "PASSWORD"},
 }
+SOURCE = SASL | {"mount.plan": "/etc/mount.json"}
 
 
 def config_of(tmp_path: Path, **sections: Any) -> Config:
@@ -108,6 +109,16 @@ S3 = {"type": "s3", "s3.bucket.name": "b", "s3.region": "r"}
             {"broker": SASL | {"ssl.endpoint.identification.algorithm": ""}},
             "broker.ssl.endpoint.identification.algorithm",
             id="host name not checked",
+        ),
+        pytest.param(
+            {"source": SOURCE | {"security.protocol": "SASL_PLAINTEXT"}, "topics": []},
+            "source.security.protocol: SASL_PLAINTEXT sends credentials to kafka-1:9092",
+            id="credentials in the clear, to the source of a mount",
+        ),
+        pytest.param(
+            {"source": SOURCE | {"ssl.endpoint.identification.algorithm": ""}, "topics": []},
+            "source.ssl.endpoint.identification.algorithm",
+            id="host name of the source not checked",
         ),
         pytest.param(
             {"store": {"type": "filesystem", "root": "/r", "key.prefix": "tier"}}, "store.key.prefix", id="no slash"

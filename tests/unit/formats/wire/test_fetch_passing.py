@@ -81,6 +81,29 @@ def test_any_pieces_pass_the_same_response_without_what_is_out_of_range(
         assert (walk.error_code, walk.session_id) == (message.error_code.value, message.session_id)
 
 
+@given(version=st.sampled_from(FETCH_VERSIONS), data=st.data(), draw=st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_of_what_is_hidden_only_errors_pass(version: int, data: st.DataObject, draw: random.Random) -> None:
+    """Records become zeros; that a partition has none is hidden as well."""
+    message = _with_errors(data.draw(responses(version)), draw)
+    frame = framed(version, message)
+    cuts = sorted(draw.randrange(len(frame) + 1) for _ in range(5))
+    found, walk = passed(version, frame, cuts, is_hidden=lambda key: key[1] % 2 == 0)
+    assert len(found) == len(frame)
+    read, _ = read_message(type(message), found[9 if is_flexible(version) else 8 :])
+    rows = [row for topic in message.responses for row in topic.partitions]
+    for row, given_row in zip(rows, (one for topic in read.responses for one in topic.partitions), strict=True):
+        if row.partition_index % 2 or row.error_code is not ErrorCode.none:
+            assert given_row.records == row.records
+            assert given_row.error_code is (
+                ErrorCode.none if row.error_code is ErrorCode.offset_out_of_range else row.error_code
+            )
+        else:
+            assert given_row.error_code is ErrorCode.not_leader_or_follower
+            assert not any(given_row.records or b"")
+            assert walk.found_out_of_range
+
+
 @given(version=st.sampled_from(FETCH_VERSIONS), data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_a_followers_response_stays_as_it_is_but_for_addresses(version: int, data: st.DataObject) -> None:

@@ -41,6 +41,7 @@ class Source:
     view: PartitionView | None = None
     misplaced: dict[str, str] = field(default_factory=dict)
     disk_troubles: dict[str, str] = field(default_factory=dict)
+    halted_mounts: Sequence[str] = ()
 
     def ready_reasons(self) -> Sequence[str]:
         return self.reasons
@@ -77,6 +78,7 @@ class Source:
             refused_topics={"native": "remote storage is enabled"},
             misplaced=self.misplaced,
             disk_troubles=self.disk_troubles,
+            halted_mounts=self.halted_mounts,
         )
 
 
@@ -150,6 +152,14 @@ async def test_warnings_stand_beside_the_answer() -> None:
         source.misplaced |= {"b-0": "neither", "a-0": "nor here"}
         assert (await asked.document("/readyz"))["warnings"][1:] == ["a-0 and 2 others: nor here"]
         assert (await asked.document("/status"))["misplaced"] == source.misplaced
+
+
+async def test_mounted_partitions_that_are_not_served_are_a_warning() -> None:
+    source = Source(halted_mounts=["a-1 is mounted read-only, and empty"])
+    async with serving(source) as asked:
+        assert (await asked.get("/readyz"))[0] == 200
+        for path, name in (("/readyz", "warnings"), ("/status", "halted_mounts")):
+            assert (await asked.document(path))[name] == source.halted_mounts
 
 
 async def test_metrics_have_partitions_only_on_request() -> None:
