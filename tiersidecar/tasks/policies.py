@@ -5,13 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Protocol
 
 from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode, TieringMode, TopicPolicy
-from tiersidecar.ports.state_log import StateLog, TopicState
+from tiersidecar.ports.state_log import TopicState
 from tiersidecar.tasks.partition_table import PartitionTable
 
 _NAMES_KEPT = 10_000
+
+
+class TopicStates(Protocol):
+    """What the state topic says of topics."""
+
+    def topic_state(self, topic_id: Uuid) -> TopicState | None:
+        """See :class:`~tiersidecar.ports.state_log.StateLog`."""
+        ...
+
+
+class NoTopicStates:
+    """Of a cluster whose topics no state topic speaks of: in a read-only mount it is the source's, and may be out of reach."""
+
+    def topic_state(self, topic_id: Uuid) -> TopicState | None:
+        return None
 
 
 class TopicPolicies:
@@ -22,7 +39,7 @@ class TopicPolicies:
         self,
         *,
         table: PartitionTable,
-        state: StateLog,
+        state: TopicStates,
         defaults: Callable[[str], TopicPolicy | None],
         unnamed: TopicPolicy,
     ) -> None:
