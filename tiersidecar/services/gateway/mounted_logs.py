@@ -195,6 +195,7 @@ def _halt_of(partition: TopicIdPartition, log_start: int, log_end: int) -> _Halt
         return _Halt(reason, is_for_good=False)
     reason = (
         f"{partition} is mounted read-only, and has been written to in this cluster: its log has the offsets "
-        f"[{log_start}, {log_end}). Take the right to write from its producers, set the cluster up anew, and seed it"
+        f"[{log_start}, {log_end}). Take the right to write from its producers, set the cluster up anew, and seed "
+        "it by a new plan"
     )
     return _Halt(reason, is_for_good=True)

@@ -288,6 +288,9 @@ async def test_committed_records_end_where_a_transaction_is_open() -> None:
         row = await task
         assert (row.error_code, row.last_stable_offset, bool(row.records)) == (ErrorCode.none, stable, False)
         assert world.upstream.asked == []
+        for replica_id, expected in ((-1, stable), (-2, end), (2, end)):  # as a broker has it: of clients alone
+            asked = {"isolation_level": 1, "replica_id": replica_id}
+            assert (await listed(world, LATEST, (int(MOUNTED_START), -1), **asked)).offset == expected
 
 
 @pytest.mark.parametrize(
