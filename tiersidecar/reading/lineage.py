@@ -192,7 +192,7 @@ class LineageKeeper:
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
         """See :class:`LineageSource`."""
         # Not by a flight that began earlier: it may have missed the segment that the caller knows of.
-        return self._keep(topic_id_partition, await self._build(topic_id_partition))
+        return self._keep(topic_id_partition, await self._build(topic_id_partition, is_anew=True))
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
         """See :class:`LineageSource`."""
@@ -241,13 +241,13 @@ class LineageKeeper:
         self._known[topic_id_partition] = known
         return known.lineage
 
-    async def _build(self, topic_id_partition: TopicIdPartition) -> _Known:
+    async def _build(self, topic_id_partition: TopicIdPartition, *, is_anew: bool = False) -> _Known:
         self._require_ready(topic_id_partition)
         made_at_s = self._clock.monotonic_s()
         picture = self._metadata.picture(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         finished = _finished(await pictured_segments(picture, self._blocking))
-        remote = self._still_told(topic_id_partition, finished)
+        remote = None if is_anew else self._still_told(topic_id_partition, finished)
         if remote is None:
             remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
         return _Known(

@@ -444,8 +444,11 @@ async def test_without_live_files_the_blob_is_chosen_anew_when_segments_have_com
     assert setting.metadata.pictures == pictures + 2, "also after some time, whatever the numbers say"
     assert setting.blobs.reads == [0, 50]
     await setting.segment(3, 100, 149, {0: 0, 3: 50})
+    await setting.clock.advance(2)
     assert await told() == {0: 0, 3: 50}
     assert setting.blobs.reads == [0, 50], "the epoch's history is known"
+    await keeper.refresh(ORDERS)
+    assert setting.blobs.reads == [0, 50, 100], "who doubts it has it read"
 
 
 async def test_without_live_files_one_unreadable_blob_is_not_looked_for_in_all_segments() -> None:

@@ -21,7 +21,7 @@ import structlog
 from tiersidecar.domain.errors import RetriableError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START
-from tiersidecar.domain.offsets import NO_EPOCH
+from tiersidecar.domain.offsets import NO_EPOCH, Offset
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
@@ -71,6 +71,7 @@ class MountedLogs:
         self._reader, self._clock, self._telemetry = reader, clock, telemetry
         self._ids, self.unplanned = frozenset(planned.values()), unplanned
         self._halted: dict[TopicIdPartition, _Halt] = {}
+        self._stable: dict[TopicIdPartition, Offset] = {}  # as told last, of each partition that has been read
         self._shown = frozenset[TopicIdPartition]()
 
     def is_mounted(self, partition: TopicIdPartition) -> bool:
@@ -113,7 +114,7 @@ class MountedLogs:
         try:
             async with asyncio.timeout(_STORE_S):
                 bounds = await self._reader.bounds(partition)
-                stable = await self._reader.last_stable_offset(partition)
+                stable = await self._last_stable_offset(partition)
         except (TiersidecarError, TimeoutError):
             return None
         return replace(
@@ -124,6 +125,16 @@ class MountedLogs:
             last_stable_offset=min(stable, bounds.log_end) if bounds.start < bounds.end else bounds.log_end,
             is_mounted=True,
         )
+
+    async def _last_stable_offset(self, partition: TopicIdPartition) -> Offset:
+        """What was stable stays so, while the store does not tell what is open in a new segment."""
+        try:
+            stable = self._stable[partition] = await self._reader.last_stable_offset(partition)
+        except TiersidecarError:
+            if partition not in self._stable:
+                raise
+            stable = self._stable[partition]
+        return stable
 
     async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
         """As the Protocol says.  While the store does not tell what transactions are open, they are those of before."""
@@ -195,6 +206,7 @@ def _halt_of(partition: TopicIdPartition, log_start: int, log_end: int) -> _Halt
         return _Halt(reason, is_for_good=False)
     reason = (
         f"{partition} is mounted read-only, and has been written to in this cluster: its log has the offsets "
-        f"[{log_start}, {log_end}). Take the right to write from its producers, set the cluster up anew, and seed it"
+        f"[{log_start}, {log_end}). Take the right to write from its producers, set the cluster up anew, and seed "
+        "it by a new plan"
     )
     return _Halt(reason, is_for_good=True)

@@ -38,7 +38,7 @@ from tests.unit.services.gateway.test_offset_rewrites import (
     row_after,
 )
 from tiersidecar.decide.gateway_fill import OutOfRange
-from tiersidecar.domain.errors import MetadataNotReadyError, ObjectNotFoundError
+from tiersidecar.domain.errors import MetadataNotReadyError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import Offset
@@ -288,6 +288,9 @@ async def test_committed_records_end_where_a_transaction_is_open() -> None:
         row = await task
         assert (row.error_code, row.last_stable_offset, bool(row.records)) == (ErrorCode.none, stable, False)
         assert world.upstream.asked == []
+        for replica_id, expected in ((-1, stable), (-2, end), (2, end)):  # as a broker has it: of clients alone
+            asked = {"isolation_level": 1, "replica_id": replica_id}
+            assert (await listed(world, LATEST, (int(MOUNTED_START), -1), **asked)).offset == expected
 
 
 @pytest.mark.parametrize(
@@ -476,6 +479,23 @@ async def test_a_store_that_hangs_keeps_a_fetch_of_other_partitions_for_seconds_
                     await world.clock.advance(0.25)
                     await asyncio.sleep(0.01)
             assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
+async def test_a_store_that_is_away_sends_nobody_away_who_waits_at_the_end() -> None:
+    """Another segment has been copied: what transactions are open in it, only the store tells."""
+
+    async def away(partition: TopicIdPartition) -> Offset:
+        raise StoreError(verb="fetch", key="k", reason="away")
+
+    async with growing() as (world, run, whole):
+        assert (await answer(world, 0)).error_code is ErrorCode.none
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.path.reader, "last_stable_offset", away)
+            await copy_on(run, whole)
+            await world.clock.advance(31)
+            for timestamp, isolation, expected in ((LATEST, 0, END), (LATEST, 1, EARLIER_END)):
+                row = await listed(world, timestamp, (int(MOUNTED_START), -1), isolation_level=isolation)
+                assert (row.error_code, row.offset) == (ErrorCode.none, expected)
 
 
 async def test_what_has_grown_is_seen_beside_what_cannot_be_read() -> None:

@@ -23,6 +23,7 @@ from tests.unit.services.gateway.test_offset_rewrites import (
     listed,
     row_after,
 )
+from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START, MountedTopic
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
@@ -139,6 +140,21 @@ async def test_the_leader_has_the_last_word(error: str | None) -> None:
     await mounts.unplanned.look(broker)
     assert not mounts.halted(SEEDED)
     assert mounts.is_mounted_topic("other") is (error is not None), "nothing is written before it has spoken"
+
+
+async def test_while_no_leader_can_be_asked_the_disk_s_word_refuses_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the first record is taken."""
+    broker = ScriptedBroker()
+    mounts = gateway_of(broker, ManualClock(), {})
+    broker.log_starts[SEEDED] = int(MOUNTED_START)
+
+    async def away(*_: Any) -> Any:
+        raise BrokerUnreachableError(address="broker:1", reason="it is starting")
+
+    monkeypatch.setattr(broker, "list_offsets", away)
+    await mounts.unplanned.look(broker)
+    assert mounts.is_mounted_topic("other")
+    assert not mounts.halted(SEEDED)
 
 
 async def test_the_watch_finds_what_comes_later() -> None:
