@@ -47,6 +47,7 @@ async def run_gateway(parts: Parts) -> None:
     section = parts.config.gateway
     memory = ResponseMemory(section.response_memory_bytes)
     unauthenticated = Unauthenticated(unauthenticated_limits(section))
+    parts.status.reasons.append(_reason_not_listening)
     async with AsyncExitStack() as stack:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
@@ -83,7 +84,12 @@ async def run_gateway(parts: Parts) -> None:
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
             configured = bool(listener.advertised_nodes) or listener.advertised_pattern is not None
             watched[serving.name] = AdvertisedListener(advertised=advertised, configured=configured)
+        parts.status.reasons.remove(_reason_not_listening)
         await _keep_looking(parts, watched, tier.mounts)
+
+
+def _reason_not_listening() -> str:
+    return "the gateway does not listen yet"
 
 
 async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener], mounts: MountedLogs | None) -> None:
