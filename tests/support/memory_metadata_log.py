@@ -88,6 +88,10 @@ class MemoryMetadataLog:
     def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
         return len(self._cache(topic_id_partition))
 
+    def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
+        self._cache(topic_id_partition)
+        return len(self.events) - 1
+
     def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
         return self._cache(topic_id_partition).remote_log_size_bytes(leader_epoch)
 

@@ -75,6 +75,9 @@ class NullMetadataLog:
     def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
         return 0
 
+    def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
+        return -1
+
     def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
         return 0
 

@@ -42,7 +42,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         live=NoLiveLog() if is_mount else RememberedEpochs(live=opened.table, state=opened.state),
         blocking=opened.blocking,
         clock=opened.clock,
-        counts_changes=is_mount,
+        changes=opened.metadata if is_mount else None,
     )
     stack.push_async_callback(lineages.aclose)
     policies = policies_of(opened)

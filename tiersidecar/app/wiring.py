@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
@@ -194,9 +194,10 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     )
     status.metadata, status.state, status.leases, status.trash = metadata, state, state, state
     proposals = await stack.enter_async_context(open_proposals(config, broker=broker, clock=clock, ids=ground.ids))
-    reasons = [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
-    # A source that is away keeps nobody from reading what was known of it.
-    status.reasons += reasons if config.source is None else map(until_met, reasons)
+    if config.source is None:
+        status.reasons += [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
+    else:
+        status.reasons.append(until_met(reason_unread(ground.table, metadata, state)))
     return assemble(
         stack,
         Opened(
@@ -246,8 +247,20 @@ def keeper_of(config: Config) -> Config:
     return config if config.source is None else config.model_copy(update={"broker": config.source})
 
 
+class _Readable(Protocol):
+    @property
+    def readiness_reason(self) -> str | None: ...
+
+
+def reason_unread(table: PartitionTable, *topics: _Readable) -> Callable[[], str]:
+    """Return what says why not all is known of what is mounted.  Before the first look no partition is assigned, and topics
+    that are in reach have nothing left to be read."""
+    return lambda: table.watch_trouble or next((reason for one in topics if (reason := one.readiness_reason)), "")
+
+
 def until_met(reason: Callable[[], str]) -> Callable[[], str]:
-    """Return ``reason`` until it gives none for the first time, and none from then on."""
+    """Return ``reason`` until it gives none for the first time, and none from then on: a source that is away keeps nobody from
+    reading what was known of it."""
     is_met = False
 
     def ask() -> str:

@@ -114,6 +114,17 @@ class CatchUpMetadata(Protocol):
         """
 
 
+class CountMetadata(Protocol):
+    def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
+        """Return the offset of the last event that was applied to the partition, -1 before the first: as long as it is the
+        same, so is all that :class:`MetadataView` says.
+
+        Raises:
+            MetadataNotReadyError: the partition is not ready.
+        """
+        ...
+
+
 class DoubtMetadata(Protocol):
     @property
     def halted_reason(self) -> str | None:
@@ -128,6 +139,7 @@ class MetadataLog(
     MetadataView,
     MetadataAssignment,
     CatchUpMetadata,
+    CountMetadata,
     DoubtMetadata,
     Protocol,
 ):

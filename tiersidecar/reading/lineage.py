@@ -21,7 +21,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import replaced_segments
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
+from tiersidecar.ports.metadata_log import CountMetadata, MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.state_records import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
@@ -74,7 +74,6 @@ class StateLogStarts:
 log = structlog.get_logger(__name__)
 
 _BLOBS_KEPT = 10_000
-_UNCHANGED_S = 30.0
 
 
 class LiveLog(Protocol):
@@ -138,12 +137,14 @@ class LineageSource(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A lineage, when its blob was chosen and among how many finished segments.  It ``meets`` the live file if the blob has
-    the epoch that the live file begins with: then nothing is missing before it, and its start is the true one."""
+    the epoch that the live file begins with: then nothing is missing before it, and its start is the true one.  ``applied_to``
+    is -1 where nobody counts changes."""
 
     lineage: Lineage
     made_at_s: float
     meets: bool
     finished: int
+    applied_to: int
 
 
 _Told = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
@@ -155,8 +156,8 @@ class LineageKeeper:
 
     A lineage is extended with each change of the live file, for as long as the two meet: choosing the blob again means
     listing the partition's segments, of which there may be a hundred thousand.  Where there are no live files at all, as of
-    what another cluster copies, ``counts_changes`` has it chosen anew when the number of finished segments is another, and
-    every half a minute; the store is asked for the blob only of an epoch that is new.
+    what another cluster copies, ``changes`` tells whether there is anything new to choose by: as long as there is not, a
+    lineage holds whatever its age.  The store is asked for the blob only of an epoch that is new.
     """
 
     def __init__(
@@ -167,9 +168,9 @@ class LineageKeeper:
         live: LiveLog,
         blocking: Blocking,
         clock: Clock,
-        counts_changes: bool = False,
+        changes: CountMetadata | None = None,
     ) -> None:
-        self._metadata, self._counts_changes = metadata, counts_changes
+        self._metadata, self._changes = metadata, changes
         self._blocking = blocking
         self._epochs = epochs
         self._live = live
@@ -181,8 +182,10 @@ class LineageKeeper:
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
         """See :class:`LineageSource`."""
         self._require_ready(topic_id_partition)
-        live = tuple(self._live.leader_epochs(topic_id_partition))
         known = self._known.get(topic_id_partition)
+        if known is not None and self._is_as_it_was(topic_id_partition, known):
+            return known.lineage
+        live = tuple(self._live.leader_epochs(topic_id_partition))
         if known is None or not self._holds(topic_id_partition, known, live, max_age_s):
             known = await self._flights.run(topic_id_partition, lambda: self._build(topic_id_partition))
         return self._keep(
@@ -227,11 +230,12 @@ class LineageKeeper:
         if not known.meets and self._finished_count(topic_id_partition) != known.finished:
             return False
         if not live:
-            age_s = self._clock.monotonic_s() - known.made_at_s
-            is_counted = self._counts_changes and max_age_s > 0 and age_s < _UNCHANGED_S
-            return age_s < max_age_s or (is_counted and self._finished_count(topic_id_partition) == known.finished)
+            return self._changes is None and self._clock.monotonic_s() - known.made_at_s < max_age_s
         # Epochs between our last one and the live file's first may have come and gone unseen: only a blob has them.
         return any(entry.epoch == live[0].epoch for entry in known.lineage.entries)
+
+    def _is_as_it_was(self, topic_id_partition: TopicIdPartition, known: _Known) -> bool:
+        return self._changes is not None and self._changes.applied_to(topic_id_partition) == known.applied_to
 
     def _require_ready(self, topic_id_partition: TopicIdPartition) -> None:
         if not self._metadata.is_ready(topic_id_partition):
@@ -245,6 +249,7 @@ class LineageKeeper:
         self._require_ready(topic_id_partition)
         made_at_s = self._clock.monotonic_s()
         picture = self._metadata.picture(topic_id_partition)
+        applied_to = -1 if self._changes is None else self._changes.applied_to(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         finished = _finished(await pictured_segments(picture, self._blocking))
         remote = None if is_anew else self._still_told(topic_id_partition, finished)
@@ -255,6 +260,7 @@ class LineageKeeper:
             made_at_s=made_at_s,
             meets=not live or _meets(remote, Lineage.of(live)),
             finished=len(finished),
+            applied_to=applied_to,
         )
 
     def _still_told(
@@ -262,7 +268,7 @@ class LineageKeeper:
     ) -> Lineage | None:
         """Return the lineage as it was, without live files: an epoch has one history, whichever of its segments tells it."""
         known = self._known.get(topic_id_partition)
-        if not self._counts_changes or known is None or not known.lineage or not finished:
+        if self._changes is None or known is None or not known.lineage or not finished:
             return None
         latest = max(segment.segment_leader_epochs[-1].epoch for segment in finished)
         return known.lineage if latest == known.lineage.latest_epoch else None

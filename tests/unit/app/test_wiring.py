@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.mount_file import MountPlan, write_plan
-from tiersidecar.app.wiring import keeper_of, mount_of, until_met
+from tiersidecar.app.wiring import keeper_of, mount_of, reason_unread, until_met
 from tiersidecar.domain.cluster_topics import NewPartition, NewTopic
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.mounts import MOUNTED_START, Mount, MountedTopic
+from tiersidecar.tasks.partition_table import PartitionTable
 
 SOURCE = """
 source:
@@ -68,6 +70,17 @@ def test_another_plan_or_none_is_refused(tmp_path: Path) -> None:
         mount_of(load(tmp_path, LEAST + SOURCE.format(plan=plan)))
     with pytest.raises(ConfigError, match="cannot be read"):
         mount_of(load(tmp_path, LEAST + SOURCE.format(plan=tmp_path / "none.json")))
+
+
+def test_a_gateway_that_has_not_looked_yet_is_not_ready_though_the_topics_are_in_reach() -> None:
+    """Else it was for good, and told clients of a mounted topic nothing but errors while the source was away."""
+    table, topic = PartitionTable(), SimpleNamespace(readiness_reason=None)
+    reason = reason_unread(table, topic, topic)
+    assert reason() == "the log dirs and the broker have not been looked at yet"
+    table.watch_trouble, topic.readiness_reason = "", "2 partitions are being replayed"
+    assert reason() == "2 partitions are being replayed"
+    topic.readiness_reason = None
+    assert reason() == ""
 
 
 def test_a_source_that_goes_away_later_is_no_reason_not_to_be_ready() -> None:

@@ -57,6 +57,12 @@ class MetadataLookups:
         held = self._replica.held(topic_id_partition)
         return held is not None and held.is_ready
 
+    def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
+        held = self._replica.held(topic_id_partition)
+        if held is None or not held.is_ready:
+            raise MetadataNotReadyError(subject=str(topic_id_partition))
+        return held.applied_to
+
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:

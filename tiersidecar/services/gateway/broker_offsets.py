@@ -21,6 +21,9 @@ from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
 
 _KEPT_PARTITIONS = 100_000
+_MOUNTED_AFTER_S = 10.0
+"""``refresh_after_s`` of what is mounted read-only, whose log is watched as well: fifty clients that wait at ends would have
+their broker asked a hundred times a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ class BrokerOffsetsCache:
         """What is known, at most ``max_age_s`` old; what is older than ``refresh_after_s`` is asked for behind the caller's
         back.  Partitions whose leader did not answer are left out."""
         now_s = self._clock.monotonic_s()
-        self._ask([partition for partition in partitions if self._age_s(partition, now_s) >= self._refresh_after_s])
+        self._ask([partition for partition in partitions if self._is_to_be_asked_for(partition, now_s)])
         await self._wait(partition for partition in partitions if self._age_s(partition, now_s) >= self._max_age_s)
         return self._found(partitions, now_s - self._max_age_s)
 
@@ -114,7 +117,7 @@ class BrokerOffsetsCache:
         known, now_s = self._known.get(partition), self._clock.monotonic_s()
         if known is None or now_s - known.asked_at_s >= self._max_age_s:
             return None
-        if now_s - known.asked_at_s >= self._refresh_after_s:
+        if self._is_to_be_asked_for(partition, now_s):
             self._ask((partition,))
         return known
 
@@ -147,6 +150,12 @@ class BrokerOffsetsCache:
         for one in asking:
             one.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
+
+    def _is_to_be_asked_for(self, partition: TopicIdPartition, now_s: float) -> bool:
+        """Return whether what is known is old.  Of a mounted partition it changes with the remote log alone: :meth:`as_of`."""
+        known = self._known.get(partition)
+        after_s = _MOUNTED_AFTER_S if known is not None and known.is_mounted else self._refresh_after_s
+        return self._age_s(partition, now_s) >= after_s
 
     def _age_s(self, partition: TopicIdPartition, now_s: float) -> float:
         known = self._known.get(partition)

@@ -481,6 +481,26 @@ async def test_a_store_that_hangs_keeps_a_fetch_of_other_partitions_for_seconds_
             assert (await asking).error_code is ErrorCode.not_leader_or_follower
 
 
+async def test_clients_that_wait_at_the_end_do_not_have_the_broker_asked_each_second() -> None:
+    async with mounted() as world:
+        asked, list_offsets = list[Any](), world.broker.list_offsets
+
+        async def noted(*arguments: Any, **flags: Any) -> Any:
+            asked.append(arguments)
+            return await list_offsets(*arguments, **flags)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.broker, "list_offsets", noted)
+            for _ in range(9):
+                await world.offsets.recent([world.partition])
+                await world.clock.advance(1)
+            assert len(asked) == 3, "its two ends, and what is stable, once"
+            await world.clock.advance(1)
+            await world.offsets.recent([world.partition])
+            await settle()
+            assert len(asked) == 6
+
+
 async def test_a_store_that_is_away_sends_nobody_away_who_waits_at_the_end() -> None:
     """Another segment has been copied: what transactions are open in it, only the store tells."""
 
