@@ -11,6 +11,7 @@ import pytest
 from pytest_timeout import _get_item_settings
 
 SHARED_BROKERS = ("kafka", "kafka_39")
+_MOST_CHARACTERS = 500
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,6 +33,28 @@ def _end_shared_fixtures(item: pytest.Item) -> None:
         shared += item.session._fixturemanager.getfixturedefs(name, item) or ()
     for definition in shared:
         definition.finish(item._request)  # type: ignore[attr-defined]
+
+
+class _AtOnce:
+    """Says why a test is run again as soon as it is: a run that is cut off comes to no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Of one phase of a test."""
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if reporter is None or str(report.outcome) != "rerun":
+            return
+        said = str(getattr(report.longrepr, "reprcrash", None) or report.longreprtext)
+        reporter.ensure_newline()
+        reporter.write_line(f"is run again: {report.nodeid}: {said[-_MOST_CHARACTERS:]}", red=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """When the plugin is registered."""
+    config.pluginmanager.register(_AtOnce(config), "reruns-at-once")
 
 
 @pytest.hookimpl(trylast=True)

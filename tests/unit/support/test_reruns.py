@@ -118,6 +118,7 @@ def test_what_failed_first_is_told_and_run_again_on_new_brokers(tmp_path: Path) 
         "RuntimeError: first reader",
     ):
         assert words in done.stdout
+    assert "is run again: test_given.py::test_" in done.stdout.partition("first failures of what was run again")[0]
 
 
 @pytest.mark.slow

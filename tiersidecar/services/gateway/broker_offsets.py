@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.domain.errors import OffsetBetweenTiersError, RetriableError
+from tiersidecar.domain.errors import BrokerRefusedError, OffsetBetweenTiersError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
@@ -128,6 +128,17 @@ class BrokerOffsetsCache:
         self._ask([partition for partition in partitions if self._age_s(partition, now_s) > 0])
         await self._wait(partitions)
         return self._found(partitions, now_s)
+
+    async def current_of(self, partition: TopicIdPartition) -> BrokerOffsets:
+        """Return :meth:`current` of one partition.
+
+        Raises:
+            BrokerRefusedError: its leader does not tell, as after each election until it knows its high watermark (KIP-207).
+        """
+        known = (await self.current([partition])).get(partition)
+        if known is None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(partition), error="LEADER_NOT_AVAILABLE")
+        return known
 
     async def as_of(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
         """Return ``known`` as it is with the remote log that ``bounds`` show, which may have grown since."""

@@ -24,7 +24,7 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets, check_gap
+from tiersidecar.services.gateway.broker_offsets import BothTiers, check_gap
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten, UpstreamClosedError
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,
@@ -212,7 +212,7 @@ class ListOffsetsRewrite(Rewrite):
             unready.append(key)
             return _not_known(row)
         except TiersidecarError:
-            # The store is away, or the pool is full: the broker's own answer would be wrong.
+            # The store is away, the pool is full, or the leader is new: the broker's own answer would be wrong.
             return _not_known(row)
 
     async def _answer(self, question: _Question) -> Any:
@@ -233,7 +233,7 @@ class ListOffsetsRewrite(Rewrite):
         """Of a partition that is mounted read-only: as if the broker's log were empty, and began where the remote log ends."""
         if not self._offsets.is_mounted(question.partition):
             return question
-        local = await self._local(question.partition)
+        local = await self._offsets.current_of(question.partition)
         if question.timestamp in (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL):
             return replace(question, row=await self._at(question, local.log_start_offset))
         if question.timestamp == OffsetSpec.LATEST:
@@ -260,7 +260,7 @@ class ListOffsetsRewrite(Rewrite):
     async def _start_of_undeleted(self, question: _Question, log_start: Offset) -> Offset:
         """Where the broker's log begins below what was deleted: after a crash its log start is that of a minute ago, until the
         leader's sidecar has told it again.  A broker takes no more for deleted than it has."""
-        known = await self._local(question.partition)
+        known = await self._offsets.current_of(question.partition)
         return Offset(max(question.row.offset, min(log_start, known.high_watermark)))
 
     async def _latest_tiered(self, question: _Question) -> Any:
@@ -272,7 +272,7 @@ class ListOffsetsRewrite(Rewrite):
         bounds = await self._reader.bounds(question.partition)
         if bounds.end > 0:
             return await self._at(question, bounds.end)
-        return await self._at(question, (await self._local(question.partition)).log_start_offset)
+        return await self._at(question, (await self._offsets.current_of(question.partition)).log_start_offset)
 
     async def _by_timestamp(self, question: _Question) -> Any:
         """The first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
@@ -281,7 +281,7 @@ class ListOffsetsRewrite(Rewrite):
         if _is_deleted(row, bounds):
             found = await self._timestamps.find(question.partition, question.timestamp)
             return _not_known(row) if found is None else _found(row, found)
-        local = await self._local(question.partition)
+        local = await self._offsets.current_of(question.partition)
         local_start = local.log_start_offset
         stop_offset: int = min(local_start, row.offset) if row.offset >= 0 else local_start
         found = await self._timestamps.find(question.partition, question.timestamp, stop_offset=stop_offset)
@@ -298,7 +298,7 @@ class ListOffsetsRewrite(Rewrite):
         bounds, row = await self._reader.bounds(question.partition), question.row
         if _is_deleted(row, bounds):
             return _not_known(row)
-        local = await self._local(question.partition)
+        local = await self._offsets.current_of(question.partition)
         if row.offset < 0 and local.log_start_offset < local.high_watermark:
             return row
         found = await self._timestamps.find_latest(
@@ -310,13 +310,6 @@ class ListOffsetsRewrite(Rewrite):
         if found.timestamp_ms == row.timestamp and found.offset >= row.offset >= 0:
             return row
         return _found(row, found)
-
-    async def _local(self, partition: TopicIdPartition) -> BrokerOffsets:
-        """As it is after the broker's answer: what has left since is looked for in the remote tier."""
-        known = (await self._offsets.current([partition])).get(partition)
-        if known is None:
-            raise TimeoutError
-        return known
 
     async def _at(self, question: _Question, offset: Offset) -> Any:
         lineage = await self._lineages.lineage(question.partition)

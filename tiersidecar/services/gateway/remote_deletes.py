@@ -33,7 +33,7 @@ from tiersidecar.ports.proposals import Propose
 from tiersidecar.ports.state_log import PartitionState, StateChanges, StateLog
 from tiersidecar.ports.state_records import Leases
 from tiersidecar.reading.user_deletes import UserDelete
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
+from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.leaders import Leaders, Once
 from tiersidecar.services.gateway.messages import RowKey, changed_row
@@ -254,7 +254,7 @@ class RemoteDeletes:
         """
         partition = asked.topic_id_partition
         leader = await self._leader(asking, asked)
-        local = await self._local_offsets(partition)
+        local = await self._offsets.current_of(partition)
         target = Offset(offset)
         if target > local.high_watermark:
             # Accepted by a leader that has been deposed since: said in the new one's epoch, it would delete what comes next.
@@ -351,12 +351,6 @@ class RemoteDeletes:
             raise PublishTimeoutError(
                 subject=f"delete of {partition}", waited_ms=round(asking.wait_s * 1000)
             ) from error
-
-    async def _local_offsets(self, partition: TopicIdPartition) -> BrokerOffsets:
-        known = (await self._offsets.current([partition])).get(partition)
-        if known is None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(partition), error="LEADER_NOT_AVAILABLE")
-        return known
 
 
 def _refused(partition: TopicIdPartition, error: str) -> BrokerRefusedError:

@@ -296,6 +296,19 @@ async def test_a_lookup_that_takes_too_long_is_timed_out() -> None:
         assert (await listed(world, 5, (-1, -1), timeout=timedelta(0))).offset == 0
 
 
+@pytest.mark.parametrize("timestamp", [5, -3])
+async def test_a_leader_that_is_too_new_to_tell_its_offsets_is_asked_again(timestamp: int) -> None:
+    """KIP-207: it may have answered the client's question, and not the gateway's behind it.  librdkafka's ``offsetsForTimes``
+    hands the error to its users, who would take REQUEST_TIMED_OUT for one that has waited as long as it may."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        world.broker.error = "OFFSET_NOT_AVAILABLE"
+        row = await listed(world, timestamp, (LOCAL_START, RECORDS[-1].timestamp_ms + 100))
+        assert (row.error_code, row.offset) == (ErrorCode.leader_not_available, -1)
+        world.broker.error = None
+        assert (await listed(world, timestamp, (LOCAL_START, RECORDS[-1].timestamp_ms + 100))).offset >= 0
+
+
 async def test_errors_of_the_broker_followers_and_untiered_topics_are_left_alone() -> None:
     run = await load_run("plain")
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
