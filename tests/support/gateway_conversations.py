@@ -159,13 +159,15 @@ class FillsAll:
         ]
 
     async def current(self, partitions: Any) -> Any:
-        offsets = BrokerOffsets(
+        return {partition: await self.current_of(partition) for partition in partitions}
+
+    async def current_of(self, partition: TopicIdPartition) -> BrokerOffsets:
+        return BrokerOffsets(
             log_start_offset=Offset(LOCAL_START),
             high_watermark=Offset(END),
             last_stable_offset=Offset(END),
             asked_at_s=0.0,
         )
-        return dict.fromkeys(partitions, offsets)
 
     async def bounds(self, partition: TopicIdPartition) -> OffsetBounds:
         return OffsetBounds(start=Offset(0), end=Offset(0), log_start=Offset(0))
