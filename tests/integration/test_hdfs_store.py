@@ -17,7 +17,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import run_state_machine_as_test
 from ruamel.yaml import YAML
 
+from hdfs_store.answers import Answer
 from hdfs_store.kind import kind
+from hdfs_store.webhdfs import ConnectionFailedError, WebHdfs
 from tests.integration.test_daemon import the_main_job
 from tests.property.test_store_model import StoreModel
 from tests.support.command_line import answer_of, run_command
@@ -78,6 +80,10 @@ async def store(options: Options, blocking: Blocking, hdfs: HdfsCluster) -> Asyn
         yield store
     left = hdfs.files(str(options["directory"]))
     assert [path for path in left if path.startswith(UPLOADS)] == [], "an upload was neither named nor removed"
+
+
+async def _one(piece: bytes) -> AsyncIterator[bytes]:
+    yield piece
 
 
 class TestContract(StoreContract):
@@ -149,6 +155,28 @@ class TestFiles:
         with pytest.raises(ValueError, match="the source broke"):
             await store.put_object(KEY, body)
         assert await store.fetch_object(KEY, max_bytes=2**30) == b"before"
+
+    async def test_what_a_slow_data_node_makes_after_a_put_was_given_up_is_deleted(
+        self, store: Store, options: Options, hdfs: HdfsCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The name node hears of the file from the data node alone, after it was asked to delete it."""
+        send, late = WebHdfs.send, list[asyncio.Task[Answer]]()
+
+        async def cut(self: WebHdfs, key: str, place: str, content: AsyncIterator[bytes]) -> Answer:
+            async def again() -> Answer:
+                await asyncio.sleep(0.3)
+                return await send(self, key, place, _one(b"late"))
+
+            await anext(content)
+            late.append(asyncio.create_task(again()))
+            raise ConnectionFailedError("the connection is cut")
+
+        monkeypatch.setattr(WebHdfs, "send", cut)
+        with pytest.raises(StoreError, match="the connection is cut"):
+            await store.put_object(KEY, PiecesBody([bytes(MIB)] * 2))
+        made = {answer.status for answer in await asyncio.gather(*late)}
+        assert made <= {201, 404}, "404 of one that is deleted while it is written"
+        assert [path for path in hdfs.files(str(options["directory"])) if path.startswith(UPLOADS)] == []
 
     async def test_many_objects_go_up_at_once(self, store: Store) -> None:
         bodies = {f"t/0/{number}": [os.urandom(MIB) for _ in range(3)] for number in range(8)}

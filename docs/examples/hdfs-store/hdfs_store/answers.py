@@ -81,11 +81,31 @@ def document_in(verb: str, key: str, answer: Answer, name: str) -> dict[str, Any
     Raises:
         StoreError: there is none, so that something else than WebHDFS has answered.
     """
-    try:
-        found = json.loads(answer.body)[name]
-    except (ValueError, KeyError, TypeError):
-        found = None
+    found = _member(answer, name)
     if not isinstance(found, dict):
-        reason = "the answer is not WebHDFS's: is the option namenodes right, and no proxy's login page in the way?"
-        raise StoreError(verb=verb, key=key, reason=reason)
+        raise _not_of_webhdfs(verb, key)
     return found
+
+
+def boolean_in(verb: str, key: str, answer: Answer) -> bool:
+    """Return what a good answer says was done.
+
+    Raises:
+        StoreError: it says nothing, so that something else than WebHDFS has answered.
+    """
+    found = _member(answer, "boolean")
+    if not isinstance(found, bool):
+        raise _not_of_webhdfs(verb, key)
+    return found
+
+
+def _member(answer: Answer, name: str) -> object:
+    try:
+        return json.loads(answer.body)[name]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _not_of_webhdfs(verb: str, key: str) -> StoreError:
+    reason = "the answer is not WebHDFS's: is the option namenodes right, and no proxy's login page in the way?"
+    return StoreError(verb=verb, key=key, reason=reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from hdfs_store.answers import document_in
+from hdfs_store.answers import boolean_in, document_in
 from hdfs_store.file_sum import FileSum
 from hdfs_store.settings import HdfsSettings
 from hdfs_store.webhdfs import WebHdfs
@@ -94,6 +94,14 @@ class HdfsFiles:
                 return False
             raise
         return True
+
+    async def remove_file(self, verb: str, key: str, path: str) -> bool:
+        """Delete a file; False where there is none."""
+        try:
+            answer = await self._hdfs.ask(verb, key, "DELETE", "DELETE", path, recursive="false")
+        except ObjectNotFoundError:
+            return False
+        return boolean_in(verb, key, answer)
 
     async def children(self, verb: str, key: str, path: str) -> AsyncIterator[dict[str, Any]]:
         """Yield the ``FileStatus`` of all that a directory holds, page by page; nothing of one that is gone, or of a file."""

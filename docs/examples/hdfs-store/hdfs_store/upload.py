@@ -23,13 +23,14 @@ _FILE_PERMISSION = "640"
 _CREATE_FLAGS = "CREATE,SYNC_BLOCK"
 """SYNC_BLOCK: data nodes write each block through to the disk when it ends, so that a put that returns is durable."""
 _NAMING_ATTEMPTS = 64
+_DISCARDING_ATTEMPTS = 5
 
 
 @dataclass(slots=True)
 class _Sent:
     """What of the body is on its way.  ``failure``: the body's own, which the HTTP client would wrap."""
 
-    sum: FileSum | None
+    sum: FileSum | None = None
     size_bytes: int = 0
     failure: BaseException | None = None
 
@@ -64,14 +65,15 @@ class HdfsUpload:
 
     async def _attempt(self, body: ObjectBody, *, if_absent: bool) -> StoredObject:
         path = f"{self._settings.directory}/{UPLOADS}/{format_uuid(self._ids.random_uuid())}"
+        sent = _Sent()
         try:
-            sent = _Sent(sum=await self._files.new_sum(self._key))
+            sent.sum = await self._files.new_sum(self._key)
             await self._write(path, body, sent)
             status = await self._files.status("put", self._key, path)
             await self._compare(path, stored_object(self._key, status, verb="put"), sent, body)
             await self._publish(path, status.get("fileId"), if_absent=if_absent)
         except BaseException:
-            await self._discard(path)
+            await self._discard(path, may_come=bool(sent.size_bytes))
             raise
         return stored_object(self._key, status, verb="put")
 
@@ -159,8 +161,16 @@ class HdfsUpload:
         except ObjectNotFoundError as error:
             raise StoreError(verb="put", key=self._key, reason="its upload was deleted by someone else") from error
 
-    async def _discard(self, path: str) -> None:
-        """What a server that is away keeps is swept by age."""
+    async def _discard(self, path: str, *, may_come: bool) -> None:
+        """Delete the file.  What a server that is away keeps is swept by age.
+
+        ``may_come``: a data node has been sent something.  It may be so slow that the name node hears of the file only after it
+        was to be deleted.
+        """
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(self._settings.request_timeout_s):
-                await self._files.delete("put", self._key, path)
+                for attempt in range(_DISCARDING_ATTEMPTS if may_come else 1):
+                    if attempt:
+                        await self._hdfs.pause(attempt)
+                    if await self._files.remove_file("put", self._key, path):
+                        return
