@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.test_daemon import SEGMENT_BYTES, produce, started, wait_until_trimmed
+from tests.integration.test_daemon import SEGMENT_BYTES, active_base, base_offsets, produce, started, wait_until_trimmed
 from tests.support.command_line import answer_of, run_command
 from tests.support.daemon import Daemon, wait_for
 from tests.support.kafka_cluster import KafkaCluster
@@ -104,6 +104,24 @@ def test_disable_is_refused_while_the_restored_retention_would_delete_what_is_no
     refused = answer_of(daemon.config_path, "disable", topic, "--yes", code=1)
     assert "retention.bytes of 70000 would delete more" in refused["refusal"]
     assert overrides(kafka, topic) == {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def test_disable_is_right_while_trimmed_files_are_still_on_the_disk(
+    kafka_cluster: Callable[..., KafkaCluster], tmp_path: Path
+) -> None:
+    """The broker finds nothing by time then, though all that is local is younger than the retention that comes back."""
+    kafka, topic = kafka_cluster(properties={"log.retention.check.interval.ms": "3600000"}), "trimmed"
+    kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs={"retention.ms": str(WEEK_MS)})
+    produce(kafka, topic, total_bytes=400_000)
+    with daemon_of(kafka, tmp_path, topic) as daemon:
+        daemon.wait_until_ready()
+        answer_of(daemon.config_path, "enable", topic, "--local-retention-bytes", "1", "--yes")
+        wait_for(lambda: kafka.admin.earliest_offset(topic, 0) == active_base(kafka, topic), "it is trimmed", daemon)
+        assert len(base_offsets(kafka, topic)) > 1
+        done = run_command(daemon.config_path, "disable", topic, "--dry-run", "--json")
+    refusal = json.loads(done.stdout)["refusal"]
+    # Records of the millisecond in which the last trimmed segment ends are nobody's to tell.
+    assert not refusal or refusal.endswith("try again after its log.retention.check.interval.ms")
 
 
 def test_disable_with_deletion_leaves_nothing_remote(kafka: KafkaCluster, tmp_path: Path, topic: str) -> None:

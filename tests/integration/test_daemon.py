@@ -57,20 +57,25 @@ def finished(cluster: KafkaCluster, daemon: Daemon) -> list[RemoteLogSegmentMeta
     return in_state(fold(events), State.COPY_SEGMENT_FINISHED)
 
 
+def base_offsets(cluster: KafkaCluster, topic: str) -> list[int]:
+    """Of the segments on the leader's disk, the active one's last."""
+    return sorted(int(log.stem) for log in cluster.leader_of(topic, 0).partition_dir(topic, 0).glob("*.log"))
+
+
 def active_base(cluster: KafkaCluster, topic: str) -> int:
     """Base offset of the active segment."""
-    return max(int(log.stem) for log in cluster.leader_of(topic, 0).partition_dir(topic, 0).glob("*.log"))
+    return base_offsets(cluster, topic)[-1]
 
 
 def wait_until_trimmed(cluster: KafkaCluster, daemon: Daemon, topic: str, timeout_s: float = 60.0) -> int:
-    """The local start, once it is the active segment's base."""
+    """The local start, once it is the active segment's base, and no other is on the disk."""
 
     def trimmed() -> int | None:
         try:
-            start, active = cluster.admin.earliest_offset(topic, 0), active_base(cluster, topic)
+            start, bases = cluster.admin.earliest_offset(topic, 0), base_offsets(cluster, topic)
         except (KafkaAdminError, LookupError):  # a broker that has just started does not lead yet
             return None
-        return start if 0 < start == active else None
+        return start if start > 0 and bases == [start] else None
 
     return int(wait_for(trimmed, f"{topic} is trimmed to its active segment", daemon, timeout_s))
 

@@ -47,7 +47,8 @@ class _AtOnce:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is None or str(report.outcome) != "rerun":
             return
-        said = str(getattr(report.longrepr, "reprcrash", None) or report.longreprtext)
+        crash = getattr(report.longrepr, "reprcrash", None)
+        said = report.longreprtext if crash is None else f"{crash.path}:{crash.lineno}: {crash.message}"
         reporter.ensure_newline()
         reporter.write_line(f"is run again: {report.nodeid}: {said[-_MOST_CHARACTERS:]}", red=True)
 

@@ -12,6 +12,10 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 
 RETENTION_SETTINGS = ("retention.ms", "retention.bytes")
 """Settings that the strict mode takes over from the broker."""
+_LATER = (
+    ": the broker can say which once it has deleted the files below its log start; try again after its "
+    "log.retention.check.interval.ms"
+)
 _TAKEN_OVER = "-1"
 
 
@@ -65,7 +69,8 @@ class PartitionFacts:
     """A partition by the broker and the metadata.
 
     ``copied_stop``, ``high_watermark`` and ``kept_from`` are exclusive ends: of what is remote, of what is committed, and of
-    what the restored ``retention.ms`` would delete.  ``local_bytes`` is None where the broker did not say.
+    what the restored ``retention.ms`` would delete, or at most would, where ``is_kept_from_bound``.  ``local_bytes`` is None
+    where the broker did not say.
     """
 
     partition: int
@@ -75,6 +80,7 @@ class PartitionFacts:
     kept_from: int
     local_bytes: int | None
     remote_bytes_still_local: int
+    is_kept_from_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,9 +259,10 @@ def _loss(facts: PartitionFacts, former: Mapping[str, str | None], cluster: Mapp
     first_local_only = max(facts.copied_stop, facts.log_start_offset)
     retention_ms = restored_retention(former, cluster, "retention.ms")
     if retention_ms != UNLIMITED and facts.kept_from > first_local_only:
+        would = "may delete some of" if facts.is_kept_from_bound else "would delete"
         return (
             f"offsets [{first_local_only}, {facts.kept_from}) of partition {facts.partition} are not remote, and the restored "
-            f"retention.ms of {retention_ms} would delete them"
+            f"retention.ms of {retention_ms} {would} them{_LATER if facts.is_kept_from_bound else ''}"
         )
     retention_bytes = restored_retention(former, cluster, "retention.bytes")
     if retention_bytes == UNLIMITED:

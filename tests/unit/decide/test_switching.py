@@ -242,6 +242,18 @@ FACTS = PartitionFacts(
         pytest.param(
             replace(FACTS, kept_from=401), {"retention.ms": None}, "[400, 401)", id="by the cluster's retention"
         ),
+        pytest.param(
+            replace(FACTS, kept_from=401, is_kept_from_bound=True),
+            {"retention.ms": "604800000"},
+            "may delete some of them: the broker can say which once it has deleted the files below its log start; try again",
+            id="one record is not, or is: the broker cannot tell yet",
+        ),
+        pytest.param(
+            replace(FACTS, is_kept_from_bound=True),
+            {"retention.ms": "5"},
+            "",
+            id="the broker cannot tell, all is remote",
+        ),
         pytest.param(replace(FACTS, kept_from=401), {"retention.ms": "-1"}, "", id="without a limit nothing goes"),
         pytest.param(replace(FACTS, kept_from=401), {}, "", id="nothing was taken down, so nothing is restored"),
         pytest.param(replace(FACTS, kept_from=500, copied_stop=500), {"retention.ms": "5"}, "", id="all is remote"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -231,7 +231,9 @@ async def _partition_facts(
         topic_id_partition = view.topic_id_partition
         log_start = await session.offset(view, OffsetSpec.EARLIEST)
         high_watermark = await session.offset(view, OffsetSpec.LATEST)
-        kept_from = log_start if retention_ms < 0 else await session.offset(view, session.clock.now_ms() - retention_ms)
+        kept_from, is_bound = log_start, False
+        if retention_ms >= 0:
+            kept_from, is_bound = await _kept_from(session, view, remote[topic_id_partition], log_start, retention_ms)
         parts = parts_of_history(
             remote[topic_id_partition], await _epoch_ends(session, view, remote[topic_id_partition], log_start)
         )
@@ -243,11 +245,33 @@ async def _partition_facts(
                 high_watermark=high_watermark,
                 copied_stop=stop,
                 kept_from=high_watermark if kept_from < 0 else kept_from,
+                is_kept_from_bound=is_bound,
                 local_bytes=sizes.get(topic_id_partition.partition),
                 remote_bytes_still_local=copied_bytes(parts, log_start, stop),
             )
         )
     return found
+
+
+async def _kept_from(
+    session: Session,
+    view: LeaderView,
+    segments: Iterable[RemoteLogSegmentMetadata],
+    log_start_offset: Offset,
+    retention_ms: int,
+) -> tuple[Offset, bool]:
+    """Return the first offset that ``retention_ms`` keeps, -1 where it keeps none; and whether an earlier one may be it.
+
+    Until a broker deletes the files below its log start (``log.retention.check.interval.ms``), its search by time ends in the
+    first of them that has a young enough record, and finds nothing (``UnifiedLog.fetchOffsetByTimestamp``).  Asked for what is
+    younger than all that was trimmed, it answers.
+    """
+    since_ms = session.clock.now_ms() - retention_ms
+    found = await session.offset(view, since_ms)
+    trimmed_ms = [one.max_timestamp_ms for one in segments if one.end_offset < log_start_offset]
+    if found >= 0 or max(trimmed_ms, default=-1) < since_ms:
+        return found, False
+    return await session.offset(view, max(trimmed_ms) + 1), True
 
 
 async def _epoch_ends(
