@@ -5,10 +5,13 @@ Abandoned at any await, it leaves a COPY_SEGMENT_STARTED that the retain lane fi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -62,8 +65,9 @@ class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
     """What is published, and what is read back of it."""
 
 
-_Check = Callable[[RemoteLogSegmentMetadata, LocalSegment, Lineage], Awaitable[None]]
-"""Raises where the copy is not wanted any more, once it is known to all that it was begun."""
+_Check = Callable[[TopicIdPartition, LocalSegment, Lineage], Awaitable[None]]
+"""Raises where the copy is not wanted any more: asked once it is known to all that it was begun, and before that where another
+lane of this process has just copied something of the partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,7 @@ class SegmentUploader:
         self._broker_id, self._ownership = actor.broker_id, actor.ownership
         self._blocking, self._clock, self._ids = edges.blocking, edges.clock, edges.ids
         self._failpoints, self._telemetry = edges.failpoints, edges.telemetry
+        self._turns: WeakValueDictionary[TopicIdPartition, asyncio.Lock] = WeakValueDictionary()
 
     async def upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
@@ -138,14 +143,27 @@ class SegmentUploader:
     ) -> RemoteLogSegmentMetadata:
         topic = partition.view.topic_id_partition.topic
         self._telemetry.count(COPY_REQUESTS, topic=topic)
-        await self.gate.wait_open()
         try:
-            async with self.gate.watching():
-                await self._ownership.confirm(partition.view.topic_id_partition)
-                return await self._upload(partition, segment, lineage, check_still_wanted)
+            async with self._turn(partition.view.topic_id_partition) as has_waited:
+                if has_waited:
+                    await check_still_wanted(partition.view.topic_id_partition, segment, lineage)
+                await self.gate.wait_open()
+                async with self.gate.watching():
+                    await self._ownership.confirm(partition.view.topic_id_partition)
+                    return await self._upload(partition, segment, lineage, check_still_wanted)
         except Exception:
             self._telemetry.count(COPY_ERRORS, topic=topic)
             raise
+
+    @asynccontextmanager
+    async def _turn(self, topic_id_partition: TopicIdPartition) -> AsyncIterator[bool]:
+        """One copy of a partition at a time: a hole below what is remote is filled by the copy lane and, on request, by the
+        recopy lane, and both at once would make two copies, or one and a STARTED that nobody finishes.  Yields whether another
+        had to be waited for."""
+        turn = self._turns.setdefault(topic_id_partition, asyncio.Lock())
+        has_waited = turn.locked()
+        async with turn:
+            yield has_waited
 
     async def _upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, check_still_wanted: _Check
@@ -162,7 +180,7 @@ class SegmentUploader:
                 self._ownership.require_role()
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
-                await check_still_wanted(started, segment, lineage)
+                await check_still_wanted(topic_id_partition, segment, lineage)
                 custom_metadata, completed = await self._put(started, segment, file, checked, lineage)
                 if await file.fingerprint() != before:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
@@ -210,16 +228,15 @@ class SegmentUploader:
         return custom_metadata, reading.transactions()
 
     async def _check_still_wanted(
-        self, started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage
+        self, topic_id_partition: TopicIdPartition, segment: LocalSegment, lineage: Lineage
     ) -> None:
         """With STARTED everything is read back that the topic has before it: what a deposed leader finished late, too."""
-        topic_id_partition = started.topic_id_partition
         copied_offset = await copied_offset_of(self._metadata_log, topic_id_partition, lineage, self._blocking)
-        if segment.pinned or copied_offset < started.end_offset:
+        if segment.pinned or copied_offset < next_base_offset_of(segment) - 1:
             return
         # Below what is remote it may be a hole, which nobody has copied.
         if is_remote(lineage, partial(self._metadata_log.finished_segments_at, topic_id_partition), segment):
-            raise SegmentChangedError(path=segment.log_path, reason="another leader finished a copy of it first")
+            raise SegmentChangedError(path=segment.log_path, reason="a copy of it was finished meanwhile")
 
     async def _check_still_ours(
         self, partition: TieredPartition, segment: LocalSegment, epochs: tuple[EpochEntry, ...]
@@ -341,7 +358,7 @@ class SegmentUploader:
             told.warning("segment.transactions.completed", producer_ids=producer_ids, entries=len(completed.added))
 
 
-async def _check_nothing(started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:
+async def _check_nothing(topic_id_partition: TopicIdPartition, segment: LocalSegment, lineage: Lineage) -> None:
     return None
 
 

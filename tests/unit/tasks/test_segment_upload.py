@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import PARTITIONS, TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.decide.cleanup import Removal
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     CorruptDataError,
@@ -316,13 +318,39 @@ async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_cop
         )
 
     shell.failpoints.actions["copy.started.published"] = finished_by_another
-    with pytest.raises(SegmentChangedError, match="another leader finished a copy of it first"):
+    with pytest.raises(SegmentChangedError, match="a copy of it was finished meanwhile"):
         await shell.copy.run(shell.tiered(topic_id_partition))
     assert await keys_of(shell) == [], "nothing was uploaded for it"
     await shell.copy.run(shell.tiered(topic_id_partition))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert [one.broker_id for one in finished if one.start_offset == first.base_offset] == [2]
     assert len({one.start_offset for one in finished}) == len(finished)
+
+
+async def test_a_hole_that_two_lanes_fill_at_once_is_copied_once(shell: TierShell) -> None:
+    """U12: the recopy lane on request, the copy lane by itself.  Seen beside a real broker: both began, so that the late one
+    left a STARTED, which a stop right behind it kept from being cleared away."""
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered = shell.tiered(topic_id_partition)
+    await shell.copy.run(tiered)
+    hole = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)[0]
+    await shell.remover.remove(Removal(metadata=hole, reason="a hole is wanted"))
+    before, lineage = len(shell.metadata.events), await shell.lineages.lineage(topic_id_partition)
+    sealed = shell.table.local.partitions[topic_id_partition].sealed_segments
+    local = next(one for one in sealed if one.base_offset == hole.start_offset)
+    late: list[asyncio.Task[RemoteLogSegmentMetadata]] = []
+
+    async def copy_lane_begins() -> None:
+        shell.failpoints.actions.clear()
+        late.append(asyncio.create_task(shell.uploader.upload(tiered, local, lineage)))
+        await asyncio.sleep(0)
+
+    shell.failpoints.actions["copy.checked"] = copy_lane_begins
+    await shell.uploader.upload_again(tiered, local, lineage)
+    with pytest.raises(SegmentChangedError, match="a copy of it was finished meanwhile"):
+        await late[0]
+    begun = [event for event in shell.metadata.events[before:] if isinstance(event, RemoteLogSegmentMetadata)]
+    assert [one.start_offset for one in begun] == [hole.start_offset], "one copy was begun"
 
 
 async def test_what_an_undelete_brought_back_is_copied_below_what_is_remote(shell: TierShell) -> None:
