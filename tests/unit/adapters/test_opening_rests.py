@@ -26,7 +26,7 @@ def test_it_rests_for_half_as_long_as_it_works_a_millisecond_at_a_time(monkeypat
         work(0.0001)
         rests()
     worked_s = time.thread_time() - began_s
-    assert 10 < len(slept) <= 40
+    assert 10 < len(slept) <= worked_s * 1000
     assert 0.4 * worked_s < sum(slept) <= 0.5 * worked_s + 0.001
     assert min(slept) >= 0.0005
 
