@@ -22,3 +22,7 @@ def request_for(lost: RemoteLogSegmentMetadata) -> RecopyRequest:
 def rewrite_of(lacking: RemoteLogSegmentMetadata) -> RecopyRequest:
     """To write ``lacking`` again from the store: its batches are right, its indexes are not."""
     return replace(request_for(lacking), from_store=True)
+
+
+async def always_wanted() -> None:
+    """Nobody else copies: for an ``upload_again`` that no lane asks for."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -33,6 +34,7 @@ from tiersidecar.domain.errors import (
     UnknownSegmentError,
 )
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_uuid
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -48,7 +50,7 @@ from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
-from tiersidecar.tasks.segment_upload import CopyTarget
+from tiersidecar.tasks.segment_upload import CopyTarget, StillWanted
 
 
 class FetchedSegments:
@@ -132,9 +134,11 @@ log = structlog.get_logger(__name__)
 
 class UploadAgain(Protocol):
     async def upload_again(
-        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, still_wanted: StillWanted
     ) -> RemoteLogSegmentMetadata:
-        """Copy one segment though its offsets are remote; finished, durable and read back when this returns."""
+        """Copy one segment though its offsets are remote; finished, durable and read back when this returns.
+
+        ``still_wanted`` raises SegmentChangedError where somebody else has made it needless meanwhile."""
 
 
 class FetchSegment(Protocol):
@@ -222,7 +226,7 @@ class RecopyTask:
                     copied.append(step.local)
                     continue
                 case RecopyAction.REWRITE:
-                    if not await self._rewrite(partition, request, lineage):
+                    if not await self._rewrite(partition, request, step, lineage):
                         return
                     is_rewritten = True
                     continue
@@ -286,33 +290,47 @@ class RecopyTask:
     ) -> bool:
         topic_id_partition, local = partition.view.topic_id_partition, step.local
         assert local is not None, "a step that copies says what"
+        still_wanted = partial(self._check_still_wanted, topic_id_partition, request, step, lineage)
         try:
             async with self._admission.admitted(topic_id_partition, local.size_bytes):
-                await self._uploader.upload_again(partition, local, lineage)
+                await self._uploader.upload_again(partition, local, lineage, still_wanted)
         except CorruptDataError as error:
             await self._decline(request, f"this broker's copy is damaged too: {error}")
             return False
         await self._failpoints.reach("recopy.copied")
         return True
 
-    async def _rewrite(self, partition: TieredPartition, request: RecopyRequest, lineage: Lineage) -> bool:
+    async def _rewrite(
+        self, partition: TieredPartition, request: RecopyRequest, step: RecopyStep, lineage: Lineage
+    ) -> bool:
         """What the batches say of transactions, with what was open before them, goes into the new segment's indexes."""
         named = _named(request)
         metadata = None if named is None else self._metadata.segment(named)
         if metadata is None:
             return False
+        topic_id_partition, size_bytes = partition.view.topic_id_partition, metadata.segment_size_in_bytes
+        still_wanted = partial(self._check_still_wanted, topic_id_partition, request, step, lineage)
         try:
-            topic_id_partition, size_bytes = partition.view.topic_id_partition, metadata.segment_size_in_bytes
             async with (
                 self._admission.admitted(topic_id_partition, size_bytes),
                 self._fetched.fetched(metadata) as local,
             ):
-                await self._uploader.upload_again(partition, local, lineage)
+                await self._uploader.upload_again(partition, local, lineage, still_wanted)
         except CorruptDataError as error:
             await self._decline(request, f"it cannot be read from the store: {error}")
             return False
         await self._failpoints.reach("recopy.copied")
         return True
+
+    async def _check_still_wanted(
+        self, topic_id_partition: TopicIdPartition, request: RecopyRequest, step: RecopyStep, lineage: Lineage
+    ) -> None:
+        """The copy lane fills a hole below what is remote by itself, and so may another broker's sidecar."""
+        now = decide_recopy(await self._view(topic_id_partition, request, lineage))
+        if now.action is not step.action or _base_of(now) != _base_of(step):
+            raise SegmentChangedError(
+                path=topic_id_partition.qualified, reason=f"it is not to be copied now: {now.reason}"
+            )
 
     async def _decline(self, request: RecopyRequest, reason: str) -> None:
         await self._state.decline_recopy(request, self._broker_id, reason)
@@ -350,3 +368,7 @@ def _named(request: RecopyRequest) -> RemoteLogSegmentId | None:
     if request.segment_uuid is None:
         return None
     return RemoteLogSegmentId(topic_id_partition=request.topic_id_partition, uuid=request.segment_uuid)
+
+
+def _base_of(step: RecopyStep) -> Offset | None:
+    return None if step.local is None else step.local.base_offset

@@ -65,7 +65,7 @@ class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
     """What is published, and what is read back of it."""
 
 
-_Check = Callable[[TopicIdPartition, LocalSegment, Lineage], Awaitable[None]]
+StillWanted = Callable[[], Awaitable[None]]
 """Raises where the copy is not wanted any more: asked once it is known to all that it was begun, and before that where another
 lane of this process has just copied something of the partition."""
 
@@ -130,27 +130,28 @@ class SegmentUploader:
             CustomMetadataTooLargeError: its objects were deleted again.
             StoreError, SourceStalledError, PublishTimeoutError: a later attempt may succeed.
         """
-        return await self._gated(partition, segment, lineage, self._check_still_wanted)
+        still_wanted = partial(self._check_still_wanted, partition.view.topic_id_partition, segment, lineage)
+        return await self._gated(partition, segment, lineage, still_wanted)
 
     async def upload_again(
-        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, still_wanted: StillWanted
     ) -> RemoteLogSegmentMetadata:
         """As :meth:`upload`, of offsets that are remote already, and also by a follower: what there is of them is damaged."""
-        return await self._gated(partition, segment, lineage, _check_nothing)
+        return await self._gated(partition, segment, lineage, still_wanted)
 
     async def _gated(
-        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, check_still_wanted: _Check
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, still_wanted: StillWanted
     ) -> RemoteLogSegmentMetadata:
         topic = partition.view.topic_id_partition.topic
         self._telemetry.count(COPY_REQUESTS, topic=topic)
         try:
             async with self._turn(partition.view.topic_id_partition) as has_waited:
                 if has_waited:
-                    await check_still_wanted(partition.view.topic_id_partition, segment, lineage)
+                    await still_wanted()
                 await self.gate.wait_open()
                 async with self.gate.watching():
                     await self._ownership.confirm(partition.view.topic_id_partition)
-                    return await self._upload(partition, segment, lineage, check_still_wanted)
+                    return await self._upload(partition, segment, lineage, still_wanted)
         except Exception:
             self._telemetry.count(COPY_ERRORS, topic=topic)
             raise
@@ -166,7 +167,7 @@ class SegmentUploader:
             yield has_waited
 
     async def _upload(
-        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, check_still_wanted: _Check
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, still_wanted: StillWanted
     ) -> RemoteLogSegmentMetadata:
         topic_id_partition = partition.view.topic_id_partition
         began_s = self._clock.monotonic_s()
@@ -180,7 +181,7 @@ class SegmentUploader:
                 self._ownership.require_role()
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
-                await check_still_wanted(topic_id_partition, segment, lineage)
+                await still_wanted()
                 custom_metadata, completed = await self._put(started, segment, file, checked, lineage)
                 if await file.fingerprint() != before:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
@@ -356,10 +357,6 @@ class SegmentUploader:
             self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=topic_id_partition.topic)
             producer_ids = sorted({one.producer_id for one in completed.added})
             told.warning("segment.transactions.completed", producer_ids=producer_ids, entries=len(completed.added))
-
-
-async def _check_nothing(topic_id_partition: TopicIdPartition, segment: LocalSegment, lineage: Lineage) -> None:
-    return None
 
 
 def _largest_timestamp(segment: LocalSegment, checked: CheckedSegment) -> int:

@@ -3,21 +3,22 @@ next round ends it (U12; rule 1)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.recopy_requests import request_for
+from tests.support.recopy_requests import always_wanted, request_for
 from tests.support.tier_shell import BROKER, TierShell
 from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does, pin_all
 from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.decide.cleanup import decide_cleanup
+from tiersidecar.decide.cleanup import Removal, decide_cleanup
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import SegmentNotReadyError
+from tiersidecar.domain.errors import SegmentChangedError, SegmentNotReadyError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
@@ -28,6 +29,7 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
+from tiersidecar.tasks.segment_upload import StillWanted
 
 NAME = "plain-0"
 OTHER = BrokerId(2)
@@ -177,7 +179,7 @@ async def test_what_an_erasure_replaced_stands_for_nothing(damaged: Damaged) -> 
     assert local is not None
     (same,) = [one for one in local.segments if one.base_offset == damaged.victim.start_offset]
     lineage = await shell.lineages.lineage(damaged.topic_id_partition)
-    old = await shell.uploader.upload_again(partition, same, lineage)
+    old = await shell.uploader.upload_again(partition, same, lineage, always_wanted)
     entry = replaced([old], LeaderEpoch(0), opened_ms=1, delays=TrashDelays(user_ms=9), now_ms=1, by="erase")
     await shell.state.put_into_trash(damaged.topic_id_partition, [entry])
     for path in (shell.log_dir / NAME).glob(f"{damaged.victim.start_offset:020d}.*"):
@@ -353,6 +355,32 @@ async def test_nothing_is_given_up_while_nothing_may_be_deleted(damaged: Damaged
     assert await damaged.is_mended()
 
 
+async def test_a_hole_that_the_copy_lane_is_filling_is_not_filled_twice(damaged: Damaged) -> None:
+    """The mirror of ``test_a_hole_that_two_lanes_fill_at_once_is_copied_once``: the recopy lane comes second, and waits."""
+    shell, topic_id_partition = damaged.shell, damaged.topic_id_partition
+    await shell.copy.run(damaged.partition)
+    hole = damaged.finished()[1]
+    await shell.remover.remove(Removal(metadata=hole, reason="a hole is wanted"))
+    await shell.state.request_recopy(replace(request_for(hole), segment_uuid=None))
+    begun, late = len(shell.metadata.events), list[asyncio.Task[None]]()
+
+    async def recopy_lane_begins() -> None:
+        shell.failpoints.actions.clear()
+        late.append(asyncio.create_task(shell.recopy.run(damaged.partition)))
+        await asyncio.sleep(0.1)
+
+    shell.failpoints.actions["copy.checked"] = recopy_lane_begins
+    sealed = shell.table.local.partitions[topic_id_partition].sealed_segments
+    local = next(one for one in sealed if one.base_offset == hole.start_offset)
+    await shell.uploader.upload(damaged.partition, local, await shell.lineages.lineage(topic_id_partition))
+    with pytest.raises(SegmentChangedError, match="other live segments"):
+        await late[0]
+    started = [one for one in shell.metadata.events[begun:] if isinstance(one, RemoteLogSegmentMetadata)]
+    assert [one.start_offset for one in started] == [hole.start_offset], "one copy was begun"
+    await damaged.serve()
+    assert not shell.state.recopies(topic_id_partition), "the next round finds that nothing is left to do"
+
+
 async def test_a_segment_that_cannot_be_copied_keeps_no_other_request_waiting(
     damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,10 +391,12 @@ async def test_a_segment_that_cannot_be_copied_keeps_no_other_request_waiting(
     await shell.store.delete_objects([recorded_keys(other).log])
     upload_again = shell.uploader.upload_again
 
-    async def upload(partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> RemoteLogSegmentMetadata:
+    async def upload(
+        partition: TieredPartition, segment: LocalSegment, lineage: Lineage, still_wanted: StillWanted
+    ) -> RemoteLogSegmentMetadata:
         if segment.base_offset == stuck.start_offset:
             raise SegmentNotReadyError(path=segment.log_path, reason="its batches are of leader epoch 7")
-        return await upload_again(partition, segment, lineage)
+        return await upload_again(partition, segment, lineage, still_wanted)
 
     monkeypatch.setattr(shell.uploader, "upload_again", upload)
     damaged.victim = other

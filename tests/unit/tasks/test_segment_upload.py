@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.manual_clock import ManualClock
+from tests.support.recopy_requests import always_wanted
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import PARTITIONS, TierShell
@@ -346,7 +347,7 @@ async def test_a_hole_that_two_lanes_fill_at_once_is_copied_once(shell: TierShel
         await asyncio.sleep(0)
 
     shell.failpoints.actions["copy.checked"] = copy_lane_begins
-    await shell.uploader.upload_again(tiered, local, lineage)
+    await shell.uploader.upload_again(tiered, local, lineage, always_wanted)
     with pytest.raises(SegmentChangedError, match="a copy of it was finished meanwhile"):
         await late[0]
     begun = [event for event in shell.metadata.events[before:] if isinstance(event, RemoteLogSegmentMetadata)]
