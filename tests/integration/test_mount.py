@@ -19,7 +19,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, active_base
 from tests.integration.test_daemon_transactions import open_transaction
-from tests.support.command_line import answer_of
+from tests.support.command_line import answer_of, run_without_config
 from tests.support.daemon import Daemon, daemon_settings, wait_for
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
@@ -131,8 +131,7 @@ def seed_all(cluster: KafkaCluster, plan: Path) -> list[dict[str, Any]]:
 
 
 def answer_without_config(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tiersidecar", *arguments, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = run_without_config(*arguments, "--json")
     assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return dict(json.loads(done.stdout))
 

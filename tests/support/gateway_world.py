@@ -31,8 +31,8 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.pins import ANYWHERE
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
+from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.reading.segment_lookup import Holes
 from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache, NoMounts
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
@@ -159,6 +159,8 @@ class World:
     telemetry: RecordedTelemetry
     connection: ConnectionState
     mounts: MountedLogs
+    source_faults: dict[TopicIdPartition, str]
+    """Of what is mounted read-only: why the source has nothing of it."""
 
     @property
     def tiers(self) -> BothTiers:
@@ -195,6 +197,7 @@ async def open_world(
         path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota, budgets=budgets))
         broker, state = ScriptedBroker(), MemoryStateLog()
         broker.log_starts[partition], broker.last_stable_offsets[partition] = local
+        source_faults = dict[TopicIdPartition, str]()
         topic = MountedTopic(topic_id=partition.topic_id, partitions=partition.partition + 2)
         planned = {partition.topic: topic} if is_mounted else {}
         mounts = MountedLogs(
@@ -205,6 +208,7 @@ async def open_world(
             reader=path.reader,
             clock=clock,
             telemetry=telemetry,
+            source_fault=lambda partition: source_faults.get(partition, ""),
         )
         offsets = BrokerOffsetsCache(broker=broker, clock=clock, mounts=mounts if is_mounted else None)
         stack.push_async_callback(offsets.aclose)
@@ -246,6 +250,7 @@ async def open_world(
             telemetry=telemetry,
             connection=ConnectionState(),
             mounts=mounts,
+            source_faults=source_faults,
         )
 
 

@@ -9,14 +9,19 @@ import io
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar, cast
 
 from kio.index import load_response_schema
-from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.create_topics.v7.request import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from kio.schema.create_topics.v7.response import CreateTopicsResponse
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kio.schema.delete_records.v2.response import DeleteRecordsResponse
@@ -152,13 +157,26 @@ class KafkaAdmin:
         _check(f"Metadata of {topic}", described.error_code)
         return described
 
-    def create_topic(self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
-        """Create ``topic``; returns when this broker knows a leader of each partition."""
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        nodes: Sequence[int] = (),
+    ) -> None:
+        """Create ``topic``, all its partitions on ``nodes`` if there are any; returns when this broker knows a leader of each
+        partition."""
+        on_nodes = tuple(BrokerId(node) for node in nodes)
         wanted = CreatableTopic(
             name=TopicName(topic),
-            num_partitions=i32(partitions),
-            replication_factor=i16(replication_factor),
-            assignments=(),
+            num_partitions=i32(-1 if nodes else partitions),
+            replication_factor=i16(-1 if nodes else replication_factor),
+            assignments=tuple(
+                CreatableReplicaAssignment(partition_index=i32(number), broker_ids=on_nodes)
+                for number in range(partitions if nodes else 0)
+            ),
             configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in configs.items()),
         )
         with self.connected() as connection:

@@ -144,8 +144,9 @@ class KafkaCluster:
         replication_factor: int | None = None,
         segment_bytes: int | None = None,
         configs: Mapping[str, str] | None = None,
+        nodes: Sequence[int] = (),
     ) -> str:
-        """Create ``topic``, on all brokers unless told otherwise; gives its name.
+        """Create ``topic``, on all brokers unless told otherwise; gives its name.  All of it is on ``nodes`` if there are any.
 
         ``segment_bytes`` may be far below 1 MiB, the minimum of ``segment.bytes`` since Kafka 4.
         """
@@ -156,6 +157,7 @@ class KafkaCluster:
             partitions=partitions,
             replication_factor=replication_factor or len(self.brokers),
             configs={**rolled, **(configs or {})},
+            nodes=nodes,
         )
         return topic
 

@@ -19,7 +19,7 @@ from tiersidecar.app.builders.gateway import (
     listener_settings,
     unauthenticated_limits,
 )
-from tiersidecar.app.builders.gateway_fill import mount_without_source, open_remote_tier
+from tiersidecar.app.builders.gateway_fill import RemoteTier, mount_without_source, open_remote_tier
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
@@ -52,7 +52,7 @@ async def run_gateway(parts: Parts) -> None:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
         parts.status.before_stop.take(tier.second_steps.end)
-        if tier.mounts is None:
+        if tier.mounts is None or tier.source is None:
             # Nor does a gateway without a source come up before such a broker: it would let records be written there.
             if fault := mount_without_source(await parts.log_dirs.scan()):
                 raise ConfigError(source="source", faults=(fault,))
@@ -67,6 +67,7 @@ async def run_gateway(parts: Parts) -> None:
             # Before any client: what was seeded by another plan takes no record, not even the first.
             parts.table.local = await parts.log_dirs.scan()
             await tier.mounts.unplanned.look(parts.broker)
+            await tier.source.look_first()
         watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
             advertised = advertised_addresses(listener, parts.identity.broker_id)
@@ -85,23 +86,24 @@ async def run_gateway(parts: Parts) -> None:
             configured = bool(listener.advertised_nodes) or listener.advertised_pattern is not None
             watched[serving.name] = AdvertisedListener(advertised=advertised, configured=configured)
         parts.status.reasons.remove(_reason_not_listening)
-        await _keep_looking(parts, watched, tier.mounts)
+        await _keep_looking(parts, watched, tier)
 
 
 def _reason_not_listening() -> str:
     return "the gateway does not listen yet"
 
 
-async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener], mounts: MountedLogs | None) -> None:
+async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener], tier: RemoteTier) -> None:
     watch = AddressWatch(listeners=listeners, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry)
     parts.status.reasons.append(watch.reason_not_ready)
     async with asyncio.TaskGroup() as group:
         group.create_task(watch.run(_ADDRESSES_LOOKED_AT_S), name="advertised addresses")
-        if mounts is not None:
-            watching = mounts.watch(parts.broker, parts.look_interval_s)
+        if tier.mounts is not None and tier.source is not None:
+            watching = tier.mounts.watch(parts.broker, parts.look_interval_s)
             group.create_task(watching, name="mounted logs")
-            looking = mounts.unplanned.watch(parts.broker, parts.look_interval_s)
+            looking = tier.mounts.unplanned.watch(parts.broker, parts.look_interval_s)
             group.create_task(looking, name="logs that are not planned")
+            group.create_task(tier.source.watch(parts.look_interval_s), name="owners of what is mounted")
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
             parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")

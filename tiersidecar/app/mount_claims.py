@@ -81,7 +81,7 @@ async def read_lineages(store: Store, key_prefix: str) -> dict[str, Lineage]:
     """
     prefix = f"{key_prefix}{OWNERS}"
     keys = [stored.key async for stored in store.list_objects(prefix)]
-    owners = await at_once(partial(_owner_at, store), keys, _TOPICS_AT_ONCE)
+    owners = await at_once(partial(owner_at, store), keys, _TOPICS_AT_ONCE)
     return {
         key.removeprefix(prefix).removesuffix(".json"): owner.lineage
         for key, owner in zip(keys, owners, strict=True)
@@ -89,7 +89,12 @@ async def read_lineages(store: Store, key_prefix: str) -> dict[str, Lineage]:
     }
 
 
-async def _owner_at(store: Store, key: str) -> TopicOwner | None:
+async def owner_at(store: Store, key: str) -> TopicOwner | None:
+    """Return what the owner object says; None where there is none.
+
+    Raises:
+        StoreError: the store is away.
+    """
     try:
         return read_topic_owner(await store.fetch_object(key, max_bytes=MOST_OWNER_BYTES))
     except ObjectNotFoundError:
@@ -119,7 +124,7 @@ class MountClaims:
         """
         former = self.plan.former_cluster_id
         keys = {topic.topic_id: owner_key(self.key_prefix, topic.topic_id) for topic in self.plan.topics}
-        found = await at_once(partial(_owner_at, self.store), keys.values(), _TOPICS_AT_ONCE)
+        found = await at_once(partial(owner_at, self.store), keys.values(), _TOPICS_AT_ONCE)
         owners = dict(zip(keys, found, strict=True))
         lineage = lineage_of(former, [owner.lineage for owner in owners.values() if owner is not None])
         to_claim = tuple(one for one, owner in owners.items() if (owner.cluster_id if owner else "") in lineage)

@@ -1,12 +1,12 @@
 """Seeds a node of the new cluster before its first start: replicas whose logs begin at N, and a controller's first records.
 
-It only makes what is not there, in the files of a node that is formatted, does not run and never did: what it would change is
-looked at first, and a second run goes on where the first one ended.
+It only makes what is not there, in the files of a node that is formatted and does not run: what it would change is looked at
+first, and a second run goes on where the first one ended.  A node that has run is refused, but for one of a read-only mount:
+there it gets the replicas that were on the disks it has lost.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,39 +15,22 @@ from pathlib import Path
 
 from tiersidecar.adapters.node_files import (
     acting_as_owner,
-    fresh_name,
     locked_log_dir,
     put_file,
     require_no_link,
     sync_directory,
 )
 from tiersidecar.app.mount_file import MountPlan
-from tiersidecar.domain.cluster_topics import NewPartition
+from tiersidecar.app.mount_replicas import METADATA_LOG, NewFile, Replicas, has_metadata, look_at_replicas
 from tiersidecar.domain.errors import CorruptDataError, MountRefusedError
-from tiersidecar.domain.ids import TopicIdPartition, format_uuid
-from tiersidecar.formats.kafka.checkpoints import (
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    MetaProperties,
-    read_meta_properties,
-)
+from tiersidecar.formats.kafka.checkpoints import META_PROPERTIES, MetaProperties, read_meta_properties
 from tiersidecar.formats.kafka.cluster_metadata import append_records, write_producer_ids_record, write_topic_records
 from tiersidecar.formats.kafka.server_properties import NodePlaces, read_node_places
 
-_METADATA_LOG = "__cluster_metadata-0"
-_FIRST_RECORDS = ("bootstrap.checkpoint", f"{_METADATA_LOG}/00000000000000000000-0000000000.checkpoint")
+_FIRST_RECORDS = ("bootstrap.checkpoint", f"{METADATA_LOG}/00000000000000000000-0000000000.checkpoint")
 """Where ``kafka-storage format`` puts what an empty metadata log begins with: up to 4.3, and in the releases after it.  Where
 the first is there, the second has the quorum's voters alone."""
 _BACKUP = ".before-mount"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewFile:
-    """A file to be made, or to be replaced by ``data`` once what it was is kept as ``backup``."""
-
-    path: Path
-    data: bytes
-    backup: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +51,7 @@ class Seed:
         """Return what is done, for people."""
         found = []
         if new := self.partitions - self.present:
-            dirs = ", ".join(self.node.log_dirs)
+            dirs = ", ".join(sorted({str(one.path.parent.parent) for one in self.files if not one.backup}))
             where = "above all offsets of the source" if self.is_read_only else "where the copied data end"
             found.append(f"make the directories of {new:,} partitions in {dirs}, whose logs begin {where}")
         found += [
@@ -81,22 +64,23 @@ def look_at_node(plan: MountPlan, properties: Path) -> Seed:
     """Return what to write on the node whose ``server.properties`` this is; changes nothing.
 
     Raises:
-        MountRefusedError: the node runs, has run, is not formatted, or something is in the way.
+        MountRefusedError: the node runs, has run (and not by the plan of a read-only mount), is not formatted, or something
+            is in the way.
     """
     try:
         node = read_node_places(properties.read_bytes(), where=str(properties))
         meta = _meta_properties(node)
         _require_unknown_cluster(plan, meta)
-        files, count, present = _replicas(plan, node) if node.is_broker else ([], 0, 0)
-        records = _first_records(plan, node) if node.is_controller else []
+        replicas = look_at_replicas(plan, node) if node.is_broker else Replicas()
+        records = _records_of_controller(plan, node, replicas) if node.is_controller else []
     except (OSError, CorruptDataError) as error:
         raise MountRefusedError(reason=str(error)) from error
     return Seed(
         node=node,
         cluster_id=meta.cluster_id,
-        partitions=count,
-        present=present,
-        files=(*files, *records),
+        partitions=replicas.count,
+        present=replicas.present,
+        files=(*replicas.files, *records),
         is_controller_seeded=node.is_controller and not records,
         is_read_only=plan.is_read_only,
     )
@@ -160,66 +144,27 @@ def _require_unknown_cluster(plan: MountPlan, meta: MetaProperties) -> None:
         )
 
 
-def _replicas(plan: MountPlan, node: NodePlaces) -> tuple[list[NewFile], int, int]:
-    """Files of the node's replicas, how many replicas there are, and how many of them are there."""
-    files: list[NewFile] = []
-    held = {log_dir: len(_partition_dirs(Path(log_dir))) for log_dir in node.log_dirs}
-    count = present = 0
-    for owner, one in plan.partitions():
-        if node.node_id not in one.replicas or one.start_offset == 0:
-            continue
-        count += 1
-        found = [Path(log_dir) / str(owner) for log_dir in node.log_dirs if (Path(log_dir) / str(owner)).exists()]
-        if not found:
-            least = min(held, key=lambda log_dir: (held[log_dir], node.log_dirs.index(log_dir)))
-            held[least] += 1
-            found = [Path(least) / str(owner)]
-        (directory, *more) = found
-        if more:
-            raise MountRefusedError(reason=f"{directory} is in {more[0].parent} too")
-        wanted = _replica_files(owner, one, directory)
-        _require_nothing_else(directory, wanted)
-        missing = [file for file in wanted if not file.path.exists()]
-        present += not missing
-        files += missing
-    return files, count, present
-
-
-def _partition_dirs(log_dir: Path) -> list[str]:
-    with os.scandir(log_dir) as found:
-        return [one.name for one in found if one.is_dir(follow_symlinks=False)]
-
-
-def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) -> list[NewFile]:
-    """An empty log from N on, and whose it is.  The broker makes the rest."""
-    topic_id = f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}".encode()
-    return [
-        NewFile(path=directory / f"{one.start_offset:020d}.log", data=b""),
-        NewFile(path=directory / PARTITION_METADATA, data=topic_id),
-    ]
-
-
-def _require_nothing_else(directory: Path, wanted: Sequence[NewFile]) -> None:
-    require_no_link(directory)
-    if not directory.exists():
-        return
-    contents = {one.path.name: one.data for one in wanted}
-    half_written = {fresh_name(one.path) for one in wanted}
-    for path in directory.iterdir():
-        if path in half_written:
-            continue
-        require_no_link(path)
-        if path.name not in contents or path.read_bytes() != contents[path.name]:
-            raise MountRefusedError(
-                reason=f"{directory} is there already, with {path.name}: a broker has been started here. Set the cluster up "
-                "anew: empty the log dirs of all nodes and format them"
-            )
+def _records_of_controller(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> list[NewFile]:
+    """Those of a controller that has not run; one that has run has the topics in its metadata."""
+    if has_metadata(node):
+        if plan.is_read_only:
+            return []
+        raise MountRefusedError(
+            reason=f"the controller of {node.metadata_log_dir} has been started: its metadata log is not empty. A mount sets "
+            "up a cluster that has never run: empty the log dirs of all nodes and format them"
+        )
+    if replicas.are_used:
+        raise MountRefusedError(
+            reason=f"the metadata log of {node.metadata_log_dir} is lost, and logs of a broker that has run are left: it would "
+            "put aside all that new metadata do not name. Where other controllers have the metadata, empty this node's "
+            "other log dirs too, format them and seed again; else set the cluster up anew"
+        )
+    return _first_records(plan, node)
 
 
 def _first_records(plan: MountPlan, node: NodePlaces) -> list[NewFile]:
     """The file with which the metadata log begins; none if the topics are in it already."""
     directory = Path(node.metadata_log_dir)
-    _require_no_metadata(directory)
     paths = [directory / name for name in _FIRST_RECORDS if (directory / name).is_file()]
     if not paths:
         raise MountRefusedError(reason=f"{directory} has no first records: run `kafka-storage.sh format` first")
@@ -240,15 +185,6 @@ def _first_records(plan: MountPlan, node: NodePlaces) -> list[NewFile]:
             "the backup back, or format the node anew"
         )
     return [NewFile(path=path, data=wanted, backup=backup)]
-
-
-def _require_no_metadata(directory: Path) -> None:
-    for path in (directory / _METADATA_LOG).glob("*.log"):
-        if path.stat().st_size > 0:
-            raise MountRefusedError(
-                reason=f"the controller of {directory} has been started: its metadata log is not empty. A mount sets up a "
-                "cluster that has never run: empty the log dirs of all nodes and format them"
-            )
 
 
 def _write(one: NewFile) -> None:

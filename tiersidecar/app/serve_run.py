@@ -30,6 +30,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.bucket import BUCKET_CATALOGUE
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 from tiersidecar.ports.store import Store
+from tiersidecar.reading.holes import GIVE_UP_AT_SOURCE
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
@@ -216,6 +217,7 @@ class _Serving:
                 ),
                 long_blocking=opening,
                 rest=OpeningRests(),
+                hole_advice=GIVE_UP_AT_SOURCE,
             )
         )
         return lineages, path

@@ -24,6 +24,7 @@ from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.adapters.process_limits import enter_idle_io_class
 from tiersidecar.adapters.seen_times import FileSeenTimes
+from tiersidecar.adapters.stores.resting import RestingStore
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.assembly import assemble
 from tiersidecar.app.builders.logs import open_metadata_log, open_proposals, open_state_log
@@ -231,11 +232,12 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
 
 
 async def _open_store(stack: AsyncExitStack, ground: Ground) -> tuple[Store, Callable[[], int]]:
-    """The store, and how many of its requests were left alone.  One that is the source's alone is not even swept."""
+    """The store, and how many of its requests were left alone.  One that is the source's alone is not even swept, and rests
+    while it is away."""
     config, clock, ids, telemetry = ground.config, ground.clock, ground.ids, ground.telemetry
     if config.source is not None:
         opening = open_store_untouched(config, clock=clock, ids=ids, telemetry=telemetry)
-        return await stack.enter_async_context(opening), lambda: 0
+        return RestingStore(await stack.enter_async_context(opening), clock), lambda: 0
     store = await stack.enter_async_context(
         open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ids, telemetry=telemetry)
     )

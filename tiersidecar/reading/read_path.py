@@ -26,6 +26,7 @@ from tiersidecar.reading.admission import FetchQuota, ReaderPool
 from tiersidecar.reading.batch_cutter import BatchCutter
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
 from tiersidecar.reading.cold_reads import ColdReads
+from tiersidecar.reading.holes import GIVE_UP
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource, LogStarts
 from tiersidecar.reading.manifests import ManifestCache
@@ -207,12 +208,14 @@ async def open_read_path(
     rest: Callable[[], None] = lambda: None,
     chunk_layers: Sequence[ChunkLayer] = (),
     index_files: IndexFilesSource | None = None,
+    hole_advice: str = GIVE_UP,
 ) -> AsyncIterator[ReadPath]:
     """Build the read path; what is in flight in it ends when the context does.
 
     ``chunk_layers`` stand between the memory cache and the store, the last one nearest to the caller: a disk cache, say.
     ``index_files`` is what the index cache asks instead of the store: a disk cache again.  ``long_blocking`` opens the batches
     that take seconds, beside ``blocking`` if it is given; threads that open batches call ``rest`` every millisecond or so.
+    ``hole_advice`` is for the operator whose readers meet a hole.
     """
     cold = cold or ColdReads(clock=clock, telemetry=telemetry)
     settings, telemetry = settings or ReadSettings(), telemetry or NoTelemetry()
@@ -225,7 +228,12 @@ async def open_read_path(
         chunks = _chunk_manager(store, blocking, settings, telemetry, chunk_layers)
         stack.push_async_callback(chunks.aclose)
         lookup = SegmentLookup(
-            metadata=metadata, lineages=lineages, log_starts=log_starts, clock=clock, telemetry=telemetry
+            metadata=metadata,
+            lineages=lineages,
+            log_starts=log_starts,
+            clock=clock,
+            telemetry=telemetry,
+            hole_advice=hole_advice,
         )
         cuts = OpenAtCuts(metadata=metadata, blobs=blobs, manifests=manifests, chunks=chunks, blocking=blocking)
         open_transactions = OpenTransactions(lookup=lookup, snapshots=blobs, cuts=cuts)

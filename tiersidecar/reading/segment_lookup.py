@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import structlog
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
@@ -21,6 +18,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.reading import READ_HOLES
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.holes import GIVE_UP, Holes
 from tiersidecar.reading.lineage import LineageSource, LogStarts
 
 _SEGMENTS_PER_TURN = 256
@@ -96,12 +94,13 @@ class SegmentLookup:
         log_starts: LogStarts,
         clock: Clock,
         telemetry: Telemetry | None = None,
+        hole_advice: str = GIVE_UP,
     ) -> None:
         self._metadata = metadata
         self._lineages = lineages
         self._log_starts = log_starts
         self._telemetry: Telemetry = telemetry or NoTelemetry()
-        self._holes = Holes(clock, "read.hole")
+        self._holes = Holes(clock, "read.hole", hole_advice)
 
     async def locate(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
         """Return the finished segment of the lineage that holds ``offset``, else None.
@@ -394,42 +393,3 @@ def _is_within(segment: RemoteLogSegmentMetadata, runs: Sequence[Sequence[int]])
 
 def _finished(segments: Iterator[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
     return (segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
-
-
-log = structlog.get_logger(__name__)
-
-SETTLED_S = 10.0
-"""A younger hole may be our own metadata that lag behind a copy."""
-_MOST_KNOWN = 1000
-
-
-class Holes:
-    """Report each hole once, as ``event``, when readers have met it for ``SETTLED_S`` or longer: they come back without end,
-    and must not fill the log."""
-
-    def __init__(self, clock: Clock, event: str) -> None:
-        self._clock, self._event = clock, event
-        self._since_s: OrderedDict[tuple[TopicIdPartition, int, int], float | None] = OrderedDict()  # None: reported
-
-    def met(self, partition: TopicIdPartition, offset: int, start: int, stop: int) -> None:
-        """Note that a reader wants ``offset``, and that there is nothing from ``start`` to ``stop`` (exclusive).
-
-        A hole that closes, in part or wholly, is not met with these borders again.
-        """
-        hole, now_s = (partition, start, stop), self._clock.monotonic_s()
-        since_s = self._since_s.setdefault(hole, now_s)
-        if len(self._since_s) > _MOST_KNOWN:
-            self._since_s.popitem(last=False)
-        if since_s is None or now_s - since_s < SETTLED_S:
-            return
-        self._since_s[hole] = None
-        log.warning(
-            self._event,
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=offset,
-            first_missing_offset=start,
-            next_offset=stop,
-            advice="these records are nowhere, and a reader there cannot go on: look for the broker or the store that has"
-            " them; to give them up, delete records up to next_offset through the gateway",
-        )

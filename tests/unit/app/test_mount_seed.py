@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,11 +15,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.unit.formats.kafka.test_cluster_metadata import FORMATTED
-from tiersidecar.app.mount_file import MountPlan, OpenTransaction, read_plan, write_plan
+from tiersidecar.app.mount_file import MountPlan, OpenTransaction
 from tiersidecar.app.mount_seed import look_at_node, sow, stopped_node
 from tiersidecar.domain.cluster_topics import NewPartition, NewTopic
-from tiersidecar.domain.errors import ConfigError, MountRefusedError
+from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import Uuid, format_uuid
+from tiersidecar.domain.mounts import MOUNTED_START
+from tiersidecar.formats.kafka.cluster_metadata import write_topic_records
 
 TOPIC_ID = Uuid(b"orders-topic-id!")
 PLAN = MountPlan(
@@ -117,13 +119,6 @@ def test_what_may_not_be_read_by_others_stays_so(node: Node) -> None:
     assert {path.stat().st_mode & 0o777 for path in node.dirs[0].glob(f"{BOOTSTRAP}*")} == {0o600}
 
 
-def test_a_plan_with_one_id_for_two_topics_is_neither_written_nor_read(tmp_path: Path) -> None:
-    twice = replace(PLAN, topics=(*PLAN.topics, replace(PLAN.topics[0], name="orderz")))
-    with pytest.raises(ConfigError, match="two topics have one topic_id"):
-        write_plan(twice, tmp_path / "mount.json")
-    assert not (tmp_path / "mount.json").exists()
-
-
 def test_a_controller_alone_has_no_replicas(node: Node) -> None:
     node.have_roles("controller")
     sow(look_at_node(PLAN, node.properties))
@@ -203,6 +198,120 @@ def test_a_node_that_runs_is_refused(node: Node) -> None:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+READ_ONLY = replace(
+    PLAN,
+    next_producer_id=0,
+    open_transactions={},
+    is_read_only=True,
+    topics=tuple(
+        replace(topic, partitions=tuple(replace(one, start_offset=MOUNTED_START) for one in topic.partitions))
+        for topic in PLAN.topics
+    ),
+)
+EMPTY_LOG = f"{MOUNTED_START:020d}.log"
+
+
+def run(node: Node) -> None:
+    """What a node of a read-only mount has on its disks once it has run: three replicas, none with a record."""
+    sow(look_at_node(READ_ONLY, node.properties))
+    metadata_log = node.dirs[0] / "__cluster_metadata-0"
+    metadata_log.mkdir()
+    records = b"".join(record for topic in READ_ONLY.topics for record in write_topic_records(topic))
+    (metadata_log / "00000000000000000000.log").write_bytes(b"a batch of" + records)
+    for directory in (one for log_dir in node.dirs for one in log_dir.glob("orders-*")):
+        for name in (f"{MOUNTED_START:020d}.index", "leader-epoch-checkpoint"):
+            (directory / name).write_bytes(b"made by the broker")
+
+
+def lose(disk: Path) -> None:
+    """In its place is another one, formatted."""
+    shutil.rmtree(disk)
+    disk.mkdir()
+    (disk / "meta.properties").write_text("version=1\ncluster.id=fresh\nnode.id=1\ndirectory.id=y\n")
+
+
+def test_of_a_node_that_has_run_what_a_lost_disk_had_is_seeded_again(node: Node) -> None:
+    run(node)
+    before = node.files()
+    lost = {name for name in before if name.startswith("b/")}
+    lose(node.dirs[1])
+    seed = look_at_node(READ_ONLY, node.properties)
+    assert (seed.partitions, seed.present, seed.is_controller_seeded) == (3, 2, True)
+    assert seed.steps == [
+        f"make the directories of 1 partitions in {node.dirs[1]}, whose logs begin above all offsets of the source"
+    ]
+    sow(seed)
+    after = node.files()
+    assert {name: after[name] for name in before.keys() - lost} == {name: before[name] for name in before.keys() - lost}
+    made = after.keys() - (before.keys() - lost)
+    assert made == {f"b/orders-1/{EMPTY_LOG}", "b/orders-1/partition.metadata"}
+    assert look_at_node(READ_ONLY, node.properties).steps == []
+
+
+def test_of_a_node_that_kept_its_metadata_log_alone_all_is_seeded_again(node: Node) -> None:
+    run(node)
+    kept = {name: data for name, data in node.files().items() if "/orders-" not in name}
+    for directory in (one for log_dir in node.dirs for one in log_dir.glob("orders-*")):
+        shutil.rmtree(directory)
+    sow(look_at_node(READ_ONLY, node.properties))
+    made = node.files()
+    assert {name: made.pop(name) for name in kept} == kept
+    assert sorted(Path(name).name for name in made) == [EMPTY_LOG] * 3 + ["partition.metadata"] * 3
+
+
+def written(node: Node) -> None:
+    (node.dirs[0] / "orders-0" / EMPTY_LOG).write_bytes(b"a record")
+
+
+def written_later(node: Node) -> None:
+    (node.dirs[0] / "orders-0" / f"{MOUNTED_START + 5:020d}.log").write_bytes(b"")
+
+
+def begun_anew(node: Node) -> None:
+    (node.dirs[0] / "orders-0" / EMPTY_LOG).rename(node.dirs[0] / "orders-0" / f"{0:020d}.log")
+
+
+def of_another_topic(node: Node) -> None:
+    other = format_uuid(Uuid(b"another-topic-id"))
+    (node.dirs[0] / "orders-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {other}")
+
+
+def of_no_topic(node: Node) -> None:
+    (node.dirs[0] / "orders-0" / "partition.metadata").unlink()
+
+
+def without_the_topic(node: Node) -> None:
+    (node.dirs[0] / "__cluster_metadata-0" / "00000000000000000000.log").write_bytes(b"orders, and no id")
+
+
+def without_metadata(node: Node) -> None:
+    shutil.rmtree(node.dirs[0] / "__cluster_metadata-0")
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        pytest.param(written, "holds records", id="somebody has written to a log that is left"),
+        pytest.param(written_later, "does not begin where it was seeded", id="and what was written has expired"),
+        pytest.param(begun_anew, "remove this directory, and seed again", id="the broker began an empty log at 0"),
+        pytest.param(of_another_topic, "is of the topic with the id", id="a log that is left is of another topic"),
+        pytest.param(of_no_topic, "whose it is cannot be told", id="a log that is left is of no topic"),
+        pytest.param(without_the_topic, "has run without that topic", id="another plan than the cluster's"),
+        pytest.param(without_metadata, "the metadata log of .* is lost", id="the metadata were on the lost disk"),
+    ],
+)
+def test_of_a_node_that_has_run_nothing_is_seeded_beside_what_is_not_as_it_was(
+    node: Node, harm: Callable[[Node], object], reason: str
+) -> None:
+    run(node)
+    lose(node.dirs[1])
+    harm(node)
+    before = node.files()
+    with pytest.raises(MountRefusedError, match=reason):
+        look_at_node(READ_ONLY, node.properties)
+    assert node.files() == before
+
+
 OWNER = 12_345 if os.geteuid() == 0 else os.geteuid()
 
 
@@ -259,67 +368,3 @@ def test_a_directory_that_is_no_log_dir_gets_no_lock(node: Node) -> None:
     with pytest.raises(MountRefusedError, match="is not formatted"), stopped_node(node.properties):
         pass
     assert not list(node.dirs[0].parent.rglob(".lock"))
-
-
-def test_a_plan_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path) -> None:
-    path, (soft, hard) = tmp_path / "mount.json", resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(ConfigError, match="cannot be written"):
-            write_plan(PLAN, path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "mount.json"
-    write_plan(PLAN, path)
-    assert read_plan(path) == PLAN
-    assert PLAN.brokers == [1, 2, 3]
-    with pytest.raises(ConfigError, match="another plan may be in use"):
-        write_plan(PLAN, path)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        pytest.param('"version": 1', '"version": 3', "use the release that wrote it", id="a later release's"),
-        pytest.param(
-            '"version": 1', '"version": 2', "of all partitions of a read-only", id="read-only, by its version"
-        ),
-        pytest.param(
-            '"start_offset": 20', f'"start_offset": {2**62}', "and of no others", id="read-only, by an offset"
-        ),
-        pytest.param('"tiersidecar-mount"', '"else"', "use the release", id="another file"),
-        pytest.param('"orders"', '"../../etc"', "is no name of a topic", id="a path out of the log dir"),
-        pytest.param('"orders"', '"__cluster_metadata"', "is internal", id="the cluster's own metadata"),
-        pytest.param('"partition": 1', '"partition": 7', "are not 0, 1, 2", id="a partition that is missing"),
-        pytest.param('"start_offset": 20', '"start_offset": -20', "start_offset -20", id="an offset below 0"),
-        pytest.param('"start_offset": 20', '"start_offset": 20.9', "start_offset 20.9 is no int", id="a fraction"),
-        pytest.param('"start_offset": 20', '"start_offset": true', "start_offset true is no int", id="a truth value"),
-        pytest.param('"start_offset": 20', f'"start_offset": {2**63}', "start_offset 9223", id="an offset, no int64"),
-        pytest.param('"retention.ms": "-1"', '"retention.ms": null', "orders: retention.ms null", id="a setting, null"),
-        pytest.param('"retention.ms": "-1"', '"retention.ms": 1e9', "retention.ms 1000000000.0 is no", id="a number"),
-        pytest.param('"retention.ms": "-1"', '"a": "\\ud800"', "surrogates", id="text that UTF-8 does not have"),
-        pytest.param(
-            '"next_producer_id": 1000004', f'"next_producer_id": {2**63}', "next_producer_id 9", id="no int64"
-        ),
-        pytest.param("\n      1,\n      2\n", f"1, {2**31}", "a replica 2147483648 is no", id="a replica, no int32"),
-        pytest.param("\n       4,\n       1,", "4, 40000,", "a producer epoch 40000 is no", id="no int16"),
-        pytest.param('"start_offset": 20,', "", "'start_offset' is missing", id="a field that is missing"),
-        pytest.param('"made_ms": 1', '"made_ms": 1e999', "made_ms Infinity is no", id="a number beyond all bounds"),
-        pytest.param('"made_ms": 1', '"made_ms": ' + "[" * 100_000, "no plan", id="nested without end"),
-        pytest.param('"leader_epoch": 1007', '"leader_epoch": 9999999999', "leader_epoch 9999999999", id="no int32"),
-        pytest.param(format_uuid(TOPIC_ID), "x", "no plan", id="no topic id"),
-        pytest.param("{", "[", "no plan", id="no JSON"),
-    ],
-)
-def test_a_plan_with_a_value_that_cannot_be_used_is_refused(
-    tmp_path: Path, before: str, after: str, reason: str
-) -> None:
-    path = tmp_path / "mount.json"
-    write_plan(PLAN, path)
-    path.write_text(path.read_text().replace(before, after))
-    with pytest.raises(ConfigError, match=reason):
-        read_plan(path)

@@ -34,8 +34,8 @@ from tiersidecar.ports.metrics.reading import (
     READ_REQUESTED_BYTES,
     READ_STORE_BYTES,
 )
+from tiersidecar.reading.holes import SETTLED_S
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
-from tiersidecar.reading.segment_lookup import SETTLED_S
 
 BATCHES = local_batches("plain-0")
 EPOCHS = local_batches("epochs-0")

@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
 from tests.support.segments import TOPIC_ID_PARTITION
-from tiersidecar.reading.segment_lookup import SETTLED_S, Holes
+from tiersidecar.reading.holes import GIVE_UP_AT_SOURCE, SETTLED_S, Holes
 
 
 async def test_a_hole_that_stays_is_named_once_with_its_borders() -> None:
@@ -75,3 +75,13 @@ async def test_of_too_many_the_one_that_was_met_first_is_forgotten_and_waits_ane
         assert [told["offset"] for told in logs] == [1, 1000, 2]
         holes.met(TOPIC_ID_PARTITION, 0, 0, 1)
     assert len(logs) == 3
+
+
+async def test_the_advice_is_what_the_operator_can_do_there() -> None:
+    clock = ManualClock()
+    holes = Holes(clock, "a.hole", GIVE_UP_AT_SOURCE)
+    with capture_logs() as logs:
+        holes.met(TOPIC_ID_PARTITION, 55, 50, 60)
+        await clock.advance(SETTLED_S)
+        holes.met(TOPIC_ID_PARTITION, 55, 50, 60)
+    assert [one["advice"] for one in logs] == [GIVE_UP_AT_SOURCE]

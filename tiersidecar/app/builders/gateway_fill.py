@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
+from tiersidecar.app.builders.read_path import hole_advice
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.gateway_pins import pending_copies
+from tiersidecar.app.mounted_source import MountedSource
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS, PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
@@ -16,8 +18,8 @@ from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import PendingCopies
+from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.reading.segment_lookup import Holes
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
@@ -47,7 +49,7 @@ _MOST_NAME_CHARACTERS = 249
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTier:
-    """What all listeners of the gateway share."""
+    """What all listeners of the gateway share; ``mounts`` and ``source`` where topics are mounted read-only."""
 
     path: ReadPath
     offsets: BrokerOffsetsCache
@@ -58,13 +60,15 @@ class RemoteTier:
     holes: Holes
     audit: AuditTopic
     mounts: MountedLogs | None = None
+    source: MountedSource | None = None
     second_steps: SecondSteps = field(default_factory=SecondSteps)
 
 
 def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO_AUDIT_TOPIC) -> RemoteTier:
     """The read path, and what stands before it, until ``stack`` closes."""
     path = parts.reads
-    mounts = _mounts(parts)
+    source = _source(parts) if parts.config.source is not None else None
+    mounts = _mounts(parts, source) if source is not None else None
     offsets = BrokerOffsetsCache(broker=parts.broker, clock=parts.clock, mounts=mounts)
     stack.push_async_callback(offsets.aclose)
     fills = RemoteFills(reader=path.reader, clock=parts.clock)
@@ -76,16 +80,25 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO
         sessions=FetchSessions(),
         tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs, parts.roster.look_soon, mounts),
         mounts=mounts,
+        source=source,
         pending=pending_copies(parts),
-        holes=Holes(parts.clock, "gateway.hole"),
+        holes=Holes(parts.clock, "gateway.hole", hole_advice(parts.config)),
         audit=audit,
     )
 
 
-def _mounts(parts: Parts) -> MountedLogs | None:
-    """None where this cluster's partitions are all its own."""
-    if parts.config.source is None:
-        return None
+def _source(parts: Parts) -> MountedSource:
+    return MountedSource(
+        mount=parts.mount,
+        store=parts.store,
+        key_prefix=parts.config.store.key_prefix,
+        metadata=parts.metadata,
+        state=parts.state,
+        clock=parts.clock,
+    )
+
+
+def _mounts(parts: Parts, source: MountedSource) -> MountedLogs:
     planned = parts.mount.topics
     return MountedLogs(
         planned={name: topic.topic_id for name, topic in planned.items()},
@@ -100,6 +113,7 @@ def _mounts(parts: Parts) -> MountedLogs | None:
         reader=parts.reads.reader,
         clock=parts.clock,
         telemetry=parts.telemetry,
+        source_fault=source.fault,
     )
 
 

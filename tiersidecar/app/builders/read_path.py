@@ -28,6 +28,7 @@ from tiersidecar.reading.chunk_manager import ChunkLayer
 from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings, open_chunk_files_cache, open_index_files_cache
 from tiersidecar.reading.hedged_fetches import HedgedFetches
+from tiersidecar.reading.holes import GIVE_UP, GIVE_UP_AT_SOURCE
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource
 from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.opening import LONG_AT_ONCE
@@ -177,8 +178,14 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
             rest=OpeningRests(),
             index_files=index_files,
             chunk_layers=chunk_layers,
+            hole_advice=hole_advice(config),
         )
     )
+
+
+def hole_advice(config: Config) -> str:
+    """Return what an operator can do about records that are nowhere: of a read-only mount nothing is deleted here."""
+    return GIVE_UP if config.source is None else GIVE_UP_AT_SOURCE
 
 
 def cold_reads_of(config: Config, clock: Clock, telemetry: Telemetry) -> ColdReads:

@@ -17,7 +17,6 @@ from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, car
 from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.commands.options import ConfigFile
 from tiersidecar.app.config.config import Config, load_config
-from tiersidecar.decide.cluster_snapshots import has_lost_topics
 from tiersidecar.domain.errors import MountRefusedError, TiersidecarError
 from tiersidecar.domain.readable import moment_text, printable
 
@@ -28,16 +27,10 @@ if TYPE_CHECKING:
     from tiersidecar.app.mount_publish import MountPublisher
 
 _SHOWN = 20
-_TOPICS_GONE = (
-    "cluster {cluster} has no tiered topics any more; the store's snapshot of it, which stays, has {topics:,}"
-)
 READ_ONLY = (
     "{plan} is the plan of a read-only mount: the source stays the owner, and there is nothing to publish. Start the nodes, "
     "and beside each broker a gateway whose configuration names the source"
 )
-_NO_BROKER = 0
-"""Beside no broker: the name of an object has a number there."""
-
 mount = typer.Typer(
     name="mount",
     help="Set the topics of a cluster that is gone up in a new one, at the same offsets.",
@@ -234,7 +227,8 @@ def seed(
     """Put the plan's topics into a formatted node that has never run: a controller's first records, a broker's empty logs.
 
     To be run on each node of the new cluster, by root or the brokers' user, after `kafka-storage.sh format` and before its
-    first start. A node that runs, or has run, is refused. It only makes what is not there, and may be repeated.
+    first start. A node that runs, or has run, is refused. It only makes what is not there, and may be repeated. A node of a
+    read-only mount may have run: of its logs, those that were on lost disks are made again once the new disks are formatted.
     """
     from tiersidecar.app.mount_file import read_plan
     from tiersidecar.app.mount_seed import look_at_node, sow, stopped_node
@@ -380,12 +374,14 @@ def snapshot(config_file: ConfigFile, as_json: AsJson = False) -> None:
 
     A sidecar does so by itself (snapshots.cluster.interval.ms); this is for a moment that matters, such as before a rehearsal.
     """
+    from tiersidecar.app.cluster_snapshot_now import put_cluster_snapshot
+
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)
         log_errors_alone(config.logging)
         with console.status("asking the cluster"):
-            document = asyncio.run(_snapshot(config))
+            document = asyncio.run(put_cluster_snapshot(config))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
     if as_json:
@@ -393,44 +389,6 @@ def snapshot(config_file: ConfigFile, as_json: AsJson = False) -> None:
         return
     for name, value in document.items():
         console.print(f"{name.replace('_', ' ')}: {_safe(value)}", soft_wrap=True)
-
-
-async def _snapshot(config: Config) -> dict[str, Any]:
-    from tiersidecar.adapters.blocking import ThreadBlocking
-    from tiersidecar.adapters.clock import SystemIds
-    from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
-    from tiersidecar.adapters.stores.paced import UploadPace
-    from tiersidecar.app.builders.store import open_store
-    from tiersidecar.app.commands.session import open_session
-    from tiersidecar.domain.ids import BrokerId
-    from tiersidecar.ports.telemetry import NoTelemetry
-    from tiersidecar.tasks.cluster_snapshots import ClusterLook
-
-    async with open_session(config, with_metadata=False) as session, ThreadBlocking(max_threads=1) as blocking:
-        clock = session.clock
-        cluster_id = (await session.broker.describe_cluster()).cluster_id
-        look = ClusterLook(
-            broker=session.broker,
-            groups=session.broker.groups,
-            state=session.state,
-            clock=clock,
-            cluster_id=cluster_id,
-            broker_id=BrokerId(_NO_BROKER),
-        )
-        pace = UploadPace(None, clock)
-        async with open_store(config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()) as store:
-            shelf = StoreClusterShelf(store, config.store.key_prefix, blocking)
-            last = await shelf.latest(cluster_id)
-            taken = await look.take(last)
-            if last is not None and has_lost_topics(last.topics, taken.topics):
-                raise MountRefusedError(reason=_TOPICS_GONE.format(cluster=cluster_id, topics=len(last.topics)))
-            await shelf.put(taken)
-    return {
-        "cluster": cluster_id,
-        "topics": len(taken.topics),
-        "groups": len(taken.groups),
-        "groups_unknown": taken.groups_problem or None,
-    }
 
 
 def _safe(value: object) -> str:

@@ -104,12 +104,15 @@ class BrokerOffsetsCache:
         self._asking: dict[TopicIdPartition, asyncio.Task[None]] = {}
         self._next: tuple[dict[TopicIdPartition, LeaderEpoch], asyncio.Task[None]] | None = None  # about to begin
 
-    async def recent(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, BrokerOffsets]:
+    async def recent(
+        self, partitions: Collection[TopicIdPartition], *, within_s: float | None = None
+    ) -> dict[TopicIdPartition, BrokerOffsets]:
         """What is known, at most ``max_age_s`` old; what is older than ``refresh_after_s`` is asked for behind the caller's
-        back.  Partitions whose leader did not answer are left out."""
+        back.  Partitions whose leader did not answer are left out, and so are those of which nothing is known ``within_s``."""
         now_s = self._clock.monotonic_s()
         self._ask([partition for partition in partitions if self._is_to_be_asked_for(partition, now_s)])
-        await self._wait(partition for partition in partitions if self._age_s(partition, now_s) >= self._max_age_s)
+        unknown = (partition for partition in partitions if self._age_s(partition, now_s) >= self._max_age_s)
+        await self._wait(unknown, within_s)
         return self._found(partitions, now_s - self._max_age_s)
 
     def remembered(self, partition: TopicIdPartition) -> BrokerOffsets | None:
@@ -176,10 +179,10 @@ class BrokerOffsetsCache:
         found = ((partition, self._known.get(partition)) for partition in partitions)
         return {one: known for one, known in found if known is not None and known.asked_at_s >= since_s}
 
-    async def _wait(self, partitions: Iterable[TopicIdPartition]) -> None:
+    async def _wait(self, partitions: Iterable[TopicIdPartition], within_s: float | None = None) -> None:
         asking = {task for partition in partitions if (task := self._asking.get(partition)) is not None}
         if asking:
-            await asyncio.wait(asking)  # a caller that gives up cancels nothing
+            await asyncio.wait(asking, timeout=within_s)  # a caller that gives up cancels nothing
 
     def _ask(self, partitions: Collection[TopicIdPartition]) -> None:
         """Whoever asks in one turn of the loop asks together: for a thousand partitions, each by a task of its own, with three

@@ -3,8 +3,6 @@
 The broker answers first.  Its OFFSET_OUT_OF_RANGE says that this client may read the partition: without the right to, it
 would have said so instead.  Records that a user has deleted and that the broker still has are out of range as well.  All other
 bytes of the response pass as they are.
-
-A large Fetch response on its way to the client, and what makes the next ones wait until they are whole.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from typing import Any
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
 from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.formats.wire.cursor import Replacement, splice
-from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import (
     FETCH_VERSIONS,
     FULL_EPOCH,
@@ -40,13 +37,11 @@ from tiersidecar.formats.wire.fetch_responses import (
     throttling,
     write_session_error,
 )
-from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.broker_offsets import Mounts, NoMounts
 from tiersidecar.services.gateway.exchange import (
-    Buffer,
     ConnectionState,
     Exchange,
     Passing,
@@ -58,65 +53,8 @@ from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, FetchSessions, check_all_asked, is_large, remember
 from tiersidecar.services.gateway.fetch_state import Answered, Expected
 from tiersidecar.services.gateway.out_of_range import ANSWERED, Classified, OutOfRangeClassifier
+from tiersidecar.services.gateway.passing_fetch import PassingFetch, expect_more
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
-
-_COLLECTED_AFTER = 16
-"""Responses of a connection that are collected after one with a partition out of range: a client that fetches by turns should
-not be put off each time that its turn comes."""
-
-
-class PassingFetch:
-    """``services.gateway.exchange.Passing``, without the partitions that are out of range, and without what may have been
-    deleted: those the client asks for again."""
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        request: FetchRequest,
-        size_bytes: int,
-        *,
-        sessions: FetchSessions,
-        deleted: DeletedRecords,
-        mounts: Mounts,
-    ) -> None:
-        self._connection, self._request = exchange.connection, request
-        self._sessions, self._deleted = sessions, deleted
-        is_consumer = not request.is_of_follower
-        self._walk = FetchPassing(
-            exchange.api_version,
-            size_bytes,
-            hides_out_of_range=is_consumer,
-            is_suspect=self._is_suspect if is_consumer else None,
-            is_hidden=(lambda key: mounts.is_mounted_topic(key[0])) if is_consumer and mounts.are_any else None,
-            check=self._check if sessions.knows(exchange.connection, request) else None,
-        )
-
-    def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """See :class:`Passing`."""
-        passed = self._walk.feed(data)
-        if self._walk.is_done:
-            if self._walk.found_out_of_range:
-                expect_more(self._connection, found_out_of_range=True)
-            self._sessions.follow(self._connection, self._request, self._walk)
-        return passed
-
-    def _check(self, key: PartitionKey) -> None:
-        if self._sessions.asked_of(self._connection, self._request, key) is None:
-            raise UnaskedAnswerError(f"Fetch: of {key} nothing was asked")
-
-    def _is_suspect(self, key: PartitionKey, log_start_offset: int) -> bool:
-        """Of a partition that an incremental request has left out, mostly: for the others the response was not to pass."""
-        asked = self._sessions.asked_of(self._connection, self._request, key)
-        return self._deleted.is_suspect(key, log_start_offset if asked is None else asked.fetch_offset)
-
-
-def expect_more(connection: ConnectionState, *, found_out_of_range: bool) -> None:
-    """A client that has met what is remote, or deleted, has its next responses collected; each without it is one less."""
-    if found_out_of_range:
-        connection.fetches_to_collect = _COLLECTED_AFTER
-    elif connection.fetches_to_collect:
-        connection.fetches_to_collect -= 1
-
 
 FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
 """Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
@@ -355,7 +293,8 @@ class FetchRewrite(Rewrite):
             remote_max_wait_ms=self._remote_max_wait_ms,
         )
         while True:
-            classified = await self._classifier.classify(out_of_range.asked, asker)
+            max_wait_s = request.max_wait_ms / 1000
+            classified = await self._classifier.classify(out_of_range.asked, asker, max_wait_s=max_wait_s)
             wait_s = _left_s(patience.for_first, began_s, self._clock)
             answers = await self._fill.fill(out_of_range.to_fill(classified, wait_s=wait_s))
             for key, one in classified.items():

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from tiersidecar.domain.errors import RetriableError, TiersidecarError
+from tiersidecar.domain.errors import MetadataNotReadyError, RetriableError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
@@ -52,6 +52,7 @@ class MountedLogs:
 
     ``planned`` are the mounted topics, by name; ``topic_id`` is what a name is the topic of now, None where that is not known;
     ``led`` are the tiered partitions that the broker leads.  ``unplanned`` knows what of all that the plan does not have.
+    ``source_fault`` says why the source has nothing of a partition that could be served; empty where it has.
     """
 
     are_any = True
@@ -66,13 +67,16 @@ class MountedLogs:
         reader: RemoteLogReader,
         clock: Clock,
         telemetry: Telemetry,
+        source_fault: Callable[[TopicIdPartition], str] = lambda _: "",
     ) -> None:
-        self._planned, self._topic_id, self._led = planned, topic_id, led
+        self._planned, self._topic_id, self._led, self._source_fault = planned, topic_id, led, source_fault
         self._reader, self._clock, self._telemetry = reader, clock, telemetry
         self._ids, self.unplanned = frozenset(planned.values()), unplanned
         self._halted: dict[TopicIdPartition, _Halt] = {}
         self._stable: dict[TopicIdPartition, Offset] = {}  # as told last, of each partition that has been read
+        self._ends: dict[TopicIdPartition, Offset] = {}  # likewise
         self._shown = frozenset[TopicIdPartition]()
+        self._told = dict[TopicIdPartition, str]()  # of the source's faults
 
     def is_mounted(self, partition: TopicIdPartition) -> bool:
         """As the Protocol says."""
@@ -89,7 +93,9 @@ class MountedLogs:
     def halted(self, partition: TopicIdPartition) -> str:
         """As the Protocol says."""
         halt = self._halted.get(partition)
-        return self.unplanned.halted(partition) if halt is None else halt.reason
+        if halt is not None:
+            return halt.reason
+        return self.unplanned.halted(partition) or (self._source_fault(partition) if self.is_mounted(partition) else "")
 
     def halts(self) -> Sequence[str]:
         """Return what an operator has to look at, one sentence for each halted partition of the plan that the broker leads."""
@@ -115,8 +121,10 @@ class MountedLogs:
             async with asyncio.timeout(_STORE_S):
                 bounds = await self._reader.bounds(partition)
                 stable = await self._last_stable_offset(partition)
+                self._check_end(partition, bounds)
         except (TiersidecarError, TimeoutError):
             return None
+        self._ends[partition] = bounds.log_end
         return replace(
             told,
             log_start_offset=bounds.log_end,
@@ -125,6 +133,16 @@ class MountedLogs:
             last_stable_offset=min(stable, bounds.log_end) if bounds.start < bounds.end else bounds.log_end,
             is_mounted=True,
         )
+
+    def _check_end(self, partition: TopicIdPartition, bounds: OffsetBounds) -> None:
+        """An empty log ends where the source let it begin.  Where it would end earlier than was told, its segments go although
+        nobody has moved its start: its topic is being deleted, and clients would go back to 0.
+
+        Raises:
+            MetadataNotReadyError: it would.
+        """
+        if bounds.start >= bounds.end and bounds.log_end < self._ends.get(partition, 0):
+            raise MetadataNotReadyError(subject=str(partition))
 
     async def _last_stable_offset(self, partition: TopicIdPartition) -> Offset:
         """What was stable stays so, while the store does not tell what is open in a new segment."""
@@ -137,7 +155,12 @@ class MountedLogs:
         return stable
 
     async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
-        """As the Protocol says.  While the store does not tell what transactions are open, they are those of before."""
+        """As the Protocol says.  While the store does not tell what transactions are open, they are those of before.
+
+        Raises:
+            MetadataNotReadyError: its segments are going, with its topic.
+        """
+        self._check_end(partition, bounds)
         stable = min(known.last_stable_offset, bounds.log_end)
         if bounds.start < bounds.end:
             with suppress(TiersidecarError, TimeoutError):
@@ -180,12 +203,24 @@ class MountedLogs:
             for partition, start in starts.items():
                 if start.error is None and ends[partition].error is None:
                     self.check(partition, start.offset, ends[partition].offset)
+            self._tell(led)
             self._show(frozenset(led))
             await self._clock.sleep(interval_s)
 
+    def _tell(self, led: Iterable[TopicIdPartition]) -> None:
+        """In the log, once: what the source has lost of what is led here, and what it has again."""
+        faults = {one: fault for one in led if one not in self._halted and (fault := self._source_fault(one))}
+        for partition, fault in faults.items():
+            if self._told.get(partition) != fault:
+                log.warning("gateway.mount.halted", topic=partition.topic, partition=partition.partition, reason=fault)
+        for partition in self._told.keys() - faults.keys():
+            if not self.halted(partition):
+                log.info("gateway.mount.sound", topic=partition.topic, partition=partition.partition)
+        self._told = faults
+
     def _show(self, led: frozenset[TopicIdPartition]) -> None:
         """In the metrics, what is halted and led here."""
-        halted = frozenset(partition for partition in led if partition in self._halted)
+        halted = frozenset(partition for partition in led if partition in self._halted or partition in self._told)
         for partition in self._shown | halted:
             labels = {"topic": partition.topic, "partition": str(partition.partition)}
             if partition in led:
@@ -200,8 +235,8 @@ def _halt_of(partition: TopicIdPartition, log_start: int, log_end: int) -> _Halt
     if log_start == log_end == 0:
         reason = (
             f"{partition} is mounted read-only, and its log in this cluster is an empty one that begins at 0, as a broker "
-            "makes it where the seeded one was lost. Nothing is spoilt: stop the broker, empty and format its log dirs, seed "
-            "it again by the same plan, and start it"
+            "makes it where the seeded one was lost. Nothing is spoilt: stop the broker, remove the partition's directory "
+            f"{partition} from its log dirs, seed it again by the same plan, and start it"
         )
         return _Halt(reason, is_for_good=False)
     reason = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,8 +14,9 @@ from tiersidecar.formats.wire.fetch_requests import FetchPartition, PartitionKey
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
-from tiersidecar.reading.segment_lookup import Holes, OffsetBounds
+from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Moment, TieredPartitions, TieredView
 
@@ -34,7 +35,9 @@ _REMEMBERED_S = 1.0
 """As long as the broker's offsets beside them, and the lineage under them, may have been known."""
 _MOST_KNOWN = 100_000
 _STORE_S = 5.0
-"""How long the store and the source are waited for, of a partition that is mounted read-only."""
+"""The most that a Fetch waits for the store and the source, of all its partitions that are mounted read-only together."""
+_LEAST_STORE_S = 1.0
+"""The least, of a client that does not wait: what is looked up meanwhile is known when it asks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,73 +134,83 @@ class OutOfRangeClassifier:
         return False
 
     async def classify(
-        self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
+        self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY, *, max_wait_s: float = 0.0
     ) -> dict[PartitionKey, Classified]:
-        """Each partition of ``asked``, for its fetch offset."""
-        classified, views = dict[PartitionKey, Classified](), dict[PartitionKey, TieredView]()
+        """Each partition of ``asked``, for its fetch offset.
+
+        Where partitions are mounted read-only, nothing but the store and the source knows of them, and either may hang.  So all
+        is looked up within about the client's ``max_wait_s``; what is not known by then the client asks for again.
+        """
+        found = dict.fromkeys(asked, RETRY)
+        if not self._offsets.has_mounts:
+            await self._classify_into(found, asked, asker, None)
+            return found
+        budget_s = min(max(max_wait_s, _LEAST_STORE_S), _STORE_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(budget_s):
+                await self._classify_into(found, asked, asker, budget_s)
+        return found
+
+    async def _classify_into(
+        self,
+        found: dict[PartitionKey, Classified],
+        asked: Mapping[PartitionKey, FetchPartition],
+        asker: Asker,
+        budget_s: float | None,
+    ) -> None:
+        """Put each verdict into ``found`` as soon as it stands.  Of one partition that is not told of the others do not have to
+        wait longer than for half of ``budget_s``."""
+        views = dict[PartitionKey, TieredView]()
         for key in asked:
-            try:
+            with suppress(MetadataNotReadyError):
                 view = self._tiered.find(*key, asker)
-            except MetadataNotReadyError:
-                classified[key] = RETRY
-            else:
                 if view is None:
-                    classified[key] = STANDS
+                    found[key] = STANDS
                 else:
                     views[key] = view
-        offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()])
-        classified |= await self._classify_all(asked, views, offsets)
-        # What was remembered is good enough to fill by, and to have a client wait, but not to send it away.
-        doubtful = {key: views[key] for key in views if classified[key].verdict not in ANSWERED}
-        if doubtful:
-            offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
-            # After the offsets: what a broker has deleted before it told them was pinned before.
-            pinned = frozenset([key for key, view in doubtful.items() if await self._is_pending(view)])
-            classified |= await self._classify_all(asked, doubtful, offsets, pinned=pinned)
-        return classified
+        within_s = None if budget_s is None else budget_s / 2
+        offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()], within_s=within_s)
+        doubtful = dict[PartitionKey, TieredView]()
+
+        async def look(key: PartitionKey, view: TieredView) -> None:
+            one = await self._classify_one(asked[key].fetch_offset, view, offsets.get(view.topic_id_partition), None)
+            # What was remembered is good enough to fill by, and to have a client wait, but not to send it away.
+            if one.verdict in ANSWERED:
+                found[key] = one
+            else:
+                doubtful[key] = view
+
+        await asyncio.gather(*(look(key, view) for key, view in views.items()))
+        if not doubtful:
+            return
+        offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
+        # After the offsets: what a broker has deleted before it told them was pinned before.
+        pinned = frozenset([key for key, view in doubtful.items() if await self._is_pending(view)])
+
+        async def look_again(key: PartitionKey, view: TieredView) -> None:
+            told = offsets.get(view.topic_id_partition)
+            found[key] = await self._classify_one(asked[key].fetch_offset, view, told, key in pinned)
+
+        await asyncio.gather(*(look_again(key, view) for key, view in doubtful.items()))
 
     async def _is_pending(self, view: TieredView) -> bool:
         return await self._pending.is_pending(view.topic_id_partition)
 
-    async def _classify_all(
-        self,
-        asked: Mapping[PartitionKey, FetchPartition],
-        views: Mapping[PartitionKey, TieredView],
-        offsets: Mapping[TopicIdPartition, BrokerOffsets],
-        *,
-        pinned: frozenset[PartitionKey] | None = None,
-    ) -> dict[PartitionKey, Classified]:
-        """``pinned`` are those of which a copy is pending, for the last word; None: by what is known."""
-        keys: Sequence[PartitionKey] = list(views)
-        found = await asyncio.gather(
-            *(
-                self._classify_one(
-                    asked[key].fetch_offset,
-                    views[key],
-                    offsets.get(views[key].topic_id_partition),
-                    is_copy_pending=None if pinned is None else key in pinned,
-                )
-                for key in keys
-            )
-        )
-        return dict(zip(keys, found, strict=True))
-
     async def _classify_one(
-        self, offset: int, view: TieredView, offsets: BrokerOffsets | None, *, is_copy_pending: bool | None
+        self, offset: int, view: TieredView, offsets: BrokerOffsets | None, is_copy_pending: bool | None
     ) -> Classified:
+        """``is_copy_pending`` is for the last word; None: by what is known."""
         if offsets is None:
             return RETRY
         partition = view.topic_id_partition
         try:
             began_s = self._clock.monotonic_s()
-            # What is copied is looked up in the store first, where the broker has nothing.  A Fetch of other partitions waits.
-            async with asyncio.timeout(_STORE_S if offsets.is_mounted else None):
-                if is_copy_pending is not None:
-                    await self._reader.current_bounds(partition)
-                state = self._state.partition_state(partition)
-                bounds = await self._reader.bounds(partition)
-                offsets = await self._offsets.as_of(partition, offsets, bounds)
-        except (TiersidecarError, TimeoutError):
+            if is_copy_pending is not None:
+                await self._reader.current_bounds(partition)
+            state = self._state.partition_state(partition)
+            bounds = await self._reader.bounds(partition)
+            offsets = await self._offsets.as_of(partition, offsets, bounds)
+        except TiersidecarError:
             return RETRY  # not replayed yet, or the store is away: nothing can be said of the offset
         known = _Known(bounds, state, view.leader_epoch, began_s)
         tiers = _tiers(known, offsets, is_copy_pending=bool(is_copy_pending))

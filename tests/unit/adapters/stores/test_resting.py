@@ -1,0 +1,107 @@
+"""A store that is away is not asked on and on (issue 21, a read-only mount)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.manual_clock import ManualClock, settle
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.adapters.stores.resting import RestingStore
+from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.store import BytesBody
+
+
+class Backend(MemoryStore):
+    is_away, asked = False, 0
+    gate: asyncio.Event | None = None
+    """Until it is set, requests are under way."""
+
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
+        self.asked += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.is_away:
+            raise StoreError(verb="fetch", key=key, reason="connection refused")
+        return await super().fetch_object(key, max_bytes=max_bytes)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.backend = Backend(clock=self.clock, ids=SystemIds())
+        self.store = RestingStore(self.backend, self.clock)
+
+    async def fails(self, *, says: str) -> int:
+        """A read fails with this reason; how often the backend has been asked by now."""
+        with pytest.raises(StoreError, match=says):
+            await self.store.fetch_object("k", max_bytes=10)
+        return self.backend.asked
+
+
+async def away() -> Stage:
+    stage = Stage()
+    await stage.store.put_object("k", BytesBody(b"data"))
+    stage.backend.is_away = True
+    for asked in range(1, 6):
+        assert await stage.fails(says="connection refused") == asked
+    return stage
+
+
+async def test_after_five_failures_it_rests_and_one_tries_after_each_rest() -> None:
+    stage, asked = await away(), 5
+    for rest_s in (0.5, 1.0, 2.0, 4.0, 8.0, 8.0):
+        for _ in range(100):
+            assert await stage.fails(says=r"it is away \(connection refused\), and asked again in") == asked
+        await stage.clock.advance(rest_s - 0.1)
+        assert await stage.fails(says="it is away") == asked, "and no sooner"
+        await stage.clock.advance(0.2)
+        asked += 1
+        assert await stage.fails(says="connection refused") == asked
+
+
+async def test_all_verbs_that_read_rest() -> None:
+    stage = await away()
+    whole = ByteRange(0, 4)
+    with pytest.raises(StoreError, match="it is away"):
+        await stage.store.fetch_range("k", whole)
+    with pytest.raises(StoreError, match="it is away"):
+        await stage.store.head_object("k")
+    with pytest.raises(StoreError, match="it is away"):
+        await stage.store.feed_range("k", whole, lambda piece: True)
+    with pytest.raises(StoreError, match="it is away"):
+        await stage.store.feed_with_rests("k", whole, lambda piece: True)
+
+
+async def test_one_success_ends_it() -> None:
+    stage = await away()
+    stage.backend.is_away = False
+    await stage.clock.advance(0.6)
+    for _ in range(3):
+        assert await stage.store.fetch_object("k", max_bytes=10) == b"data"
+    stage.backend.is_away = True
+    assert await stage.fails(says="connection refused") == 9, "it is not away after a single failure"
+
+
+async def test_objects_that_are_missing_are_no_failures() -> None:
+    stage = Stage()
+    for _ in range(20):
+        with pytest.raises(ObjectNotFoundError):
+            await stage.store.fetch_object("none", max_bytes=10)
+    assert stage.backend.asked == 20
+
+
+async def test_many_that_fail_at_once_are_one_reason_to_rest() -> None:
+    """They were under way when the store went: the next try is after half a second still."""
+    stage = Stage()
+    stage.backend.is_away, stage.backend.gate = True, asyncio.Event()
+    failing = [asyncio.create_task(stage.store.fetch_object("k", max_bytes=10)) for _ in range(100)]
+    await settle()
+    stage.backend.gate.set()
+    failed = await asyncio.gather(*failing, return_exceptions=True)
+    assert stage.backend.asked == len(failed) == 100
+    await stage.clock.advance(0.6)
+    assert await stage.fails(says="connection refused") == 101

@@ -1,0 +1,189 @@
+"""What a node of a mount gets into its log dirs: empty logs, where there are none yet.
+
+A node of a read-only mount may have run, and have lost some of its disks: its logs stay empty however long it runs, so
+those that are left show by themselves whether they are as they were seeded, and only what is missing is made again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiersidecar.adapters.node_files import fresh_name, require_no_link
+from tiersidecar.app.mount_file import MountPlan
+from tiersidecar.domain.cluster_topics import NewPartition
+from tiersidecar.domain.errors import MountRefusedError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.formats.kafka.checkpoints import PARTITION_METADATA, read_partition_metadata
+from tiersidecar.formats.kafka.server_properties import NodePlaces
+
+METADATA_LOG = "__cluster_metadata-0"
+_LOG = ".log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """A file to be made, or to be replaced by ``data`` once what it was is kept as ``backup``."""
+
+    path: Path
+    data: bytes
+    backup: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """The node's replicas whose logs begin above 0: ``count``, how many are ``present``, and the ``files`` that the others
+    lack.  ``are_used``: a broker has run with some of those that are present."""
+
+    count: int = 0
+    present: int = 0
+    files: Sequence[NewFile] = ()
+    are_used: bool = False
+
+
+def has_metadata(node: NodePlaces) -> bool:
+    """Return whether the node's metadata log has a record: then the node has run.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    return any(path.stat().st_size > 0 for path in (Path(node.metadata_log_dir) / METADATA_LOG).glob("*.log"))
+
+
+def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
+    """Return what is there of the node's replicas, and what is to be made; changes nothing.
+
+    Raises:
+        MountRefusedError: something is in the way, or the node has run with other topics than the plan's.
+        OSError: a directory cannot be looked at.
+        CorruptDataError: a ``partition.metadata`` is none.
+    """
+    files: list[NewFile] = []
+    held = {log_dir: len(_partition_dirs(Path(log_dir))) for log_dir in node.log_dirs}
+    count = present = 0
+    are_used = False
+    missing_topics: dict[Uuid, str] = {}
+    for owner, one in plan.partitions():
+        if node.node_id not in one.replicas or one.start_offset == 0:
+            continue
+        count += 1
+        directory = _directory_of(owner, node, held)
+        wanted = _replica_files(owner, one, directory)
+        if plan.is_read_only and _is_used(directory, wanted):
+            _require_as_seeded(directory, owner, one)
+            present, are_used = present + 1, True
+            continue
+        _require_nothing_else(directory, wanted)
+        missing = [file for file in wanted if not file.path.exists()]
+        present += not missing
+        files += missing
+        if missing:
+            missing_topics[owner.topic_id] = owner.topic
+    if missing_topics and plan.is_read_only and has_metadata(node):
+        _require_known_topics(node, missing_topics)
+    return Replicas(count=count, present=present, files=files, are_used=are_used)
+
+
+def _directory_of(owner: TopicIdPartition, node: NodePlaces, held: dict[str, int]) -> Path:
+    """Where the replica is; if nowhere, in the log dir that has the fewest, which ``held`` counts."""
+    found = [Path(log_dir) / str(owner) for log_dir in node.log_dirs if os.path.lexists(Path(log_dir) / str(owner))]
+    if not found:
+        least = min(held, key=lambda log_dir: (held[log_dir], node.log_dirs.index(log_dir)))
+        held[least] += 1
+        return Path(least) / str(owner)
+    (directory, *more) = found
+    if more:
+        raise MountRefusedError(reason=f"{directory} is in {more[0].parent} too")
+    require_no_link(directory)
+    return directory
+
+
+def _partition_dirs(log_dir: Path) -> list[str]:
+    with os.scandir(log_dir) as found:
+        return [one.name for one in found if one.is_dir(follow_symlinks=False)]
+
+
+def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) -> list[NewFile]:
+    """An empty log from N on, and whose it is.  The broker makes the rest."""
+    topic_id = f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}".encode()
+    return [
+        NewFile(path=directory / f"{one.start_offset:020d}{_LOG}", data=b""),
+        NewFile(path=directory / PARTITION_METADATA, data=topic_id),
+    ]
+
+
+def _is_used(directory: Path, wanted: Sequence[NewFile]) -> bool:
+    """Return whether a broker has been here: it makes indexes and a checkpoint beside what was seeded."""
+    if not directory.exists():
+        return False
+    ours = {path for one in wanted for path in (one.path, fresh_name(one.path))}
+    return any(path not in ours for path in directory.iterdir())
+
+
+def _require_as_seeded(directory: Path, owner: TopicIdPartition, one: NewPartition) -> None:
+    """Of a broker's log: that it is of this topic, begins where it was seeded, and holds nothing."""
+    for path in directory.iterdir():
+        require_no_link(path)
+    metadata = directory / PARTITION_METADATA
+    if not metadata.exists():
+        raise MountRefusedError(reason=f"{directory} has no {PARTITION_METADATA}: whose it is cannot be told")
+    topic_id = read_partition_metadata(metadata.read_bytes(), where=str(metadata))
+    if topic_id != owner.topic_id:
+        raise MountRefusedError(
+            reason=f"{directory} is of the topic with the id {format_uuid(topic_id)}, and the plan's has "
+            f"{format_uuid(owner.topic_id)}: use the plan by which the cluster was seeded"
+        )
+    logs = {path.name: path.stat().st_size for path in sorted(directory.glob(f"*{_LOG}"))}
+    if any(logs.values()):
+        raise MountRefusedError(
+            reason=f"{directory} holds records, which somebody has written there, and which nothing is seeded over. Set the "
+            "cluster up anew: empty the log dirs of all nodes, format them, and seed them by a new plan"
+        )
+    if list(logs) != [f"{one.start_offset:020d}{_LOG}"]:
+        raise MountRefusedError(
+            reason=f"{directory} has an empty log that does not begin where it was seeded ({', '.join(logs) or 'no file'}), "
+            "as a broker makes it where the seeded one was lost. Nothing is in it: remove this directory, and seed again"
+        )
+
+
+def _require_nothing_else(directory: Path, wanted: Sequence[NewFile]) -> None:
+    if not directory.exists():
+        return
+    contents = {one.path.name: one.data for one in wanted}
+    half_written = {fresh_name(one.path) for one in wanted}
+    for path in directory.iterdir():
+        if path in half_written:
+            continue
+        require_no_link(path)
+        if path.name not in contents or path.read_bytes() != contents[path.name]:
+            raise MountRefusedError(
+                reason=f"{directory} is there already, with {path.name}: a broker has been started here. Set the cluster up "
+                "anew: empty the log dirs of all nodes and format them"
+            )
+
+
+def _require_known_topics(node: NodePlaces, topics: dict[Uuid, str]) -> None:
+    """A node that has run knows its topics: of others than those its broker would put the logs aside as strays."""
+    directory = Path(node.metadata_log_dir) / METADATA_LOG
+    wanted = {name.encode() + topic_id: topic_id for topic_id, name in topics.items()}
+    unknown = set(wanted)
+    for path in (*directory.glob("*.log"), *directory.glob("*.checkpoint")):
+        require_no_link(path)
+        unknown -= _found_in(path, unknown)
+    if unknown:
+        topic_id = wanted[min(unknown)]
+        raise MountRefusedError(
+            reason=f"{topics[topic_id]} with the id {format_uuid(topic_id)} is not in {directory}: this node has run without "
+            "that topic. Use the plan by which the cluster was seeded"
+        )
+
+
+def _found_in(path: Path, wanted: Collection[bytes]) -> set[bytes]:
+    """Those that a file of the metadata log has: a TopicRecord is its topic's name and then its id, and is not compressed."""
+    if path.stat().st_size == 0:
+        return set()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return {one for one in wanted if content.find(one) >= 0}
