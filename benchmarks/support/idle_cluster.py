@@ -50,7 +50,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 
 @dataclass(slots=True)
 class IdleCluster:
-    """``log_dir`` is made by :meth:`fill`."""
+    """``log_dir`` is made by :meth:`fill`.  Broker 1 leads all partitions; others may be in the cluster."""
 
     kafka: KafkaCluster
     log_dir: Path
@@ -67,7 +67,10 @@ class IdleCluster:
         """Make topics, records, files and events."""
         for topic in self.topics:
             self.kafka.create_topic(
-                topic, partitions=PARTITIONS_OF_A_TOPIC, configs={"retention.ms": "-1", "retention.bytes": "-1"}
+                topic,
+                partitions=PARTITIONS_OF_A_TOPIC,
+                configs={"retention.ms": "-1", "retention.bytes": "-1"},
+                nodes=[1],
             )
             topic_id = Uuid(_topic_id(self.kafka, topic).bytes)
             self.owners += [
@@ -77,6 +80,7 @@ class IdleCluster:
         self.kafka.create_topic(
             METADATA_TOPIC,
             partitions=METADATA_PARTITIONS,
+            replication_factor=1,
             configs={"cleanup.policy": "delete", "retention.ms": "-1", "unclean.leader.election.enable": "false"},
         )
         await asyncio.to_thread(self._write_files)

@@ -353,3 +353,30 @@ async def test_requests_follow_the_leaders_of_three_brokers(kafka_cluster: Calla
     errors = {partition: answer.error for partition, answer in listed.items()}
     assert {partition for partition, error in errors.items() if error is not None} == lost
     assert {errors[partition] for partition in lost} <= {"BROKER_NOT_AVAILABLE", "LEADER_NOT_AVAILABLE"}
+
+
+async def test_several_brokers_say_the_same_of_all_partitions_until_something_changes(
+    kafka_cluster: Callable[..., KafkaCluster],
+) -> None:
+    """Issue 20: each answer names a controller that was drawn anew, and nothing is decoded for its sake."""
+    cluster = await asyncio.to_thread(kafka_cluster, brokers=3)
+    await asyncio.to_thread(cluster.create_topic, "before", partitions=20)
+    async with open_broker(cluster.bootstrap_servers) as broker:
+        before = await broker.describe_partitions()
+        # Followers join their leaders' sets a moment after a topic was made, and not all brokers hear of it at once.
+        async with asyncio.timeout(patient_s(20)):
+            while (views := await broker.describe_partitions()) is not before or any(
+                len(view.in_sync_replicas) < len(view.replicas) for view in views
+            ):
+                before = views
+                await asyncio.sleep(0.2)
+        assert [await broker.describe_partitions() is before for _ in range(60)] == [True] * 60
+
+        await asyncio.to_thread(cluster.create_topic, "after", partitions=20)
+        async with asyncio.timeout(patient_s(20)):
+            while True:
+                views = await broker.describe_partitions()
+                if views is not before:
+                    break
+                await asyncio.sleep(0.05)
+        assert {"before", "after"} <= {view.topic_id_partition.topic for view in views}

@@ -73,6 +73,7 @@ class SimulatedBroker:
         self._cluster, self._topics, self._network = cluster, topics, network
         self._broker_id, self._side, self.rates = broker_id, side, rates
         self._configs, self._new_topic, self._trimmed = configs, new_topic, trimmed
+        self._said_of_all: tuple[LeaderView, ...] = ()
 
     @property
     def groups(self) -> NoGroups:
@@ -82,7 +83,12 @@ class SimulatedBroker:
         return await self._ask("cluster", self._described)
 
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
-        return await self._ask("metadata", lambda: self._views(topics))
+        views = await self._ask("metadata", lambda: self._views(topics))
+        if topics is None and views == self._said_of_all:
+            return self._said_of_all
+        if topics is None:
+            self._said_of_all = views
+        return views
 
     async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
         asked = list(topic_ids)

@@ -16,6 +16,7 @@ from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import BlockingFailpoints
+from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.pins import DiskSpace
 
 T = TypeVar("T")
@@ -79,7 +80,15 @@ class AtOnce:
 
 
 class WatchedLogDirs(FilesystemLogDirs):
-    """The real ones, but for inotify: a change shows at the next look."""
+    """The real ones, but for inotify: a change shows at the next look, and where there is none the view is the same object."""
+
+    _told: LogDirsView | None = None
+
+    async def scan_changed(self) -> LogDirsView:
+        view = await super().scan_changed()
+        if self._told is None or view != self._told:
+            self._told = view
+        return self._told
 
     async def changes(self) -> AsyncIterator[None]:
         await asyncio.Event().wait()

@@ -7,7 +7,8 @@ from typing import Any
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.trash_clock import trash_clock
 from tiersidecar.adapters.clock import SystemIds
-from tiersidecar.domain.ids import BrokerId
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
@@ -51,3 +52,17 @@ def actor_of(
 ) -> Actor:
     """Broker 1's sidecar, whose role nobody questions."""
     return Actor(broker_id=broker_id, guard=guard, ownership=ownership, observe_only=observe_only)
+
+
+class AllDue:
+    """In the place of ``tasks/due_looks.py``: each look takes up every partition."""
+
+    def __init__(self, table: PartitionTable) -> None:
+        self._table = table
+        self.settled: dict[TopicIdPartition, bool] = {}
+
+    def take(self) -> list[TieredPartition]:
+        return list(self._table.assignment.values())
+
+    def note(self, partition: TieredPartition, *, is_settled: bool) -> None:
+        self.settled[partition.view.topic_id_partition] = is_settled

@@ -88,6 +88,10 @@ class MemoryMetadataLog:
     def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
         return len(self._cache(topic_id_partition))
 
+    @property
+    def changes(self) -> int:
+        return len(self.events)
+
     def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
         self._cache(topic_id_partition)
         return len(self.events) - 1

@@ -26,7 +26,7 @@ from tiersidecar.ports.broker import (
     ReplicaStarts,
     TrimAnswer,
 )
-from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionOfTopic, PartitionState, TopicState
 from tiersidecar.ports.state_records import RecopyRequest
 
 STRICT_SETTINGS: Mapping[str, str | None] = {
@@ -205,6 +205,8 @@ class MemoryStateLog:
         self.entries: dict[tuple[TopicIdPartition, TrashId], TrashEntry] = {}
         self.claims: dict[TopicIdPartition, tuple[CleanerClaim, ...]] = {}
         self._unread: list[tuple[TopicIdPartition, PartitionState]] = []
+        self.said: list[frozenset[PartitionOfTopic] | None] = []
+        """Of which partitions each record is; None for what may concern any."""
 
     def accepted_losses(self) -> Collection[str]:
         return self.losses
@@ -217,12 +219,15 @@ class MemoryStateLog:
 
     async def publish_pause(self, pause: Pause) -> None:
         self.paused[pause.thing] = pause
+        self.said.append(None)
 
     async def forget_pause(self, pause: Pause) -> None:
         self.paused.pop(pause.thing, None)
+        self.said.append(None)
 
     async def accept_losses(self, topic_ids: Mapping[str, str], *, by: str) -> None:
         self.losses |= set(topic_ids.values())
+        self.said.append(None)
 
     async def catch_up(self) -> None:
         self._read()
@@ -235,6 +240,18 @@ class MemoryStateLog:
         unread, self._unread = self._unread, []
         for topic_id_partition, state in unread:
             self.partition_states[topic_id_partition] = self.partition_state(topic_id_partition).merged_with(state)
+            self._note(topic_id_partition)
+
+    def _note(self, topic_id_partition: TopicIdPartition) -> None:
+        self.said.append(frozenset({(topic_id_partition.topic_id, topic_id_partition.partition)}))
+
+    @property
+    def changes(self) -> int:
+        return len(self.said)
+
+    def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
+        said = self.said[changes:] if changes >= 0 else [None]
+        return None if None in said else frozenset[PartitionOfTopic]().union(*(one for one in said if one is not None))
 
     async def advanced(self) -> None:
         """What others write, they write while nobody waits for it."""
@@ -270,17 +287,21 @@ class MemoryStateLog:
         self._read()
         self.partition_states[topic_id_partition] = self.partition_state(topic_id_partition).merged_with(state)
         self.of_the_first_format.discard(topic_id_partition)
+        self._note(topic_id_partition)
 
     async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
         self.topics[topic_id] = state
+        self.said.append(None)
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
         self.partition_states.pop(topic_id_partition, None)
         self.claims.pop(topic_id_partition, None)
+        self.said.append(None)
         await self.take_out_of_trash(topic_id_partition, self.trash(topic_id_partition))
 
     async def forget_topic(self, topic_id: Uuid) -> None:
         self.topics.pop(topic_id, None)
+        self.said.append(None)
 
     def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
         return [request for request in self.requests if request.topic_id_partition == topic_id_partition]
@@ -288,15 +309,18 @@ class MemoryStateLog:
     async def request_recopy(self, request: RecopyRequest) -> None:
         await self.forget_recopy(request)
         self.requests.append(request)
+        self._note(request.topic_id_partition)
 
     async def decline_recopy(self, request: RecopyRequest, broker_id: BrokerId, reason: str) -> None:
         self.requests = [
             replace(one, declined={**one.declined, broker_id: reason}) if one.is_same(request) else one
             for one in self.requests
         ]
+        self._note(request.topic_id_partition)
 
     async def forget_recopy(self, request: RecopyRequest) -> None:
         self.requests = [one for one in self.requests if not one.is_same(request)]
+        self.said.append(None)
 
     def lease(self, name: str) -> Lease | None:
         return self.leases.get(name)
@@ -330,9 +354,11 @@ class MemoryStateLog:
         for entry in entries:
             known = self.entries.get((topic_id_partition, entry.id), entry)
             self.entries[topic_id_partition, entry.id] = known.merged_with(entry)
+            self._note(topic_id_partition)
 
     async def take_out_of_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
         for entry in entries:
             known = self.entries.get((topic_id_partition, entry.id), entry)
             if entry.contains(known):
                 self.entries.pop((topic_id_partition, entry.id), None)
+                self._note(topic_id_partition)

@@ -16,7 +16,7 @@ from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.proposals import TakeProposals
-from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionOfTopic, PartitionState, TopicState
 from tiersidecar.ports.state_records import RecopyRequest
 
 
@@ -75,6 +75,10 @@ class NullMetadataLog:
     def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
         return 0
 
+    @property
+    def changes(self) -> int:
+        return 0
+
     def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
         return -1
 
@@ -117,6 +121,13 @@ class NullStateLog:
 
     async def catch_up(self) -> None:
         return None
+
+    @property
+    def changes(self) -> int:
+        return 0
+
+    def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
+        return frozenset()
 
     async def advanced(self) -> None:
         await asyncio.Event().wait()

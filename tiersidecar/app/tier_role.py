@@ -37,6 +37,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.tasks.catch_up import CatchUp, LaneWork
 from tiersidecar.tasks.copy_admission import Backfill, CopyQuota, StoreGate
 from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.due_looks import DueLooks
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.lanes import Lane, Lanes
@@ -46,7 +47,7 @@ from tiersidecar.tasks.roster import keep_roster
 from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_clock import TrashWatch
-from tiersidecar.tasks.watch import LaneSpec, Watch
+from tiersidecar.tasks.watch import LaneSpec, LaneTurns, Watch
 
 log = structlog.get_logger(__name__)
 
@@ -228,13 +229,17 @@ def _watch(
     )
     retain = build_retain(parts, role, expire=expire, trim=trim)
 
+    caught_up = CatchUp(parts.metadata, parts.state)
+    lost = build_lost_logs(parts)
+
+    def led(work: LaneWork) -> LaneWork:
+        return caught_up.before(lost.before(work))
+
     def report() -> None:
         target.in_flight.report_age()
         trim_gate.report()
         waits.report()
 
-    caught_up = CatchUp(parts.metadata, parts.state)
-    lost = build_lost_logs(parts)
     parts.status.explains = ExplainTask(
         sources=parts.sources,
         edges=parts.edges,
@@ -246,21 +251,26 @@ def _watch(
         store=gate,
     )
 
-    def led(work: LaneWork) -> LaneWork:
-        return caught_up.before(lost.before(work))
-
     return Watch(
         sources=parts.sources,
         edges=parts.edges,
         roster=parts.roster,
         checks=checks,
         backfill=backfill,
-        lanes=lanes,
-        work={
-            Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work, may_act=follow.may_act),
-            Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work, may_act=recopy.may_act),
-            Lane.COPY: LaneSpec(run=led(copy.run), may_act=copy.may_act),
-            Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work, may_act=retain.may_act),
-        },
+        turns=LaneTurns(
+            lanes=lanes,
+            due=DueLooks(
+                sources=parts.sources,
+                edges=parts.edges,
+                lanes=lanes,
+                interval_s=config.remote_log_manager_task_interval_ms / 1000,
+            ),
+            work={
+                Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work, may_act=follow.may_act),
+                Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work, may_act=recopy.may_act),
+                Lane.COPY: LaneSpec(run=led(copy.run), may_act=copy.may_act),
+                Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work, may_act=retain.may_act),
+            },
+        ),
         report=report,
     )

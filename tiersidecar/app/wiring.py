@@ -143,7 +143,11 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     segment_blocking = await stack.enter_async_context(_segment_threads(config))
     status.calls_ended = lambda: segment_blocking.ended
     log_dirs = FilesystemLogDirs(
-        config.log_dirs, blocking=ground.blocking, segment_blocking=segment_blocking, clock=clock
+        config.log_dirs,
+        blocking=ground.blocking,
+        segment_blocking=segment_blocking,
+        clock=clock,
+        whole_every_s=config.remote_log_manager_task_interval_ms / 1000,
     )
     status.starting = f"waiting for a broker's meta.properties in {', '.join(config.log_dirs)}"
     found = identity_of(await _identities(log_dirs, clock))

@@ -132,9 +132,16 @@ class LogDirs(Protocol):
     async def scan(self) -> LogDirsView:
         """List all partitions and their segments; cheap when nothing changed (directory mtimes)."""
 
+    async def scan_changed(self) -> LogDirsView:
+        """Do what :meth:`scan` does, and look only at partitions of which file events tell; at all where there are no events to
+        rely on, and as often as is configured, for what they may miss.  The sizes of active segments are as of that time.
+
+        What did not change is the same object as before, the view as well.
+        """
+
     def changes(self) -> AsyncIterator[None]:
-        """Yield soon after segments came or went (file events), many changes as one; never end by itself.  A hint only: the
-        periodic :meth:`scan` is the safety net."""
+        """Yield soon after segments came or went (file events), many changes as one; never end by itself.  A hint only: whole
+        scans are the safety net."""
 
     def open_segment(self, segment: LocalSegment) -> AbstractAsyncContextManager[SegmentFile]:
         """Open the .log.

@@ -115,6 +115,12 @@ class CatchUpMetadata(Protocol):
 
 
 class CountMetadata(Protocol):
+    @property
+    def changes(self) -> int:
+        """Return how many events were applied so far, to any partition: as long as it is the same, so is :meth:`applied_to` of
+        each."""
+        ...
+
     def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
         """Return the offset of the last event that was applied to the partition, -1 before the first: as long as it is the
         same, so is all that :class:`MetadataView` says.

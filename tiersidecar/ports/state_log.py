@@ -291,7 +291,21 @@ class CatchUpState(Protocol):
         """
 
 
+PartitionOfTopic = tuple[Uuid, int]
+"""Topic id and number of a partition."""
+
+
 class StateChanges(Protocol):
+    @property
+    def changes(self) -> int:
+        """Return how many records were applied so far that say something of topics or partitions: leases, which are renewed
+        all the time, do not."""
+        ...
+
+    def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
+        """Return the partitions of which something was said since :attr:`changes` was that; None if something was that may
+        concern any."""
+
     async def advanced(self) -> None:
         """Return once more of the topic has been applied than when this was called; while nothing is written, never."""
 

@@ -22,7 +22,7 @@ from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.pins import MakePins
 from tiersidecar.tasks.edges import Edges, Sources
-from tiersidecar.tasks.partition_table import NO_LOG_DIRS, FollowNote, FollowShape
+from tiersidecar.tasks.partition_table import FollowNote, FollowShape
 from tiersidecar.tasks.pin_keeper import PinKeeper
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -46,7 +46,7 @@ class FollowTask:
         self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
         self._pins, self._keeper, self._log_dirs = pins, keeper, log_dirs
         self._copies, self._slots, self._failpoints = copies, slots, edges.failpoints
-        self._looked, self._is_sure = NO_LOG_DIRS, False
+        self._looked, self._is_sure = -1, False
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether anything changed since nothing was left to do: cheap.  To be asked at every look, of which it takes note."""
@@ -166,8 +166,8 @@ class FollowTask:
 
     def _are_copies_sure(self) -> bool:
         """As at this look: it looks at all of the metadata topic, and is asked for each of thousands."""
-        if self._looked is not self._table.local:
-            self._looked, self._is_sure = self._table.local, self._copies.are_sure
+        if self._looked != self._table.looks:
+            self._looked, self._is_sure = self._table.looks, self._copies.are_sure
         return self._is_sure
 
     def _deleted(self, partition: TieredPartition) -> tuple[LocalSegment, ...]:

@@ -81,6 +81,8 @@ class Lanes:
         self._group = asyncio.TaskGroup()
         self._running: dict[LaneKey, asyncio.Task[None]] = {}
         self._records: dict[LaneKey, _Record] = {}
+        self._ended_lately: set[TopicIdPartition] = set()
+        self._failed: set[LaneKey] = set()
         self.turns = 0
         """How often a lane has begun or ended."""
 
@@ -125,11 +127,18 @@ class Lanes:
             if task is not None:
                 task.cancel()
             self._records.pop((partition, lane), None)
+            self._failed.discard((partition, lane))
         self._telemetry.forget(HALTED_PARTITIONS, topic=partition.topic, partition=str(partition.partition))
 
     def running(self, partition: TopicIdPartition) -> tuple[Lane, ...]:
         """Lanes of the partition that run right now."""
         return tuple(lane for lane in Lane if (partition, lane) in self._running)
+
+    def take_restless(self) -> set[TopicIdPartition]:
+        """Return partitions of which a lane has ended since this was asked last, and those of which one has failed and not
+        succeeded since: it is to be started again."""
+        ended, self._ended_lately = self._ended_lately, set()
+        return ended | {partition for partition, _ in self._failed}
 
     def any_running(self) -> bool:
         return bool(self._running)
@@ -156,6 +165,7 @@ class Lanes:
 
     def _ended(self, key: LaneKey, task: asyncio.Task[None]) -> None:
         self.turns += 1
+        self._ended_lately.add(key[0])
         if self._running.get(key) is task:
             del self._running[key]
 
@@ -187,6 +197,8 @@ class Lanes:
             bound.exception("lane.halted", error=str(error))
         else:
             self._succeeded(key, record, ends_halt=ends_halt and may_act())
+        if self._records.get(key) is record:  # else the partition has been stopped meanwhile
+            (self._failed.add if record.halted or record.failures else self._failed.discard)(key)
 
     def _halt(self, key: LaneKey, record: _Record, reason: str, delay_s: float) -> None:
         record.halted = reason

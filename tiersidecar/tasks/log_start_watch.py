@@ -121,6 +121,13 @@ class LostLogs:
         return any((one.topic_id, one.partition) == known for one in self._state.partitions())
 
 
+def _are_same(now: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
+    """Numbers by their value, all else by identity."""
+    return before is not None and all(
+        one == other if isinstance(one, int) else one is other for one, other in zip(now, before, strict=True)
+    )
+
+
 log = structlog.get_logger(__name__)
 
 _PARTITIONS_IN_ONE_GO = 64
@@ -138,6 +145,8 @@ class LogStartWatch:
         self._first_seen: dict[TopicIdPartition, int] = {}
         self._alarmed: dict[TopicIdPartition, int] = {}
         self._suspected: dict[TopicIdPartition, int] = {}
+        self._explained: dict[TopicIdPartition, tuple[object, ...]] = {}
+        """By what a log start was found explained: of thousands nearly all are so for hours, which need not be found anew."""
 
     async def run(self, interval_s: float) -> None:
         """Look every ``interval_s`` until cancelled."""
@@ -158,6 +167,8 @@ class LogStartWatch:
         for known in (self._first_seen, self._alarmed, self._suspected):
             for gone in known.keys() - led.keys():
                 del known[gone]
+        for gone in self._explained.keys() - led.keys():
+            del self._explained[gone]
         if not led:
             return
         answers = await self._broker.list_offsets(led, OffsetSpec.EARLIEST)
@@ -178,6 +189,11 @@ class LogStartWatch:
         record = self._table.record(topic_id_partition)
         record.log_start_offset = log_start_offset
         state = self._state.partition_state(topic_id_partition)
+        table = self._table
+        found_by = (record, log_start_offset, state, table.local.partitions.get(topic_id_partition))
+        pins = table.pins.of(topic_id_partition)
+        if not pins and not record.batch_epochs and _are_same(found_by, self._explained.get(topic_id_partition)):
+            return
         # Until our first trim whatever was there when we came is no news.
         first_seen = self._first_seen.setdefault(topic_id_partition, log_start_offset)
         # Each as far as it holds in this history: what was meant before an unclean election may be above all of it.
@@ -191,8 +207,10 @@ class LogStartWatch:
             self._telemetry.gauge(LOG_START_UNEXPLAINED, 1 if is_unexplained else 0, **labels)
         if not is_unexplained:
             self._alarmed.pop(topic_id_partition, None)
+        self._explained.pop(topic_id_partition, None)
         if log_start_offset <= meant:
             self._suspected.pop(topic_id_partition, None)
+            self._explained[topic_id_partition] = found_by
         if not is_unexplained:
             return
         if self._alarmed.get(topic_id_partition) == log_start_offset:

@@ -282,6 +282,9 @@ class PartitionTable:
     """The one table of a process; single-threaded, so plain attributes do."""
 
     local: LogDirsView = NO_LOG_DIRS
+    looks: int = 0
+    """Looks of the roster that have begun."""
+
     assignment: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict)
     unseen: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)

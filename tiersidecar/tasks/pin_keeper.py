@@ -214,6 +214,9 @@ class PinKeeper:
         )
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
+        alone = self._alone()
+        if not alone:  # mostly so, and partitions are thousands
+            return ()
         topic_id_partitions = {
             PinnedPartition.of(topic_id_partition): topic_id_partition for topic_id_partition in self._table.assignment
         }
@@ -224,7 +227,7 @@ class PinKeeper:
                 return DropReason.REMOTE
             return DropReason.MOVED if has_moved(pin, present.get(pin.owner)) else None
 
-        return decide_room(self._alone(), disks, self._settings.limits, needless)
+        return decide_room(alone, disks, self._settings.limits, needless)
 
     def _alone(self) -> list[Pin]:
         present = self._present()

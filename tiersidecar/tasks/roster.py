@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from operator import is_
 
 import structlog
 
-from tiersidecar.decide.topics import TieredPartition, decide_assignment, decide_unseen
+from tiersidecar.decide.topics import INTERNAL_TOPICS, TieredPartition, decide_assignment, decide_unseen
 from tiersidecar.domain.errors import BrokerUnreachableError, RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView, LocalPartition
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataAssignment
@@ -30,6 +32,30 @@ _BEING_MADE_S = 5.0
 _SOON_AGAIN_S, _MOST_SOON_AGAIN_S = 0.5, 8.0
 """A look at thousands of partitions takes a tenth of a second: clients do not have it taken all the time, and seldom where it
 finds nothing new."""
+
+
+_SCANS_OF_A_CHANGE = 2
+"""How many looks read all files, from the first that knows of another leader on: what was deleted before it led, and what since
+(``FollowNote``), is not left to file events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decided:
+    """By what it was last decided which partitions are ours."""
+
+    views: tuple[LeaderView, ...]
+    present: Mapping[TopicIdPartition, LocalPartition]
+    policies: Mapping[str, TopicPolicy | None]
+    departing: frozenset[TopicIdPartition]
+
+    def is_as(self, other: _Decided) -> bool:
+        """Return whether the same follows from it.  Of views and keys that takes their being the same objects, which takes a
+        hundredth of comparing thousands."""
+        if self.views is not other.views or (self.policies, self.departing) != (other.policies, other.departing):
+            return False
+        if self.present is other.present:
+            return True
+        return len(self.present) == len(other.present) and all(map(is_, self.present, other.present))
 
 
 class Roster:
@@ -51,6 +77,10 @@ class Roster:
         self._policy_for, self._broker_id = policy_for, broker_id
         self._clock, self._telemetry = edges.clock, edges.telemetry
         self._forget = forget
+        self._views: tuple[LeaderView, ...] = ()
+        self._whole_scans_left = 0
+        self._decided: _Decided | None = None
+        self._topics: set[str] = set()
         self._assigned: frozenset[TopicIdPartition] = frozenset()
         self._faulty: frozenset[str] = frozenset()
         self._fault_since_s: dict[str, float] = {}
@@ -66,17 +96,31 @@ class Roster:
         Raises:
             RetriableError: the broker did not answer; what was known of it stays.
         """
+        self._table.looks += 1
         try:
             views = await self._broker.describe_partitions()
         except RetriableError:
             await self._scan()
             raise
+        if views is not self._views:
+            self._views, self._whole_scans_left = views, _SCANS_OF_A_CHANGE
         # After the answer: files as they were before it have no word of the leader epoch that it tells of.
         await self._scan()
-        self._table.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
+        return await self._decide(views)
+
+    async def _decide(self, views: tuple[LeaderView, ...]) -> tuple[TieredPartition, ...]:
+        """Nothing is decided anew where nothing that it is decided by is other than it was."""
+        if self._decided is None or views is not self._decided.views:
+            self._table.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
+            self._topics = {view.topic_id_partition.topic for view in views if self._broker_id in view.replicas}
         present = self._table.local.partitions
-        assignment = decide_assignment(views, present, self._broker_id, self._policy_for)
-        self._table.unseen = decide_unseen(views, present, self._broker_id, self._policy_for)
+        policies = {topic: self._policy_for(topic) for topic in self._topics - INTERNAL_TOPICS}
+        decided = _Decided(views=views, present=present, policies=policies, departing=frozenset(self._table.departing))
+        if self._decided is not None and decided.is_as(self._decided):
+            return ()
+        self._decided = None
+        assignment = decide_assignment(views, present, self._broker_id, policies.get)
+        self._table.unseen = decide_unseen(views, present, self._broker_id, policies.get)
         assignment = {now.view.topic_id_partition: now for now in map(self._kept, assignment.values())}
         changed = tuple(
             before
@@ -86,7 +130,8 @@ class Roster:
         if assignment.keys() != self._table.assignment.keys():
             self._soon_again_s = _SOON_AGAIN_S
         self._table.assignment = assignment
-        await self._assign(frozenset([*assignment, *self._table.departing]))
+        await self._assign(frozenset([*assignment, *decided.departing]))
+        self._decided = decided
         return changed
 
     def _kept(self, now: TieredPartition) -> TieredPartition:
@@ -99,7 +144,11 @@ class Roster:
         return replace(now, view=replace(now.view, topic_id_partition=own))
 
     async def _scan(self) -> None:
-        self._table.local = await self._log_dirs.scan()
+        if self._whole_scans_left:
+            self._whole_scans_left -= 1
+            self._table.local = await self._log_dirs.scan()
+        else:
+            self._table.local = await self._log_dirs.scan_changed()
         self._report_faults(self._table.local)
 
     async def follow_changes(self) -> None:

@@ -1,4 +1,5 @@
-"""The watch of the tier role: at every look, stop the lanes of what is not ours any more, and start those that have work.
+"""The watch of the tier role: at every look, stop the lanes of what is not ours any more, and start those that have work, of
+partitions that are due (:mod:`tiersidecar.tasks.due_looks`).
 
 Tell of led partitions whose directory is not here, or is not the one that the broker writes: nothing is done with them.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Protocol
 
 import structlog
@@ -25,6 +27,7 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.catch_up import LaneWork
 from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import pending_copies
+from tiersidecar.tasks.due_looks import DueLooks
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -42,10 +45,19 @@ class Whereabouts:
     def __init__(self, *, table: PartitionTable, broker: AskOfEpochs, clock: Clock, telemetry: Telemetry) -> None:
         self._table, self._broker, self._clock, self._telemetry = table, broker, clock, telemetry
         self._since_s: dict[TopicIdPartition, float] = {}
+        self._quiet: tuple[object, ...] = ()
+        """Assignment, files and what is not here, when there was nothing to ask or to tell of them."""
 
     async def look(self) -> None:
         """Compare what the roster and the topic checks have just found, and ask the broker where its file is not enough."""
-        await self._ask()
+        looked = (self._table.assignment, self._table.local, self._table.unseen)
+        if self._quiet and all(map(is_, looked, self._quiet)):
+            return
+        has_asked = await self._ask()
+        self._judge()
+        self._quiet = () if has_asked or self._since_s or self._table.unseen else looked
+
+    def _judge(self) -> None:
         now_s, reasons = self._clock.monotonic_s(), self._reasons()
         self._since_s = {
             topic_id_partition: self._since_s.get(topic_id_partition, now_s) for topic_id_partition in reasons
@@ -87,8 +99,9 @@ class Whereabouts:
             if topic_id_partition.topic not in self._table.refused_topics
         }
 
-    async def _ask(self) -> None:
-        """Keep ``table.unwritten_epochs`` true; while the broker does not answer, what it said of an epoch holds in it."""
+    async def _ask(self) -> bool:
+        """Keep ``table.unwritten_epochs`` true; while the broker does not answer, what it said of an epoch holds in it.  Return
+        whether there was anything to ask."""
         questions, said = self._questions(), self._table.unwritten_epochs
         self._table.unwritten_epochs = {
             topic_id_partition: said[topic_id_partition] for topic_id_partition in questions.keys() & said.keys()
@@ -97,6 +110,7 @@ class Whereabouts:
             self._table.unwritten_epochs = await self._unwritten(questions)
         except RetriableError as error:
             log.warning("unwritten_epochs.not_told", partitions=len(questions), error=str(error))
+        return bool(questions)
 
     def _questions(self) -> dict[TopicIdPartition, EpochAsked]:
         """Led partitions whose files end with an earlier epoch, with that one."""
@@ -164,8 +178,17 @@ class LaneSpec:
     Asked where one failed."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTurns:
+    """The lanes, what each does, and which partitions are due to be asked whether they have work for one."""
+
+    lanes: Lanes
+    due: DueLooks
+    work: Mapping[Lane, LaneSpec]
+
+
 class Watch:
-    """One per process.  Of the lanes in ``work``, copy and retain are a led partition's, follow and recopy are a followed one's
+    """One per process.  Of the lanes, copy and retain are a led partition's, follow and recopy a followed one's
     as well; copy has work where the table says so.  ``report`` is called at each look."""
 
     def __init__(
@@ -176,16 +199,15 @@ class Watch:
         roster: Roster,
         checks: TopicChecks,
         backfill: Backfill,
-        lanes: Lanes,
-        work: Mapping[Lane, LaneSpec],
+        turns: LaneTurns,
         report: Callable[[], None],
     ) -> None:
         self._table, self._metadata, self._telemetry = sources.table, sources.metadata, edges.telemetry
-        self._roster, self._checks, self._backfill, self._lanes = roster, checks, backfill, lanes
+        self._roster, self._checks, self._backfill = roster, checks, backfill
         self._whereabouts = Whereabouts(
             table=sources.table, broker=sources.broker, clock=edges.clock, telemetry=edges.telemetry
         )
-        self._work, self._report = work, report
+        self._lanes, self._due, self._work, self._report = turns.lanes, turns.due, turns.work, report
         self.looks = 0
         """Looks that have ended, with or without an error."""
 
@@ -216,8 +238,10 @@ class Watch:
         )
         await self._whereabouts.look()
         self._report()
-        await self._report_lags()
-        await self._start_lanes(self._table.assignment.values())
+        due = self._due.take()
+        if due:  # else nothing waits, as nothing did
+            await self._report_lags(due)
+            await self._start_lanes(due)
 
     def _let_go(self, before: TieredPartition) -> None:
         topic_id_partition = before.view.topic_id_partition
@@ -233,11 +257,11 @@ class Watch:
             leader_epoch=before.view.leader_epoch,
         )
 
-    async def _report_lags(self) -> None:
-        for number, (topic_id_partition, partition) in enumerate(self._table.assignment.items(), 1):
+    async def _report_lags(self, partitions: Iterable[TieredPartition]) -> None:
+        for number, partition in enumerate(partitions, 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            if partition.role is PartitionRole.LEADER and self._metadata.is_ready(topic_id_partition):
+            if partition.role is PartitionRole.LEADER and self._metadata.is_ready(partition.view.topic_id_partition):
                 self._backfill.lags.report(partition)
         self._backfill.look()
 
@@ -245,16 +269,21 @@ class Watch:
         for number, partition in enumerate(partitions, 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            topic_id_partition = partition.view.topic_id_partition
-            self._start(partition, Lane.FOLLOW)
-            if not self._metadata.is_ready(topic_id_partition) or not self._table.is_proven(partition):
-                continue
-            self._start(partition, Lane.RECOPY)
-            if partition.role is not PartitionRole.LEADER:
-                continue
-            if self._may_copy(topic_id_partition):
-                self._start(partition, Lane.COPY)
-            self._start(partition, Lane.RETAIN)
+            self._due.note(partition, is_settled=self._start_lanes_of(partition))
+
+    def _start_lanes_of(self, partition: TieredPartition) -> bool:
+        """Return whether nothing is waited for that only another look can find."""
+        topic_id_partition = partition.view.topic_id_partition
+        self._start(partition, Lane.FOLLOW)
+        if not self._metadata.is_ready(topic_id_partition) or not self._table.is_proven(partition):
+            return False
+        self._start(partition, Lane.RECOPY)
+        if partition.role is not PartitionRole.LEADER:
+            return True
+        if self._may_copy(topic_id_partition):
+            self._start(partition, Lane.COPY)
+        self._start(partition, Lane.RETAIN)
+        return not self._has_copies(partition)
 
     def _start(self, partition: TieredPartition, lane: Lane) -> None:
         """Start the lane if it has work; one that runs already runs on.

@@ -260,3 +260,23 @@ def test_the_gauge_is_set_when_it_changes_and_when_its_series_is_gone() -> None:
     shell.sidecar.table.forget(TOPIC_ID_PARTITION)  # as its series is, when another leads
     shell.look(250)
     assert told[name] == [0, 1, 0, 0]
+
+
+def test_what_was_explained_is_so_only_as_long_as_its_history_is() -> None:
+    """Issue 20: of what was explained nothing is found anew while state and files are the same."""
+    shell = Shell()
+    shell.say(trim_offset=250)
+    assert shell.look(250) == []
+    cut_off = local_partition(local_segments(0, 400), epochs=((0, 0), (1, 100)))
+    shell.sidecar.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: cut_off}, faults={})
+    assert len(shell.look(250)) == 1
+
+
+def test_the_series_of_an_explained_log_start_comes_back_with_its_record() -> None:
+    shell = Shell()
+    shell.say(trim_offset=250)
+    shell.look(250)
+    shell.gauges.values.clear()
+    shell.sidecar.table.forget(TOPIC_ID_PARTITION)
+    shell.look(250)
+    assert shell.alarm == 0

@@ -44,11 +44,18 @@ class Dirs:
 
     def __init__(self) -> None:
         self.faults: Mapping[str, str] = {}
-        self.looks = 0
+        self.looks = self.whole_looks = 0
+        self.view: LogDirsView | None = None
         self.events: asyncio.Queue[str] = asyncio.Queue()
 
     async def scan(self) -> LogDirsView:
+        self.whole_looks += 1
+        return await self.scan_changed()
+
+    async def scan_changed(self) -> LogDirsView:
         self.looks += 1
+        if self.view is not None:
+            return self.view
         return LogDirsView(partitions={TOPIC_ID_PARTITION: local_partition(local_segments(0, 100))}, faults=self.faults)
 
     async def changes(self) -> AsyncIterator[None]:
@@ -71,13 +78,14 @@ class Stage:
         self.table, self.dirs, self.broker = PartitionTable(), Dirs(), Broker()
         self.clock, self.telemetry = ManualClock(), RecordedTelemetry()
         self.policy: TopicPolicy | None = TopicPolicy()
+        self.metadata = MemoryMetadataLog()
         self.broker.views = (LED,)
         dirs: Any = self.dirs
         self.roster = Roster(
             table=self.table,
             log_dirs=dirs,
             broker=self.broker,
-            assignment=MemoryMetadataLog(),
+            assignment=self.metadata,
             policy_for=lambda topic: self.policy,
             broker_id=US,
             edges=edges_of(self.clock, telemetry=self.telemetry),
@@ -117,6 +125,32 @@ async def test_what_is_let_go(
     (before,) = stage.table.assignment.values()
     stage.broker.views, stage.policy = (() if now is None else (now,)), policy
     assert await stage.roster.look() == ((before,) if is_let_go else ())
+
+
+async def test_nothing_is_decided_anew_where_broker_files_and_policies_say_the_same(stage: Stage) -> None:
+    """Issue 20: of thousands of partitions that takes most of what an idle daemon takes."""
+    stage.dirs.view = await stage.dirs.scan()
+    await stage.roster.look()
+    assignment = stage.table.assignment
+    assert await stage.roster.look() == ()
+    assert stage.table.assignment is assignment
+    stage.policy = TopicPolicy(retention_ms=1000)
+    assert len(await stage.roster.look()) == 1
+    stage.table.departing = {replace(TOPIC_ID_PARTITION, partition=7)}
+    await stage.roster.look()
+    assert all(map(stage.metadata.is_ready, (TOPIC_ID_PARTITION, *stage.table.departing)))
+    stage.dirs.view = LogDirsView(partitions={}, faults={})
+    assert len(await stage.roster.look()) == 1
+
+
+async def test_all_files_are_read_twice_once_another_leader_is_known(stage: Stage) -> None:
+    """What was deleted before and after that is told apart by it (``FollowNote``), and not by file events."""
+    whole = []
+    for views in ((LED,), None, None, (replace(LED, leader_epoch=LeaderEpoch(5)),), None, None):
+        stage.broker.views = views or stage.broker.views
+        await stage.roster.look()
+        whole.append(stage.dirs.whole_looks)
+    assert whole == [1, 2, 2, 3, 4, 4]
 
 
 async def test_while_the_broker_is_away_what_was_known_stays_and_the_files_are_looked_at(stage: Stage) -> None:

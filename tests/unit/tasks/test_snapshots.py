@@ -423,3 +423,27 @@ async def test_a_state_topic_that_forgot_deletes_does_not_take_them_with_it(stag
     )
     await stage.turn()
     assert stage.serials == [1, 2]
+
+
+async def test_a_change_that_may_not_be_written_yet_does_not_wait_for_the_next_one(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    await stage.turn()
+    stage.claims.has = False
+    stage.shelf.version = None
+    await stage.state.put_into_trash(TOPIC_ID_PARTITION, [ENTRY])
+    await stage.soon()
+    assert stage.serials == [1]
+    stage.claims.has = True
+    await stage.soon()
+    assert stage.serials == [1, 2]
+
+
+async def test_a_partition_of_which_nothing_was_said_is_not_asked_for(stage: Stage) -> None:
+    """Issue 20: of thousands, every few seconds."""
+    await stage.copied(0, 9)
+    await stage.turn()
+    await stage.soon()
+    asked: list[TopicIdPartition] = []
+    stage.state.partition_state = asked.append  # type: ignore[method-assign, assignment]
+    await stage.soon()
+    assert asked == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.expiry_world import Sidecar, StoppedClock, World
-from tests.support.lane_parts import edges_of, sources_of
+from tests.support.lane_parts import AllDue, edges_of, sources_of
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
@@ -21,7 +21,7 @@ from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
-from tiersidecar.tasks.watch import LaneSpec, Watch
+from tiersidecar.tasks.watch import LaneSpec, LaneTurns, Watch
 
 PARTITIONS = 640
 
@@ -56,6 +56,7 @@ async def test_a_look_at_many_partitions_lets_others_run() -> None:
     }
     lag = CopyLagReport(table=table, metadata=metadata, clock=sidecar.clock, telemetry=telemetry)
     nothing: Any = Nothing()
+    due: Any = AllDue(table)
 
     async def never(partition: TieredPartition) -> None:
         raise AssertionError("nobody has work")
@@ -69,11 +70,14 @@ async def test_a_look_at_many_partitions_lets_others_run() -> None:
             backfill=Backfill(
                 lags=lag, threshold=5, order=BackfillOrder.OLDEST, clock=sidecar.clock, telemetry=telemetry
             ),
-            lanes=lanes,
-            work={
-                lane: LaneSpec(run=never, has_work=lambda partition: False)
-                for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.COPY, Lane.RETAIN)
-            },
+            turns=LaneTurns(
+                lanes=lanes,
+                due=due,
+                work={
+                    lane: LaneSpec(run=never, has_work=lambda partition: False)
+                    for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.COPY, Lane.RETAIN)
+                },
+            ),
             report=lambda: None,
         )
         turns = 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.lane_parts import edges_of, sources_of
+from tests.support.lane_parts import AllDue, edges_of, sources_of
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import LOG_DIR, local_partition
@@ -32,7 +32,7 @@ from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Lane
 from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.watch import LaneSpec, Watch
+from tiersidecar.tasks.watch import LaneSpec, LaneTurns, Watch
 
 BROKER = BrokerId(1)
 LED = TieredPartition(
@@ -121,6 +121,8 @@ class Stage:
         self.forbidden = set[Lane]()
         self.rounds, self.done, self.reports = Rounds(), list[tuple[Lane, TieredPartition]](), 0
         told: Any = self.rounds
+        self.due = AllDue(self.table)
+        due: Any = self.due
         clock = ManualClock()
         self.lag = CopyLagReport(table=self.table, metadata=self.metadata, clock=clock, telemetry=self.telemetry)
         self.watch = Watch(
@@ -131,18 +133,21 @@ class Stage:
             backfill=Backfill(
                 lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=clock, telemetry=self.telemetry
             ),
-            lanes=told,
-            work={
-                Lane.COPY: LaneSpec(run=self._work(Lane.COPY)),
-                **{
-                    lane: LaneSpec(
-                        run=self._work(lane),
-                        has_work=partial(self._has_work, lane in works),
-                        may_act=partial(self._may_act, lane),
-                    )
-                    for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN)
+            turns=LaneTurns(
+                lanes=told,
+                due=due,
+                work={
+                    Lane.COPY: LaneSpec(run=self._work(Lane.COPY)),
+                    **{
+                        lane: LaneSpec(
+                            run=self._work(lane),
+                            has_work=partial(self._has_work, lane in works),
+                            may_act=partial(self._may_act, lane),
+                        )
+                        for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN)
+                    },
                 },
-            },
+            ),
             report=self._report,
         )
 
@@ -196,6 +201,10 @@ async def test_which_lanes_start(
     assert all(partition == tiered for _, partition in stage.done)
 
 
+def no_change(table: PartitionTable) -> None:
+    """Two segments are to be copied."""
+
+
 def refuse(table: PartitionTable) -> None:
     table.refused_topics[TOPIC_ID_PARTITION.topic] = "it is compacted"
 
@@ -236,6 +245,26 @@ async def test_when_there_is_something_to_copy(change: Callable[[PartitionTable]
     stage = Stage()
     change(stage.table)
     assert (Lane.COPY in await stage.look()) is is_copied
+
+
+@pytest.mark.parametrize(
+    ("change", "tiered", "is_ready", "is_settled"),
+    [
+        pytest.param(copied, LED, True, True, id="nothing is left to do"),
+        pytest.param(no_change, FOLLOWED, True, True, id="its leader copies"),
+        pytest.param(no_change, LED, True, False, id="something waits to be copied"),
+        pytest.param(refuse, LED, True, False, id="something waits until its topic may be tiered"),
+        pytest.param(copied, LED, False, False, id="its metadata is being read"),
+        pytest.param(lose, LED, True, False, id="its directory is not proven"),
+    ],
+)
+async def test_a_partition_that_waits_is_due_at_every_look(
+    change: Callable[[PartitionTable], None], tiered: TieredPartition, is_ready: bool, is_settled: bool
+) -> None:
+    stage = Stage(tiered=tiered)
+    change(stage.table)
+    await stage.look(is_ready=is_ready)
+    assert stage.due.settled == {TOPIC_ID_PARTITION: is_settled}
 
 
 @pytest.mark.parametrize("lane", Lane)

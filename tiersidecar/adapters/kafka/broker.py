@@ -7,11 +7,13 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import ListOffsetsResponse
+from kio.schema.metadata.v13 import MetadataResponse
 
 from tiersidecar.adapters.kafka import apis
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, refused
@@ -84,11 +86,20 @@ async def open_broker(
         await routes.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AllPartitions:
+    """What an answer for all topics said, with its ``metadata_digest``."""
+
+    digest: bytes = b""
+    views: tuple[LeaderView, ...] = ()
+
+
 class KafkaBroker(KafkaTopicAdmin):
     """Every Protocol of :mod:`tiersidecar.ports.broker`.  It retries nothing: callers know which requests may be repeated."""
 
     def __init__(self, routes: Routes, *, broker_timeout_s: float) -> None:
         super().__init__(routes, broker_timeout_s=broker_timeout_s)
+        self._all_partitions = _AllPartitions()
         self.groups = KafkaGroups(routes)
         self.mounting = KafkaMounting(routes, broker_timeout_s=broker_timeout_s)
 
@@ -135,14 +146,24 @@ class KafkaBroker(KafkaTopicAdmin):
 
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
         """See the port.  A named topic that we may not see is refused; of all topics, only visible ones are there."""
-        if topics is not None and not topics:
+        if topics is None:
+            return await self._describe_all_partitions()
+        if not topics:
             return ()
         response = await self._routes.metadata(topics)
         for topic in response.topics:
-            if topics is not None and topic.error_code in _HIDDEN:
+            if topic.error_code in _HIDDEN:
                 raise refused(apis.METADATA, f"topic {topic.name}", topic.error_code)
-        # A thread: the 64,000 partitions of a big cluster take 0.3 s.
-        return await asyncio.to_thread(lambda: tuple(chain.from_iterable(map(leader_views, response.topics))))
+        return await _views(response)
+
+    async def _describe_all_partitions(self) -> tuple[LeaderView, ...]:
+        """As long as the broker says the same, the same object: of thousands of partitions nothing is decoded then."""
+        known = self._all_partitions
+        digest, response = await self._routes.metadata_of_all(known.digest)
+        if response is None:
+            return known.views
+        self._all_partitions = _AllPartitions(digest=digest, views=await _views(response))
+        return self._all_partitions.views
 
     async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
         """See the port; the first broker that answers counts."""
@@ -328,6 +349,11 @@ class KafkaBroker(KafkaTopicAdmin):
                 usable = int(getattr(log_dir, "usable_bytes", -1))
                 found.append(LogDirUse(log_dir=str(log_dir.log_dir), usable_bytes=usable, partition_bytes=rows))
         return tuple(found)
+
+
+async def _views(response: MetadataResponse) -> tuple[LeaderView, ...]:
+    # A thread: the 64,000 partitions of a big cluster take 0.3 s.
+    return await asyncio.to_thread(lambda: tuple(chain.from_iterable(map(leader_views, response.topics))))
 
 
 def _by_topic(values: Mapping[TopicIdPartition, T]) -> dict[str, dict[int, T]]:

@@ -7,7 +7,8 @@ import math
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as distribution_version
 from typing import Any, TypeVar, cast
@@ -123,6 +124,21 @@ class BrokerConnection:
         request = make(self._agreed_version(api))
         return cast(R, await self._exchange(api, request, load_response_schema(api.key, request.__version__)))
 
+    async def ask_unless_known(
+        self, api: Api[R], make: Callable[[int], RequestPayload], is_known: Callable[[bytes, int], bool]
+    ) -> R | None:
+        """Ask like :meth:`ask`; None where ``is_known`` says so of the answer's payload and version, which is not decoded then.
+
+        ``is_known`` may raise MalformedMessageError.
+        """
+        request = make(self._agreed_version(api))
+        response_type = load_response_schema(api.key, request.__version__)
+        payload = await self._answer(api, request)
+        with self._closed_if_malformed():
+            if is_known(payload, request.__version__):
+                return None
+            return cast(R, await _decode(api, response_type, payload))
+
     async def learn_versions(self) -> None:
         """Ask for the versions that the broker knows of each API (KIP-35), by the newest request that it understands."""
         answer, supported = await self._ask_versions(apis.API_VERSIONS.newest)
@@ -159,16 +175,24 @@ class BrokerConnection:
     async def _exchange(
         self, api: Api[Any], request: RequestPayload, response_type: type[ResponsePayload]
     ) -> ResponsePayload:
+        payload = await self._answer(api, request)
+        with self._closed_if_malformed():
+            return await _decode(api, response_type, payload)
+
+    async def _answer(self, api: Api[Any], request: RequestPayload) -> bytes:
         try:
             async with asyncio.timeout(self._limits.request_timeout_s):
-                payload = await self._send(request)
+                return await self._send(request)
         except TimeoutError as error:
             # Answers come in order: everything behind this one would wait as well.
             self._responses.fail(error)
             reason = f"no answer to {api.name} within {self._limits.request_timeout_s:g} s"
             raise BrokerUnreachableError(address=self.address, reason=reason) from error
+
+    @contextmanager
+    def _closed_if_malformed(self) -> Iterator[None]:
         try:
-            return await _decode(api, response_type, payload)
+            yield
         except MalformedMessageError as error:
             self._responses.fail(error)
             raise BrokerUnreachableError(address=self.address, reason=_reason(error, "")) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kio.schema.metadata.v13 import MetadataResponse
 from kio.schema.metadata.v13.response import MetadataResponseTopic
@@ -18,7 +19,6 @@ class _TopicLeaders:
     topic_id: Uuid
     leaders: Mapping[int, BrokerId]
     epochs: Mapping[int, LeaderEpoch]
-    seen_at_s: float
 
 
 class Leaders:
@@ -26,6 +26,8 @@ class Leaders:
 
     def __init__(self) -> None:
         self._topics: dict[str, _TopicLeaders] = {}
+        self._seen_at_s: dict[str, float] = {}
+        self._whole_cluster: tuple[Mapping[BrokerId, str], Mapping[str, _TopicLeaders]] = ({}, {})
         self._addresses: Mapping[BrokerId, str] = {}
 
     def learn(self, response: MetadataResponse, *, now_s: float, whole_cluster: bool = False) -> None:
@@ -40,8 +42,15 @@ class Leaders:
                 topic_id=Uuid(topic.topic_id.bytes),
                 leaders={row.partition_index: BrokerId(row.leader_id) for row in topic.partitions},
                 epochs={row.partition_index: LeaderEpoch(row.leader_epoch) for row in topic.partitions},
-                seen_at_s=now_s,
             )
+            self._seen_at_s[topic.name] = now_s
+        if whole_cluster:
+            self._whole_cluster = (self._addresses, dict(self._topics))
+
+    def learn_again(self, *, now_s: float) -> None:
+        """Learn what the last answer for the whole cluster said: the broker has said it once more."""
+        self._addresses, topics = self._whole_cluster
+        self._topics, self._seen_at_s = dict(topics), dict.fromkeys(topics, now_s)
 
     def forget(self, topics: Iterable[str]) -> None:
         """Forget the topics, so that they are looked up before their next use."""
@@ -53,7 +62,7 @@ class Leaders:
         return [
             topic
             for topic in dict.fromkeys(topics)
-            if (seen := self._topics.get(topic)) is None or now_s - seen.seen_at_s >= max_age_s
+            if topic not in self._topics or now_s - self._seen_at_s[topic] >= max_age_s
         ]
 
     def leader(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch = NO_EPOCH) -> BrokerId | str:
@@ -89,11 +98,17 @@ def leader_views(topic: MetadataResponseTopic) -> list[LeaderView]:
             topic_id_partition=TopicIdPartition(topic_id=topic_id, topic=topic.name, partition=row.partition_index),
             leader_id=BrokerId(row.leader_id),
             leader_epoch=LeaderEpoch(row.leader_epoch),
-            replicas=tuple(map(BrokerId, row.replica_nodes)),
-            in_sync_replicas=tuple(map(BrokerId, row.isr_nodes)),
+            replicas=_same_brokers(row.replica_nodes),
+            in_sync_replicas=_same_brokers(row.isr_nodes),
         )
         for row in sorted(topic.partitions, key=lambda row: row.partition_index)
     ]
+
+
+@lru_cache(4096)
+def _same_brokers(nodes: tuple[int, ...]) -> tuple[BrokerId, ...]:
+    """Return one object for all partitions that are on the same brokers: they are kept as long as the broker says the same."""
+    return tuple(map(BrokerId, nodes))
 
 
 def _address(host: str, port: int) -> str:

@@ -25,6 +25,7 @@ from tiersidecar.adapters.kafka.leaders import Leaders
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
+from tiersidecar.formats.wire.metadata_digests import metadata_digest
 
 
 class DedicatedConnections:
@@ -138,12 +139,33 @@ class Routes:
         """
         connection = await self.any()
         response = await connection.ask(apis.METADATA, lambda version: apis.metadata(version, topics))
-        error_code = getattr(response, "error_code", ErrorCode.none)  # from version 13 on
-        if error_code is not ErrorCode.none:
-            connection.usable_until_s = -math.inf
-            raise refused(apis.METADATA, connection.address, error_code)
+        _require_no_error(connection, response)
         self._leaders.learn(response, now_s=self._monotonic_s(), whole_cluster=topics is None)
         return response
+
+    async def metadata_of_all(self, known: bytes) -> tuple[bytes, MetadataResponse | None]:
+        """Ask for all topics; return what :meth:`metadata` does, and its digest.  An answer whose digest is ``known`` is not
+        decoded, and None.
+
+        Raises:
+            BrokerRefusedError: as :meth:`metadata`.
+        """
+        connection, digest = await self.any(), b""
+
+        def is_known(payload: bytes, version: int) -> bool:
+            nonlocal digest
+            digest = metadata_digest(payload, version)
+            return digest == known
+
+        response = await connection.ask_unless_known(
+            apis.METADATA, lambda version: apis.metadata(version, None), is_known
+        )
+        if response is None:
+            self._leaders.learn_again(now_s=self._monotonic_s())
+        else:
+            _require_no_error(connection, response)
+            self._leaders.learn(response, now_s=self._monotonic_s(), whole_cluster=True)
+        return digest, response
 
     async def ask_leaders(
         self,
@@ -224,6 +246,13 @@ class Routes:
         if stale:
             self._leaders.forget(stale)
             await self.metadata(stale)
+
+
+def _require_no_error(connection: BrokerConnection, response: MetadataResponse) -> None:
+    error_code = getattr(response, "error_code", ErrorCode.none)  # from version 13 on
+    if error_code is not ErrorCode.none:
+        connection.usable_until_s = -math.inf
+        raise refused(apis.METADATA, connection.address, error_code)
 
 
 def _raise_if_hopeless(outcomes: Sequence[object]) -> None:

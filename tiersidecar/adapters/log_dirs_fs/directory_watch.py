@@ -1,4 +1,4 @@
-"""File events: a hint, soon after segments came or went, that a scan is worth while."""
+"""File events: which directories are worth reading again, soon after segments came or went."""
 
 from __future__ import annotations
 
@@ -33,12 +33,16 @@ class DirectoryWatch:
     """Watches log dirs for partitions, and partition directories for segments; one reader of :meth:`changes` at a time.
 
     Where the kernel's limits allow no (more) watches, that is said once, and what is not watched is left to scans.
+    :meth:`take` tells what there is to read again.
     """
 
     def __init__(self, log_dirs: Iterable[str], *, clock: Clock, debounce_s: float) -> None:
         self._log_dirs, self._clock, self._debounce_s = frozenset(log_dirs), clock, debounce_s
         self._partitions: frozenset[str] = frozenset()
         self._watches: dict[str, Watch] = {}
+        self._is_reading = False
+        self._touched: set[str] = set()
+        self._unknown = set(self._log_dirs)
         self._stirred = asyncio.Event()
         self._changed = False
         self._has_warned = False
@@ -47,6 +51,15 @@ class DirectoryWatch:
         """Watch these partition directories from now on, and no others."""
         self._partitions = frozenset(directories)
         self._stirred.set()
+
+    def take(self, log_dir: str) -> frozenset[str] | None:
+        """Return the partition directories of ``log_dir`` in which something came or went since this was asked last, and those
+        that are not watched; None where anything may have, so that all of them are to be read."""
+        found = {one for one in self._touched | (self._partitions - self._watches.keys()) if _parent(one) == log_dir}
+        self._touched -= found
+        is_known = self._is_reading and log_dir in self._watches and log_dir not in self._unknown
+        self._unknown.discard(log_dir)
+        return frozenset(found) if is_known else None
 
     async def changes(self) -> AsyncIterator[None]:
         """Yields when something came or went, all that happens within the debounce time as one."""
@@ -57,10 +70,12 @@ class DirectoryWatch:
             await asyncio.Event().wait()
             return
         self._watches = {}
+        self._unknown.update(self._log_dirs)
         self._stirred.set()
         with inotify:
             reading = asyncio.create_task(self._read_events(inotify), name="read file events")
             reading.add_done_callback(lambda _: self._stirred.set())
+            self._is_reading = True
             try:
                 while True:
                     await self._stirred.wait()
@@ -73,6 +88,7 @@ class DirectoryWatch:
                         self._changed = False
                         yield
             finally:
+                self._is_reading = False
                 reading.cancel()
                 await asyncio.wait([reading])
 
@@ -100,6 +116,7 @@ class DirectoryWatch:
         if watch is before:
             return
         self._watches[directory] = watch
+        self._note(directory)
         self._changed = True
         if before is not None:
             self._remove(inotify, before)
@@ -111,9 +128,18 @@ class DirectoryWatch:
     async def _read_events(self, inotify: Inotify) -> None:
         async for event in inotify:
             self._forget_if_gone(inotify, event)
-            if _is_about_segments(event):
+            if event.mask & Mask.Q_OVERFLOW:
+                self._unknown.update(self._log_dirs)
+            elif not _shows_in_a_scan(event):
+                continue
+            elif event.watch is not None:
+                self._note(str(event.watch.path))
+            if not _is_the_end_of_a_deleted_segment(event):
                 self._changed = True
                 self._stirred.set()
+
+    def _note(self, directory: str) -> None:
+        (self._unknown if directory in self._log_dirs else self._touched).add(directory)
 
     def _forget_if_gone(self, inotify: Inotify, event: Event) -> None:
         watch = event.watch
@@ -132,15 +158,20 @@ class DirectoryWatch:
             _log.warning("log_dirs.watch.limited", reason=f"{reason}: changes show at the periodic scan only")
 
 
-def _is_about_segments(event: Event) -> bool:
-    """Return whether a scan could find something else than before; an overflow may have hidden anything."""
-    if event.mask & Mask.Q_OVERFLOW:
-        return True
+def _parent(directory: str) -> str:
+    return directory.rpartition("/")[0]
+
+
+def _shows_in_a_scan(event: Event) -> bool:
+    """Return whether a scan could find something else than before."""
     if event.mask & (Mask.IGNORED | Mask.MOVE_SELF) or event.name is None or event.watch is None:
         return False
     if not event.watch.mask & Mask.MOVE_SELF:  # a log dir: the checkpoints in it are rewritten every few seconds
         return bool(event.mask & Mask.ISDIR)
     name = str(event.name)
-    if name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or name.endswith((".log", ".snapshot")):
-        return True
-    return name.endswith(".log.deleted") and not event.mask & Mask.DELETE
+    return name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or name.endswith((".log", ".snapshot", ".log.deleted"))
+
+
+def _is_the_end_of_a_deleted_segment(event: Event) -> bool:
+    """Return whether the broker unlinks what it has renamed a minute ago: nobody waits for that."""
+    return bool(event.mask & Mask.DELETE) and str(event.name).endswith(".log.deleted")

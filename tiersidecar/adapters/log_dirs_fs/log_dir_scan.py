@@ -1,4 +1,5 @@
-"""Scanning one log dir, again and again: only directories that changed are listed anew.
+"""Scanning one log dir, again and again: only directories that changed are listed anew, and only some are looked at where it is
+known which may have changed.
 
 Reading one partition directory: which topic it is of, its segments and the broker's leader epochs.
 
@@ -83,8 +84,11 @@ def read_partition_directory(
     if not segments:
         return None
     known = {} if before is None else {one.base_offset: one for one in (*before.deleted, *before.segments)}
+    topic_id_partition = TopicIdPartition(topic_id=_read_topic_id(directory), topic=topic, partition=partition)
+    if before is not None and before.topic_id_partition == topic_id_partition:
+        topic_id_partition = before.topic_id_partition  # what is the same object need not be compared
     return LocalPartition(
-        topic_id_partition=TopicIdPartition(topic_id=_read_topic_id(directory), topic=topic, partition=partition),
+        topic_id_partition=topic_id_partition,
         log_dir=log_dir,
         directory=directory,
         segments=tuple(_with_max_timestamp(segment, known.get(segment.base_offset)) for segment in segments),
@@ -202,11 +206,16 @@ system's clock (4 ms on ext4, a second elsewhere) would not show in its mtime.""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirScan:
-    """One log dir at one moment; ``directories`` are those of partitions, read or not."""
+    """One log dir at one moment; ``directories`` are those of partitions, read or not.
+
+    ``changed`` are those of them that hold other segments or leader epochs than in the scan before, the sizes of active ones
+    apart; with the log dir itself if it holds other partitions.
+    """
 
     partitions: tuple[LocalPartition, ...] = ()
     faults: Mapping[str, str]
     directories: tuple[str, ...] = ()
+    changed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,33 +234,75 @@ class LogDirScanner:
     def __init__(self, log_dir: str, *, now_ms: Callable[[], int]) -> None:
         self._log_dir, self._now_ms = log_dir, now_ms
         self._listed: dict[str, _Listed] = {}
+        self._names: dict[str, LogDirectoryName] = {}
+        self._faults: dict[str, str] = {}
+        self._changed: set[str] = set()
+        self._last: LogDirScan | None = None
+        self._place: tuple[int, int] | None = None
 
     def scan(self) -> LogDirScan:
         """All partitions of the log dir; what cannot be read is a fault of its own and disturbs nothing else."""
+        self._place = None
         try:
-            names = dict(self._partition_names())
+            place, names = _place_of(self._log_dir), dict(self._partition_names())
         except OSError as error:
             return LogDirScan(faults={self._log_dir: explain_os_error(error)})
         except LogDirError as error:
             return LogDirScan(faults={self._log_dir: error.reason})
+        self._changed = set() if names.keys() == self._names.keys() else {self._log_dir}
+        self._names, self._faults, mended = names, {}, self._faults.keys()
         self._listed = {directory: listed for directory, listed in self._listed.items() if directory in names}
-        partitions: list[LocalPartition] = []
-        faults: dict[str, str] = {}
         for directory, name in names.items():
+            with suppress(FileNotFoundError):  # deleted, or renamed for deletion, this moment
+                self._look(directory, name)
+        self._changed -= mended  # what kept a directory from being read may end without a file event
+        self._place, self._last = place, self._found()
+        return self._last
+
+    def scan_again(self, directories: Iterable[str]) -> LogDirScan:
+        """The last scan, with these directories read again, those that are at fault, and those that were just being changed.
+
+        The same object if nothing has changed.  All is read if the log dir is not what it was.
+        """
+        if self._last is None or self._place is None or self._has_another_place():
+            return self.scan()
+        unsettled = (directory for directory, listed in self._listed.items() if not listed.is_settled)
+        anew, faults = {*directories, *self._faults, *unsettled}, dict(self._faults)
+        before = {directory: self._partition_in(directory) for directory in anew}
+        self._changed = set()
+        for directory in anew:
+            name = self._names.get(directory)
+            if name is None:
+                return self.scan()
+            self._faults.pop(directory, None)
             try:
-                partition = self._read(directory, name)
+                self._look(directory, name)
             except FileNotFoundError:
-                continue  # deleted, or renamed for deletion, this moment
-            except OSError as error:
-                faults[directory] = explain_os_error(error)
-            except LogDirError as error:
-                faults[directory] = error.reason
-            except CorruptDataError as error:
-                faults[directory] = str(error)
-            else:
-                if partition is not None:
-                    partitions.append(partition)
-        return LogDirScan(partitions=tuple(partitions), faults=faults, directories=tuple(names))
+                return self.scan()
+        is_same = all(self._partition_in(directory) is before[directory] for directory in anew)
+        if not is_same or self._faults != faults:
+            self._last = self._found()
+        return self._last
+
+    def _has_another_place(self) -> bool:
+        """Whether something was mounted over it, or it was unmounted."""
+        try:
+            return _place_of(self._log_dir) != self._place
+        except OSError:
+            return True
+
+    def _found(self) -> LogDirScan:
+        partitions = (self._partition_in(directory) for directory in self._names)
+        return LogDirScan(
+            partitions=tuple(one for one in partitions if one is not None),
+            faults=dict(self._faults),
+            directories=tuple(self._names),
+            changed=frozenset(self._changed),
+        )
+
+    def _partition_in(self, directory: str) -> LocalPartition | None:
+        listed = self._listed.get(directory)
+        return None if listed is None else listed.partition
 
     def _partition_names(self) -> Iterator[tuple[str, LogDirectoryName]]:
         """Directories of partitions that the broker serves: not those that wait for deletion, move between log dirs or
@@ -269,29 +320,67 @@ class LogDirScanner:
             reason = f"it has no {META_PROPERTIES}: not a log dir of a broker, or its volume is not mounted"
             raise LogDirError(path=self._log_dir, reason=reason)
 
-    def _read(self, directory: str, name: LogDirectoryName) -> LocalPartition | None:
+    def _look(self, directory: str, name: LogDirectoryName) -> None:
+        """Note what one directory holds, or what is wrong with it.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        try:
+            self._read(directory, name)
+        except FileNotFoundError:
+            self._listed.pop(directory, None)
+            raise
+        except OSError as error:
+            self._faults[directory] = explain_os_error(error)
+        except LogDirError as error:
+            self._faults[directory] = error.reason
+        except CorruptDataError as error:
+            self._faults[directory] = str(error)
+        if directory in self._faults:
+            self._listed.pop(directory, None)
+
+    def _read(self, directory: str, name: LogDirectoryName) -> None:
         status = os.stat(directory)  # noqa: PTH116 - thousands per scan
         listed = self._listed.get(directory)
         if listed is not None and listed.is_settled and (listed.inode, listed.mtime_ns) == _identity(status):
             try:
-                return self._refresh(directory, listed)
+                self._refresh(directory, listed)
             except FileNotFoundError:
                 pass  # renamed after the stat: list it again
-        self._listed.pop(directory, None)
+            else:
+                return
         now_ms, before = self._now_ms(), None if listed is None or listed.inode != status.st_ino else listed.partition
         partition = read_partition_directory(self._log_dir, directory, name.topic, name.partition, before)
+        if partition == before:
+            partition = before
+        elif not _hold_the_same(partition, before):
+            self._changed.add(directory)
         is_settled = now_ms - status.st_mtime_ns // 1_000_000 > _SETTLED_MS
         self._listed[directory] = _Listed(*_identity(status), is_settled, partition)
-        return partition
 
-    def _refresh(self, directory: str, listed: _Listed) -> LocalPartition | None:
+    def _refresh(self, directory: str, listed: _Listed) -> None:
         if listed.partition is None:
-            return None
+            return
         partition = with_active_segment_refreshed(listed.partition)
         if partition is not listed.partition:
             self._listed[directory] = _Listed(listed.inode, listed.mtime_ns, listed.is_settled, partition)
-        return partition
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
+
+
+def _place_of(log_dir: str) -> tuple[int, int]:
+    status = os.stat(log_dir)  # noqa: PTH116 - at every look
+    return status.st_dev, status.st_ino
+
+
+def _hold_the_same(one: LocalPartition | None, other: LocalPartition | None) -> bool:
+    """Return whether both are of the same topic and have the same segments and leader epochs, whatever their sizes."""
+    if one is None or other is None:
+        return one is other
+    return (one.topic_id_partition, one.leader_epochs) == (other.topic_id_partition, other.leader_epochs) and all(
+        [segment.base_offset for segment in these] == [segment.base_offset for segment in those]
+        for these, those in ((one.segments, other.segments), (one.deleted, other.deleted))
+    )

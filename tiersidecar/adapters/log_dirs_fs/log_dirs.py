@@ -8,11 +8,15 @@ Which topic a partition's directory is of at this very moment: a name may be giv
 from __future__ import annotations
 
 import asyncio
+import math
+import operator
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import structlog
 
 from tiersidecar.adapters.log_dirs_fs.directory_watch import DirectoryWatch
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import LogDirScan, LogDirScanner
@@ -36,6 +40,7 @@ from tiersidecar.formats.kafka.checkpoints import (
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.log_dirs import LogDirIdentity, LogDirsView, SegmentArtefacts
 
+_log = structlog.get_logger(__name__)
 _MOST_KNOWN = 100_000
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _Identity = tuple[int, int, int]
@@ -130,6 +135,73 @@ class ScanQueue:
         return await self._scan()
 
 
+_UNTOLD_S = 2.0
+"""A file event comes within milliseconds, if it comes at all."""
+_DISTRUSTED_S = 3600.0
+
+
+class LogDirReader:
+    """Reads one log dir, whole or where file events tell of changes, many callers one after the other.
+
+    Events are believed until a whole scan finds what none told of, as on a file system that another machine writes: then every
+    scan is a whole one, for an hour.
+    """
+
+    def __init__(self, log_dir: str, *, blocking: Blocking, clock: Clock, whole_every_s: float) -> None:
+        self._log_dir, self._clock, self._whole_every_s = log_dir, clock, whole_every_s
+        self._blocking, self._scanner = blocking, LogDirScanner(log_dir, now_ms=clock.now_ms)
+        self._queue = ScanQueue(self._scan)
+        self._wanted: set[str] | None = None
+        """Directories to be read by the next scan; None for all."""
+        self._whole_at_s = -math.inf
+        self._told: set[str] | None = None
+        """What events have told of since the last scan began; None where they may have told less than there was."""
+        self._untold_since_s: dict[str, float] = {}
+        self._distrusted_until_s = -math.inf
+
+    def scan(self) -> asyncio.Task[LogDirScan]:
+        """Read all.  As :meth:`ScanQueue.next_scan`, for both."""
+        self._wanted = self._told = None
+        return self._queue.next_scan()
+
+    def scan_again(self, told: frozenset[str] | None) -> asyncio.Task[LogDirScan]:
+        """Read ``told`` (:meth:`DirectoryWatch.take`); all of it where that is None, or the last whole scan was long ago."""
+        now_s = self._clock.monotonic_s()
+        self._judge(told, now_s)
+        is_due = now_s - self._whole_at_s >= self._whole_every_s
+        self._told = None if told is None or self._told is None else self._told | told
+        if told is None or is_due or now_s < self._distrusted_until_s:
+            self._wanted = None
+        elif self._wanted is not None:
+            self._wanted |= told
+        return self._queue.next_scan()
+
+    async def _scan(self) -> LogDirScan:
+        wanted, told, self._wanted, self._told = self._wanted, self._told, set(), set()
+        try:
+            if wanted is not None:
+                return await self._blocking.run(self._scanner.scan_again, wanted)
+            now_s = self._clock.monotonic_s()
+            scan = await self._blocking.run(self._scanner.scan)
+        except BaseException:
+            self._wanted = None
+            raise
+        self._whole_at_s = now_s
+        if told is not None:
+            self._untold_since_s |= dict.fromkeys(scan.changed - told, self._clock.monotonic_s())
+        return scan
+
+    def _judge(self, told: frozenset[str] | None, now_s: float) -> None:
+        """Believe events no longer where a scan has found what they have not told of since."""
+        untold = {} if told is None else {one: s for one, s in self._untold_since_s.items() if one not in told}
+        late = sorted(directory for directory, since_s in untold.items() if now_s - since_s >= _UNTOLD_S)
+        self._untold_since_s = {} if late else untold
+        if late:
+            self._distrusted_until_s = now_s + _DISTRUSTED_S
+            _log.warning("log_dirs.watch.untold", directory=self._log_dir, changed=late[:_NAMED], count=len(late))
+
+
+_NAMED = 3
 _MOVED_WITHIN_S = 5.0
 """How long a partition may be in two log dirs: a broker that moves one renames the new directory, then the old."""
 
@@ -142,8 +214,9 @@ class FilesystemLogDirs:
 
     ``segment_blocking`` are the threads that read segments, those of ``blocking`` unless given: reads may be made to wait
     behind the broker's, the scans must not.
-    Each log dir is scanned in a thread of its own turn; one that does not answer within ``scan_timeout_s`` is a fault
-    until it does, and is not asked again before.  A partition in two log dirs is a fault once that has lasted for 5 s.
+    Each log dir is scanned in a thread of its own turn, all of it every ``whole_every_s`` at least; one that does not answer
+    within ``scan_timeout_s`` is a fault until it does, and is not asked again before.  A partition in two log dirs is a fault
+    once that has lasted for 5 s.
     """
 
     def __init__(
@@ -155,14 +228,19 @@ class FilesystemLogDirs:
         segment_blocking: Blocking | None = None,
         debounce_ms: int = 200,
         scan_timeout_s: float = 30.0,
+        whole_every_s: float = 30.0,
     ) -> None:
         self._log_dirs = tuple(str(Path(log_dir)) for log_dir in log_dirs)
         self._blocking, self._clock, self._scan_timeout_s = blocking, clock, scan_timeout_s
         self._segment_blocking = segment_blocking or blocking
-        self._queues = {log_dir: self._scan_queue(log_dir, clock) for log_dir in self._log_dirs}
+        self._readers = {
+            log_dir: LogDirReader(log_dir, blocking=blocking, clock=clock, whole_every_s=whole_every_s)
+            for log_dir in self._log_dirs
+        }
         self._watch = DirectoryWatch(self._log_dirs, clock=clock, debounce_s=debounce_ms / 1000)
         self._topic_ids_now = TopicIdsNow(self._log_dirs)
-        self._last_partitions: Mapping[TopicIdPartition, LocalPartition] = {}
+        self._scans: tuple[LogDirScan, ...] = ()
+        self._view = LogDirsView(partitions={}, faults={})
         self._double_since_s: dict[_Name, float] = {}
 
     async def identities(self) -> tuple[LogDirIdentity, ...]:
@@ -178,11 +256,26 @@ class FilesystemLogDirs:
         return tuple(found)
 
     async def scan(self) -> LogDirsView:
-        scans = await asyncio.gather(*(self._scan_in_time(log_dir) for log_dir in self._log_dirs))
+        return await self._view_of({log_dir: reader.scan() for log_dir, reader in self._readers.items()})
+
+    async def scan_changed(self) -> LogDirsView:
+        return await self._view_of(
+            {log_dir: reader.scan_again(self._watch.take(log_dir)) for log_dir, reader in self._readers.items()}
+        )
+
+    async def _view_of(self, scanning: Mapping[str, asyncio.Task[LogDirScan]]) -> LogDirsView:
+        scans = await asyncio.gather(*(self._in_time(log_dir, scan) for log_dir, scan in scanning.items()))
+        if self._is_as_before(scans):
+            return self._view
         partitions, faults = self._join(scans)
-        self._last_partitions = partitions
+        self._scans, self._view = tuple(scans), LogDirsView(partitions=partitions, faults=faults)
         self._watch.want(directory for scan in scans for directory in scan.directories)
-        return LogDirsView(partitions=partitions, faults=faults)
+        return self._view
+
+    def _is_as_before(self, scans: Sequence[LogDirScan]) -> bool:
+        """A partition in two log dirs is judged by time."""
+        is_same = len(scans) == len(self._scans) and all(map(operator.is_, scans, self._scans))
+        return is_same and not self._double_since_s
 
     def changes(self) -> AsyncIterator[None]:
         """As the port says; watches the partition directories that the last :meth:`scan` saw."""
@@ -211,7 +304,7 @@ class FilesystemLogDirs:
         """Of the partitions that the last :meth:`scan` saw: the file knows names only, and a name may come back."""
         known = {
             (topic_id_partition.topic, topic_id_partition.partition, at.log_dir): topic_id_partition
-            for topic_id_partition, at in self._last_partitions.items()
+            for topic_id_partition, at in self._view.partitions.items()
         }
         found: dict[TopicIdPartition, int] = {}
         for log_dir in self._log_dirs:
@@ -248,15 +341,10 @@ class FilesystemLogDirs:
         return partitions, faults
 
     def _was_there(self, partition: LocalPartition) -> bool:
-        before = self._last_partitions.get(partition.topic_id_partition)
+        before = self._view.partitions.get(partition.topic_id_partition)
         return before is not None and before.directory == partition.directory
 
-    def _scan_queue(self, log_dir: str, clock: Clock) -> ScanQueue:
-        scanner = LogDirScanner(log_dir, now_ms=clock.now_ms)
-        return ScanQueue(lambda: self._blocking.run(scanner.scan))
-
-    async def _scan_in_time(self, log_dir: str) -> LogDirScan:
-        scanning = self._queues[log_dir].next_scan()
+    async def _in_time(self, log_dir: str, scanning: asyncio.Task[LogDirScan]) -> LogDirScan:
         done, _ = await asyncio.wait([scanning], timeout=self._scan_timeout_s)
         if done:
             return scanning.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -26,6 +27,8 @@ from tiersidecar.ports.clock import Clock
 _log = structlog.get_logger(__name__)
 
 _POLL_MS = 200
+_NOTHING_READ_S = 1.0
+"""How often those are looked through that are kept, thousands of them, while nothing comes."""
 _MAX_RECORDS = 2_000
 """About 5 ms of folding between two looks at the loop."""
 
@@ -80,16 +83,20 @@ class MetadataConsumers:
     async def _read_live(self) -> None:
         async with self._consumer() as consumer:
             reading: dict[int, int] = {}
+            applied_s = -math.inf
             while True:
                 await self._learn_bounds()
                 if self._replica.side_positions():
                     self._newcomers.set()
                 wanted = self._replica.live_positions()
                 batches, reached = await self._read_from(consumer, reading, wanted)
+                now_s, reading = self._clock.monotonic_s(), reached
+                if not batches and reached == wanted and now_s - applied_s < _NOTHING_READ_S:
+                    continue
+                applied_s = now_s
                 for number, position in reached.items():
                     partition = self._replica.partitions[number]
                     partition.apply_live(batches.get(number, []), read_from=wanted[number], position=position)
-                reading = reached
                 self._replica.report()
 
     async def _read_separately(self) -> None:

@@ -57,6 +57,10 @@ class MetadataLookups:
         held = self._replica.held(topic_id_partition)
         return held is not None and held.is_ready
 
+    @property
+    def changes(self) -> int:
+        return self._replica.changes
+
     def applied_to(self, topic_id_partition: TopicIdPartition) -> int:
         held = self._replica.held(topic_id_partition)
         if held is None or not held.is_ready:

@@ -61,6 +61,8 @@ class PartitionReplica:
         self.lost: str | None = None
         self.gap: str | None = None
         self.read_back = ReadBack()
+        self.changes = 0
+        """How many records were applied, or refused, so far."""
         self.live: dict[bytes, HeldPartition] = {}
         self.joining: dict[bytes, HeldPartition] = {}
         self._expected: LastRecord | None = None
@@ -258,6 +260,7 @@ class PartitionReplica:
                 if tell:
                     reason = str(read_corrupt(value, topic=topic, partition=partition, offset=offset))
                     _log.error("metadata.event.corrupt", partition=partition, offset=offset, reason=reason)
+        self.changes += applied + dropped + corrupt
         counts = {"applied": applied, "skipped": skipped, "dropped": dropped, "corrupt": corrupt}
         for outcome, count in counts.items():
             if count:

@@ -71,10 +71,17 @@ class MetadataReplica:
         self._held: dict[bytes, HeldPartition] = {}
         self.partitions: list[PartitionReplica] = []
         self._partition_count = partition_count
+        self._changes_before = 0
         self._restored = {partition_key(r.topic_id_partition): r for r in restored.partitions} if restored else {}
         self._make_partitions()
 
+    @property
+    def changes(self) -> int:
+        """As the port says."""
+        return self._changes_before + sum(partition.changes for partition in self.partitions)
+
     def _make_partitions(self) -> None:
+        self._changes_before = self.changes + 1
         self.partitions = [
             PartitionReplica(topic=self.topic, number=number, telemetry=self._telemetry)
             for number in range(self._partition_count)

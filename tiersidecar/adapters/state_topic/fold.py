@@ -46,7 +46,7 @@ from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.pauses import Pause, PausedThing
 from tiersidecar.domain.trash import TrashEntry, merged_entries
-from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionOfTopic, PartitionState, TopicState
 from tiersidecar.ports.state_records import RecopyRequest
 
 _log = structlog.get_logger(__name__)
@@ -59,10 +59,13 @@ class StateFold:
 
     ``losses`` has the topic ids of each acceptance of a loss, by its id, and ``pauses`` what stands still.
     Records of another cluster, which come with a mirrored topic, count for nothing; ``foreign`` has them by their keys.
+    ``changes`` counts as of :class:`~tiersidecar.ports.state_log.StateChanges`, from what it is given on.
     """
 
-    def __init__(self, cluster_id: str = "") -> None:
+    def __init__(self, cluster_id: str = "", *, changes: int = 0) -> None:
         self.cluster_id = cluster_id
+        self.changes = self._all_changed_at = changes
+        self._changed_at: dict[PartitionOfTopic, int] = {}
         self.foreign: dict[bytes, dict[str, Any]] = {}
         self._partitions: dict[bytes, PartitionState] = {}
         self._highest_starts: dict[tuple[Uuid, int], Offset] = {}
@@ -75,6 +78,10 @@ class StateFold:
         self._trash: dict[tuple[Uuid, int], dict[bytes, TrashEntry]] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
         self.lowered: set[bytes] = set()
+
+    def emptied(self) -> StateFold:
+        """Return one that knows nothing, which is a change for all."""
+        return StateFold(self.cluster_id, changes=self.changes + 1)
 
     def apply(self, key: bytes | None, value: bytes | None, *, where: str) -> None:
         """One record, in the topic's order.  What cannot be read is passed over with an error in the log."""
@@ -100,6 +107,7 @@ class StateFold:
                 consequence="it counts for nothing here; what it names is not deleted",
             )
         self.foreign[key] = document
+        self._note_change()
         if key in self._partitions or key in self._leases or key in self._claims:
             self.lowered.add(key)
         return True
@@ -112,22 +120,27 @@ class StateFold:
         topic_id = read_topic_key(key)
         if topic_id is not None:
             self._topics[topic_id] = read_topic_state(document, where=where)
+            self._note_change()
         elif (owner := read_partition_key(key)) is not None:
             written = read_partition_state(document, where=where)
             merged = self._partitions.get(key, PartitionState()).merged_with(written)
             self._partitions[key] = merged
             self._highest_starts[owner] = merged.highest_start
+            self._note_change(owner)
             (self.lowered.discard if merged == written else self.lowered.add)(key)
         elif (named := read_recopy_key(key)) is not None:
             self._recopies[key] = read_recopy(named, document, where=where)
+            self._note_change((named.topic_id, named.partition))
         elif (name := read_lease_key(key)) is not None:
             claimed = read_lease(name, document, where=where)
             counts = self._leases[key] = accepted_lease(self._leases.get(key), claimed)
             (self.lowered.discard if counts == claimed else self.lowered.add)(key)
         elif (loss_id := read_loss_key(key)) is not None:
             self.losses[loss_id] = read_loss(document, where=where)
+            self._note_change()
         elif (paused := read_pause_key(key)) is not None:
             self.pauses[paused] = read_pause(paused, document)
+            self._note_change()
         elif (thrown := read_trash_key(key)) is not None:
             self._apply_trash(key, thrown, document, where=where)
         elif read_cleaner_key(key) is not None:
@@ -141,9 +154,25 @@ class StateFold:
         entries = self._trash.setdefault((thrown.topic_id, thrown.partition), {})
         merged = entries[key].merged_with(written) if key in entries else written
         entries[key] = merged
+        self._note_change((thrown.topic_id, thrown.partition))
         (self.lowered.discard if merged == written else self.lowered.add)(key)
 
+    def _note_change(self, owner: PartitionOfTopic | None = None) -> None:
+        self.changes += 1
+        if owner is None:
+            self._all_changed_at = self.changes
+        else:
+            self._changed_at[owner] = self.changes
+
+    def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
+        """As :meth:`tiersidecar.ports.state_log.StateChanges.changed_since`."""
+        if changes < self._all_changed_at:
+            return None
+        return frozenset(owner for owner, changed_at in self._changed_at.items() if changed_at > changes)
+
     def _remove(self, key: bytes) -> None:
+        if read_lease_key(key) is None and read_cleaner_key(key) is None:
+            self._note_change()
         self._documents.pop(key, None)
         self.foreign.pop(key, None)
         if (thrown := read_trash_key(key)) is not None:

@@ -44,7 +44,7 @@ from tiersidecar.domain.pauses import Pause, PauseKind
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
-from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionOfTopic, PartitionState, TopicState
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.ports.telemetry import Telemetry
 
@@ -187,6 +187,15 @@ class TopicBasedStateLog:
         async with self._writing_of(key):
             self._replica.require_ready()
             await self._write(key, write_loss(topic_ids, by=by, now_ms=self._clock.now_ms()), subject=key.decode())
+
+    @property
+    def changes(self) -> int:
+        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        return self._replica.fold.changes
+
+    def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
+        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        return self._replica.fold.changed_since(changes)
 
     async def advanced(self) -> None:
         """See :class:`~tiersidecar.ports.state_log.StateChanges`."""

@@ -270,7 +270,7 @@ class StateReplica:
         self.unreachable = self._lost = self._rewritten = (
             f"{self._settings.topic} has another record at offset {record.offset} than was read there before"
         )
-        self.fold, self._facts, self._last = StateFold(self.fold.cluster_id), None, None
+        self.fold, self._facts, self._last = self.fold.emptied(), None, None
         self._position, self._ready_at = -1, None
         self._report_halt()
         raise BrokerRefusedError(api="Fetch", subject=self._settings.topic, error="LOG_TRUNCATION_DETECTED")

@@ -98,3 +98,16 @@ def test_views_have_what_metadata_says() -> None:
 
 def test_brokers_by_id() -> None:
     assert broker_addresses(response(brokers=((1, "a"), (2, "b")))) == {1: "a:9092", 2: "b:9092"}
+
+
+def test_what_is_said_once_more_of_the_whole_cluster_is_known_again() -> None:
+    leaders = Leaders()
+    leaders.learn(response(topic("t", 1), topic("u", 1)), now_s=0, whole_cluster=True)
+    leaders.learn(response(topic("t", 2), brokers=((1, "a"), (2, "b"))), now_s=1)
+    leaders.forget(["u"])
+
+    leaders.learn_again(now_s=10)
+
+    assert [leaders.leader(partition(name)) for name in ("t", "u")] == [1, 1]
+    assert leaders.stale(["t", "u"], now_s=14, max_age_s=5) == []
+    assert leaders.address(BrokerId(2)) is None

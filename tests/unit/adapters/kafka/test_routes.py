@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -10,6 +13,7 @@ from tiersidecar.adapters.kafka.routes import addresses
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.formats.wire.framing import write_frame
 from tiersidecar.ports.broker import OffsetSpec
 
 PARTITION = TopicIdPartition(topic_id=Uuid(answers.TOPIC_ID.bytes), topic="t", partition=0)
@@ -34,7 +38,8 @@ class Cluster:
             self.heard.append(header.api_key)
             made = answers.schema(header)
             if header.api_key == 3:
-                talk.answer(header, answers.metadata(header, address=self.address, leaders={"t": [self.leader]}))
+                said: Any = answers.metadata(header, address=self.address, leaders={"t": [self.leader]})
+                talk.answer(header, replace(said, controller_id=len(self.heard)))
             elif header.api_key == 2 and not self.is_deaf_to_offsets:
                 assert request.topics[0].partitions[0].current_leader_epoch == -1
                 row = made.ListOffsetsPartitionResponse(partition_index=0, error_code=self.offset_error, offset=42)
@@ -217,3 +222,43 @@ def test_bootstrap_servers_are_split(servers: str | list[str], expected: tuple[s
 def test_no_bootstrap_servers_are_told(servers: str | list[str]) -> None:
     with pytest.raises(ValueError, match="no bootstrap servers"):
         addresses(servers)
+
+
+class TestAllPartitions:
+    """Issue 20: of thousands of partitions nothing is decoded where the broker says what it said last time."""
+
+    async def test_an_answer_that_says_nothing_new_gives_the_same_views_and_renews_what_is_known(self) -> None:
+        cluster, now_s = Cluster(), 0.0
+        async with (
+            scripted_peer(cluster.script) as peer,
+            open_broker(peer.address, monotonic_s=lambda: now_s) as broker,
+        ):
+            first = await broker.describe_partitions()
+            now_s = 4.0
+            again = await broker.describe_partitions()
+            now_s = 8.0
+            await offset_of(broker)
+        assert again is first
+        assert [view.leader_id for view in first] == [1]
+        assert cluster.heard == [3, 3, 2], "each answer named another controller"
+
+    async def test_another_leader_shows_at_the_next_answer(self) -> None:
+        cluster = Cluster()
+        async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+            seen = []
+            for leader in (1, 2, 2, 1):
+                cluster.leader = leader
+                seen += [view.leader_id for view in await broker.describe_partitions()]
+        assert seen == [1, 2, 2, 1]
+
+    async def test_an_answer_that_cannot_be_read_ends_the_connection(self) -> None:
+        async def script(talk: Conversation) -> None:
+            await talk.tell_versions()
+            header, _ = await talk.hear()
+            talk.say(write_frame(header.correlation_id.to_bytes(4, "big") + bytes(4)))
+            await talk.until_closed()
+
+        async with scripted_peer(script, Cluster().script) as peer, open_broker(peer.address) as broker:
+            with pytest.raises(BrokerUnreachableError, match="not a valid answer"):
+                await broker.describe_partitions()
+            assert len(await broker.describe_partitions()) == 1

@@ -441,3 +441,15 @@ async def test_a_newcomer_to_all_that_was_read_needs_an_end_too() -> None:
     topic.replica.assign([owner(0), owner(1)])
     assert topic.replica.partitions[0].joining == {}
     assert topic.replica.unbounded() == [0]
+
+
+async def test_changes_count_what_was_applied_to_any_partition_and_what_was_refused() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    before = topic.replica.changes
+    topic.write(updated(9, FINISHED, owner=owner(0)), added(5, 20, 29, owner=owner(1)))
+    topic.read_live()
+    assert topic.replica.changes == before + 1, "events of partitions that are not ours change nothing"
+    topic.replica.begin_session(replace(FACTS, cluster_id="another"))
+    assert topic.replica.changes >= before + 1
