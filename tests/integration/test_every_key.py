@@ -46,6 +46,8 @@ TOP_LEVEL: dict[str, Any] = {
     "deletes.brokers.without.sidecar": [71_717],
     "lease.duration.ms": 61_234,
     "pins.max.bytes": 10_000_079,
+    "compaction.interval.ms": 17_017,
+    "compaction.dedupe.buffer.size": 10_000_103,
     "disk.pressure.policy": "trim-copied",
     "disk.full.alarm.ms": 5_000_321,
     "log.retention.ms": 900_000_001,
@@ -158,6 +160,7 @@ def settings_for(cluster: KafkaCluster, directory: Path) -> dict[str, Any]:
         "mode": "enforce",
         "deletes.enabled": False,
         "pins.enabled": False,
+        "compaction.enabled": True,
         "disk.reserve": "7%",
         "kafka.version": "4.2.0",
         "copy.io.priority": "idle",
@@ -249,6 +252,7 @@ def test_a_value_arrives_as_it_is_or_in_seconds(running: Running, value: Any) ->
 
 BY_PLACE: dict[str, tuple[str, Any]] = {
     "pins.enabled": ("PinSettings.makes_pins", False),
+    "compaction.enabled": ("TopicChecks._tiers_compacted", True),
     "disk.reserve": ("PinLimits.disk_reserve_percent", 7),
     "kafka.version": ("LayoutSettings.kafka_version", (4, 2)),
     "remote.log.metadata.topic.replication.factor": ("MetadataTopicSettings.replication_factor", 1),

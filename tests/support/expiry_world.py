@@ -258,6 +258,7 @@ class Sidecar:
         observe_only: bool = False,
         ownership: Ownership = UNQUESTIONED,
         has_failed: Callable[[TopicIdPartition], bool] = lambda topic_id_partition: False,
+        tiers_compacted: bool = False,
     ) -> None:
         self.world, self.policy, self.clock = world, policy, clock
         self.leader_epoch, self.broker_id = LeaderEpoch(leader_epoch), BrokerId(broker_id)
@@ -302,6 +303,7 @@ class Sidecar:
                 max_name_bytes=None,
                 clock=clock,
                 telemetry=telemetry,
+                tiers_compacted=tiers_compacted,
             ),
         )
 

@@ -24,6 +24,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.partition_table import PartitionTable
+from tiersidecar.tasks.pictures import Pictures
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -67,6 +68,7 @@ class PinShell:
             log_dirs=self.log_dirs,  # type: ignore[arg-type]
             copies=copies,
             slots=asyncio.Semaphore(2),
+            pictures=Pictures(sources=sources, edges=edges, pins=self.pins, copies=copies),
         )
         self.tiered = TieredPartition(view=_view(0), role=PartitionRole.LEADER, policy=TopicPolicy())
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pins import Pin, PinnedPartition
+from tiersidecar.domain.pins import Picture, PictureLook, Pin, PinnedPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.pins import DiskSpace, PinsView
 
@@ -81,6 +81,8 @@ class MemoryPins:
         self.stuck: set[int] = set()
         self.bad: set[int] = set()
         self.swept = False
+        self.cleaner_offset: int | None = -1
+        self.look: PictureLook | None = None
 
     async def scan(self, *, sweep: bool) -> PinsView:
         self.swept = sweep
@@ -107,6 +109,15 @@ class MemoryPins:
         )
         self.pins.append(pin)
         return pin
+
+    async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
+        return Picture(pins=tuple([await self.pin(local, one) for one in segments]), cleaner_offset=self.cleaner_offset)
+
+    async def last_look(self, local: LocalPartition) -> PictureLook | None:
+        return self.look
+
+    async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
+        self.look = look
 
     async def unpin(self, pin: Pin) -> None:
         if pin.base_offset in self.stuck:

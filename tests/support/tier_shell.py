@@ -48,6 +48,7 @@ from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
+from tiersidecar.tasks.tail_cuts import CuttingUploader, TailCuts
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 from tiersidecar.tasks.trim import TrimTask
@@ -277,11 +278,12 @@ class TierShell:
         )
 
     def _copy(self) -> CopyTask:
+        cuts = TailCuts(scratch=self.log_dir.parent / "cut", blocking=self.blocking)
         return CopyTask(
             sources=self.sources,
             edges=self.edges,
             actor=self.actor,
-            uploader=self.uploader,
+            uploader=CuttingUploader(uploader=self.uploader, table=self.table, cuts=cuts),
             admission=self.admission,
             lag=self.lag,
             waits=self.waits,

@@ -239,7 +239,8 @@ class _Look:
         settings = await broker.describe_topic_configs(sorted(tiered))
         rights = await broker.authorized_operations(sorted(tiered))
         for topic, (_, policy) in sorted(tiered.items()):
-            self.findings += _of_tiered(topic, policy, settings.get(topic))
+            tiers_compacted = self._config.compaction_enabled
+            self.findings += _of_tiered(topic, policy, settings.get(topic), tiers_compacted=tiers_compacted)
             needed = [DESCRIBE_CONFIGS, DELETE] if policy.mode is RetentionMode.STRICT else [DESCRIBE_CONFIGS]
             self._add(check_rights(f"topic {topic}", rights.get(topic), needed))
 
@@ -366,11 +367,13 @@ def _own_topics(config: Config) -> tuple[InternalTopic, ...]:
     )
 
 
-def _of_tiered(topic: str, policy: TopicPolicy, settings: Mapping[str, str | None] | None) -> Iterator[Finding]:
+def _of_tiered(
+    topic: str, policy: TopicPolicy, settings: Mapping[str, str | None] | None, *, tiers_compacted: bool
+) -> Iterator[Finding]:
     if settings is None:
         says = f"the broker does not show the settings of {topic}"
         yield error("retention", says, "give DescribeConfigs on it to the sidecar's user")
-    elif reason := reason_not_to_tier(settings):
+    elif reason := reason_not_to_tier(settings, tiers_compacted=tiers_compacted):
         yield error("retention", f"{topic}: {reason}", "leave it out of topics, or change the topic")
     elif reason := reason_not_to_trim(policy, settings):
         do = f"`tiersidecar enable {topic}` takes the broker's retention over; mode: race leaves it to the broker"

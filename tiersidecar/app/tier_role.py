@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from tiersidecar.app.builders.clean import build_clean
 from tiersidecar.app.builders.copy import (
     build_admission,
     build_copy,
@@ -202,6 +203,7 @@ def _watch(
         max_name_bytes=parts.store.max_name_bytes,
         clock=parts.clock,
         telemetry=parts.telemetry,
+        tiers_compacted=config.compaction_enabled,
     )
     lag = CopyLagReport(table=parts.table, metadata=parts.metadata, clock=parts.clock, telemetry=parts.telemetry)
     backfill = Backfill(
@@ -234,6 +236,11 @@ def _watch(
 
     def led(work: LaneWork) -> LaneWork:
         return caught_up.before(lost.before(work))
+
+    cleaning: dict[Lane, LaneSpec] = {}
+    if config.compaction_enabled and config.mode is Mode.ENFORCE:
+        clean = build_clean(parts, role, target=target)
+        cleaning[Lane.CLEAN] = LaneSpec(run=led(clean.run), has_work=clean.has_work)
 
     def report() -> None:
         target.in_flight.report_age()
@@ -270,6 +277,7 @@ def _watch(
                 Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work, may_act=recopy.may_act),
                 Lane.COPY: LaneSpec(run=led(copy.run), may_act=copy.may_act),
                 Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work, may_act=retain.may_act),
+                **cleaning,
             },
         ),
         report=report,

@@ -41,6 +41,11 @@ def read_cleanup_policy(value: str) -> CleanupPolicy | None:
             return None
 
 
+def is_compacted(configs: Mapping[str, str | None]) -> bool:
+    """Return whether the broker's cleaner rewrites segments of a topic with these settings."""
+    return "compact" in (part.strip() for part in (configs.get("cleanup.policy") or "").split(","))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
     """What the cleaner of one compacted topic goes by."""

@@ -84,16 +84,17 @@ def decide_pin(view: PinView) -> PinPlan:
     )
 
 
-def is_cut_off(pin: Pin, local: LocalPartition) -> bool:
+def is_cut_off(pin: Pin, local: LocalPartition, *, merges: bool = False) -> bool:
     """Return whether the partition's history no longer has what the pin holds.
 
     A truncation makes the segment that it falls into the active one, so that an active segment at or below the pin shows
-    it; so does a sealed one of the same base with another end; so do epochs that contradict.
+    it; so does a sealed one of the same base with another end, but where a cleaner ``merges`` segments; so do epochs that
+    contradict.
     """
     if local.segments[-1].base_offset <= pin.base_offset:
         return True
     twin = next((segment for segment in local.segments if segment.base_offset == pin.base_offset), None)
-    if twin is not None and twin.next_base_offset != pin.next_base_offset:
+    if not merges and twin is not None and twin.next_base_offset != pin.next_base_offset:
         return True
     known, live = len(pin.leader_epochs), local.leader_epochs
     following = live[known].start_offset if len(live) > known else pin.next_base_offset

@@ -98,10 +98,12 @@ def decide_enable(
     known: KnownTiering | None,
     effective: Mapping[str, str | None],
     overrides: Mapping[str, str | None],
+    *,
+    tiers_compacted: bool = False,
 ) -> SwitchPlan:
     """Total retention: as wanted, else as known, else what the broker keeps today.  ``known`` is None for a topic that
     neither the state topic nor the configuration names."""
-    refusal = reason_not_to_tier(effective)
+    refusal = reason_not_to_tier(effective, tiers_compacted=tiers_compacted)
     if not refusal and known is not None and known.is_on and known.mode is not wanted.mode and known.former_settings:
         refusal = f"it is tiered in {known.mode} mode; disable it first, so that the broker's settings are put right"
     former = _former_settings(known, overrides) if wanted.mode is RetentionMode.STRICT else {}

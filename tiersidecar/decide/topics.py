@@ -80,15 +80,16 @@ def decide_unseen(
     return decide_assignment(led, [view.topic_id_partition for view in led], broker_id, policy_for)
 
 
-def reason_not_to_tier(configs: Mapping[str, str | None]) -> str:
-    """Return why a topic with these broker settings cannot be tiered at all; empty when it can."""
+def reason_not_to_tier(configs: Mapping[str, str | None], *, tiers_compacted: bool = False) -> str:
+    """Return why a topic with these broker settings cannot be tiered at all; empty when it can.  ``tiers_compacted``:
+    ``compaction.enabled`` is true."""
     if _is_true(configs.get("remote.storage.enable")):
         return (
             "remote.storage.enable is true, so the broker tiers it itself; two writers would each delete what the other "
             "counts on. Take the topic out of this configuration, or hand it over first"
         )
-    if "compact" in _policies(configs):
-        return "cleanup.policy has compact, and compacted topics are not tiered"
+    if "compact" in _policies(configs) and not tiers_compacted:
+        return "cleanup.policy has compact, and compacted topics are tiered with compaction.enabled alone"
     return ""
 
 
@@ -113,8 +114,8 @@ def reason_not_to_trim(policy: TopicPolicy, configs: Mapping[str, str | None]) -
     In strict mode only the sidecar deletes, so the broker's own retention must be without limit: otherwise it would
     delete segments that are not copied yet.
     """
-    if policy.mode is not RetentionMode.STRICT:
-        return ""
+    if policy.mode is not RetentionMode.STRICT or _policies(configs) == {"compact"}:
+        return ""  # of a topic that is compacted alone the broker deletes nothing by retention
     wrong = [
         f"{name} is {configs.get(name)}, must be -1"
         for name in ("retention.ms", "retention.bytes")

@@ -289,6 +289,14 @@ class OffsetMapTooSmallError(
     keys: int
 
 
+class CleanedBeforePinnedError(
+    _OfSubject,
+    PartitionHaltedError,
+    message="{subject}: {reason}: tombstones may have gone from there, and a copy could bring old values back",
+):
+    """The broker's cleaner may have taken away what had to be pinned first."""
+
+
 class DataKeyError(PartitionHaltedError, message="data key under key id {key_id!r} cannot be opened: {reason}"):
     """The data key of a segment cannot be opened with the keys that are configured."""
 

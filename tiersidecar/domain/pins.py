@@ -57,6 +57,23 @@ class Pin:
         return self.segment.size_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureLook:
+    """A look at which all that was sealed of a compacted partition, up to ``end_offset`` (exclusive), was pinned or remote."""
+
+    end_offset: Offset
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Pins that were made at one moment.  ``cleaner_offset`` is up to where the broker's cleaner had been when they were whole,
+    -1 where it never was there, None where that cannot be read."""
+
+    pins: tuple[Pin, ...]
+    cleaner_offset: int | None
+
+
 class DropReason(StrEnum):
     """Reason why a pin goes; the values are those of the label ``reason``."""
 
@@ -90,6 +107,13 @@ def with_pins(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:
     first = local.segments[0].base_offset
     older = tuple(pin.segment for pin in pins if pin.base_offset < first)
     return replace(local, segments=(*older, *local.segments)) if older else local
+
+
+def pictured(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:
+    """Return a compacted partition as it was pinned: what its directory has by now, but for the active segment, is of another
+    moment.  A pin whose successor ends earlier comes after it."""
+    ordered = sorted(pins, key=lambda pin: (pin.next_base_offset, pin.base_offset))
+    return replace(local, segments=(*(pin.segment for pin in ordered), local.segments[-1]))
 
 
 def epochs_with_pins(live: Sequence[EpochEntry], pins: Sequence[Pin]) -> tuple[EpochEntry, ...]:

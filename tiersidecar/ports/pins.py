@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.pins import Picture, PictureLook, Pin
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 
 
@@ -54,12 +54,32 @@ class MakePins(Protocol):
         """
 
 
+class TakePictures(Protocol):
+    async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
+        """Link sealed segments of ``local``, as they are at one moment.
+
+        Raises:
+            SegmentChangedError: the broker's cleaner, or its retention, was at work; nothing of the picture is left.
+            PinError: links cannot be made there (now).
+        """
+
+    async def last_look(self, local: LocalPartition) -> PictureLook | None:
+        """Return what :meth:`note_look` was told last; None where nothing is known."""
+
+    async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
+        """Keep it beside the pins, for this process and the next, if no segment was sealed since ``local`` was seen.
+
+        Raises:
+            PinError: it cannot be written.
+        """
+
+
 class MeasureDisks(Protocol):
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:
         """Return the space by log dir, without log dirs whose space is not known."""
 
 
-class Pins(ReadPins, MakePins, MeasureDisks, Protocol):
+class Pins(ReadPins, MakePins, TakePictures, MeasureDisks, Protocol):
     """The whole of it, as the composition root builds it."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
+from typing import NamedTuple
 
 from tiersidecar.domain.errors import ObjectNotFoundError, OffsetOutOfRangeError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -75,6 +76,14 @@ def _bytes_left(located: Located, next_offset: int) -> int:
     return metadata.segment_size_in_bytes * max(located.stop_offset - next_offset, 0) // offsets
 
 
+class Walked(NamedTuple):
+    """Batches of a segment that a look-up of ``offset`` gave."""
+
+    located: Located
+    offset: Offset
+    batches: BatchSlice
+
+
 class SegmentWalk:
     """Batches of a partition, across its segments."""
 
@@ -85,7 +94,7 @@ class SegmentWalk:
 
     async def batches(
         self, topic_id_partition: TopicIdPartition, offset: int, stop_offset: int, allowance: Allowance
-    ) -> AsyncGenerator[tuple[Located, BatchSlice], None]:
+    ) -> AsyncGenerator[Walked, None]:
         """Yield batches from ``offset`` on, below ``stop_offset`` (exclusive), as far as ``allowance`` reaches, each slice with
         the segment that holds it.  ``stop_offset`` lies at the end of the remote tier at most.
 
@@ -93,7 +102,7 @@ class SegmentWalk:
             OffsetOutOfRangeError: no segment holds ``offset``, and it is not the end of the remote tier; or a read without
                 a bound in bytes has come to a hole, which it must not skip unseen.
         """
-        next_offset = Offset(offset)
+        asked = next_offset = Offset(offset)
         located = await self._first(topic_id_partition, offset)
         following = NextSegment(lookup=self._lookup, segments=self._segments)
         with self._segments.read_ahead() as read_ahead:
@@ -105,18 +114,25 @@ class SegmentWalk:
                             async for batches in slices:
                                 next_offset = batches.next_offset
                                 following.consider(located, next_offset, stop_offset, read_ahead.window_bytes)
-                                yield located, batches
+                                yield Walked(located, asked, batches)
                     except ObjectNotFoundError:
                         if self._is_finished(located):
                             raise
                         # Deleted while it was read: what holds the offset now, if anything does, is looked up anew.
-                        located = await self._first(topic_id_partition, next_offset)
+                        asked = next_offset
+                        located = await self._first(topic_id_partition, asked)
                         continue
-                    next_offset = max(next_offset, located.stop_offset)
+                    asked = next_offset = max(next_offset, located.stop_offset)
                     if not allowance.is_used_up:
                         located = await self._lookup.locate(topic_id_partition, next_offset)
         if next_offset < stop_offset and allowance.left_bytes is None:
             raise await self._lookup.out_of_range(topic_id_partition, next_offset)
+
+    async def is_replaced(self, topic_id_partition: TopicIdPartition, walked: Walked) -> bool:
+        """Return whether the look-up gives another segment by now, or none."""
+        now = await self._lookup.locate(topic_id_partition, walked.offset)
+        then = walked.located.metadata.remote_log_segment_id
+        return now is None or now.metadata.remote_log_segment_id != then
 
     async def _first(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
         located = await self._lookup.locate(topic_id_partition, offset)
@@ -333,17 +349,13 @@ class RemoteLogReader:
                 stop = undecided.first_offset
                 if stop <= offset:
                     raise self._undecided.error(topic_id_partition, offset, undecided)
-            async with aclosing(self._walk.batches(topic_id_partition, offset, stop, allowance)) as parts:
-                async for located, batches in parts:
-                    aborted = None
-                    if read_committed:
-                        aborted = await self._aborted.collect(located, batches.base_offset, batches.next_offset)
-                        beyond = aborted_beyond or ()
-                        aborted += tuple(one for one in beyond if one.first_offset < batches.next_offset)
-                    await self._lookup.check_history(topic_id_partition, history, batches.base_offset)
-                    self._telemetry.count(FETCH_BYTES, len(batches), topic=topic)
-                    self._pool.charge(topic, len(batches))
-                    yield RemoteBatches(batches=batches, aborted_transactions=aborted)
+            beyond = (aborted_beyond or ()) if read_committed else None
+            async with aclosing(self._walked(topic_id_partition, offset, stop, allowance, beyond)) as parts:
+                async for part in parts:
+                    await self._lookup.check_history(topic_id_partition, history, part.batches.base_offset)
+                    self._telemetry.count(FETCH_BYTES, len(part.batches), topic=topic)
+                    self._pool.charge(topic, len(part.batches))
+                    yield part
             if undecided is not None and allowance.left_bytes is None:
                 raise self._undecided.error(topic_id_partition, stop, undecided)
         except OffsetOutOfRangeError:
@@ -351,6 +363,43 @@ class RemoteLogReader:
         except TiersidecarError:
             self._telemetry.count(FETCH_ERRORS, topic=topic)
             raise
+
+    async def _walked(
+        self,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        stop_offset: int,
+        allowance: Allowance,
+        beyond: Sequence[AbortedTransaction] | None,
+    ) -> AsyncGenerator[RemoteBatches, None]:
+        """Yield the batches, and for read_committed, to which ``beyond`` is given, what was aborted of them.
+
+        A cleaner may replace a segment while it is read.  Its aborted records go in one round, the entries of their markers,
+        which may be in later segments, in the next.  So entries that are looked up now say nothing of a segment that look-ups
+        do not give any more: what has taken its place is read from here on.
+        """
+        next_offset, is_first = Offset(offset), True
+        while True:
+            replaced: Walked | None = None
+            async with aclosing(self._walk.batches(topic_id_partition, next_offset, stop_offset, allowance)) as parts:
+                async for walked in parts:
+                    batches, aborted = walked.batches, None
+                    if beyond is not None:
+                        aborted = await self._aborted_in(walked, beyond)
+                        if await self._walk.is_replaced(topic_id_partition, walked):
+                            replaced = walked
+                            break
+                    next_offset, is_first = batches.next_offset, False
+                    yield RemoteBatches(batches=batches, aborted_transactions=aborted)
+            if replaced is None:
+                return
+            next_offset = max(next_offset, replaced.offset)
+            allowance.give_back(len(replaced.batches), takes_any_size=is_first)
+
+    async def _aborted_in(self, walked: Walked, beyond: Sequence[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
+        batches = walked.batches
+        aborted = await self._aborted.collect(walked.located, batches.base_offset, batches.next_offset)
+        return aborted + tuple(one for one in beyond if one.first_offset < batches.next_offset)
 
     async def _first_undecided(self, topic_id_partition: TopicIdPartition, offset: int, stop: int) -> Undecided | None:
         """Return the first transaction, beginning below ``stop``, that a read_committed reader of ``offset`` cannot pass."""

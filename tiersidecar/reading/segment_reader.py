@@ -105,6 +105,13 @@ class Allowance:
             self.left_bytes -= size_bytes
             self.is_used_up = self.left_bytes <= 0
 
+    def give_back(self, size_bytes: int, *, takes_any_size: bool) -> None:
+        """Undo the charge of what is not returned after all; nothing was before it if it ``takes_any_size``."""
+        self.takes_any_size |= takes_any_size
+        if self.left_bytes is not None:
+            self.left_bytes += size_bytes
+            self.is_used_up = False
+
 
 class SegmentReader:
     """Read batches of opened segments."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_segments import INDEXES, LOG, MANIFEST, SegmentRow
@@ -24,6 +24,7 @@ from tiersidecar.formats.aiven.layout import reading_plan
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.formats.aiven.transforms import TransformPlan
+from tiersidecar.formats.compaction.segments import WholeBatches
 from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.indexes import (
     AbortedTransaction,
@@ -36,8 +37,15 @@ from tiersidecar.formats.kafka.indexes import (
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
-from tiersidecar.formats.kafka.transaction_check import check_transactions
-from tiersidecar.formats.kafka.transactions import TransactionWalk, WalkWithin, open_before, open_states
+from tiersidecar.formats.kafka.transaction_check import TransactionFaults, check_transactions
+from tiersidecar.formats.kafka.transactions import (
+    TransactionWalk,
+    WalkWithin,
+    ended_unseen,
+    lacks_none,
+    open_before,
+    open_states,
+)
 from tiersidecar.ports.store import FetchRange
 
 _MOST_TOLD = 5
@@ -75,9 +83,17 @@ class DeepCheck:
             return []  # deleted since it was listed
         except CorruptDataError as error:
             return [_finding(row, INDEXES, now_ms, str(error))]
-        walk = TransactionWalk(await self._open_before(store, row.start_offset, indexes.lineage, preceding))
+        carried = await self._open_before(store, row.start_offset, indexes.lineage, preceding)
+        walk = TransactionWalk(carried)
         found = await _check_log(store, row, manifest, plan, indexes, walk, now_ms)
-        return found or _check_transactions(row, indexes, walk, now_ms)
+        if found:
+            return found
+        faults = check_transactions(walk.finish(), indexes.aborted, indexes.producers)
+        if ended_unseen(faults.lost_states, carried, ()) and await _has_holes(store, row, manifest, plan):
+            # A cleaner took the markers of what was open where the segment begins, and with them all that they were of.
+            lost = tuple(one for one in faults.lost_states if not lacks_none(carried, (one,)))
+            faults = replace(faults, lost_states=lost)
+        return _told_transactions(row, faults, now_ms)
 
     async def _open_before(
         self, store: FetchRange, offset: int, lineage: Lineage, preceding: Sequence[Preceding]
@@ -261,9 +277,20 @@ async def _parts(
         yield chunk.original.start, part
 
 
-def _check_transactions(row: SegmentRow, indexes: _Indexes, walk: TransactionWalk, now_ms: int) -> list[Finding]:
-    """Return what a broker that had lost its producers' state uploaded before this program looked at the batches itself."""
-    faults = check_transactions(walk.finish(), indexes.aborted, indexes.producers)
+async def _has_holes(store: FetchRange, row: SegmentRow, manifest: Manifest, plan: TransformPlan) -> bool:
+    """Return whether some offset of the segment is in no batch, as after a cleaner: read once more, for it is asked seldom."""
+    key, expected, batches = row.keys[LOG], row.start_offset, WholeBatches()
+    async with aclosing(_parts(store, key, manifest, plan)) as parts:
+        async for _, part in parts:
+            for _, header, _ in batches.feed(part, where=key):
+                if header.base_offset > expected:
+                    return True
+                expected = header.next_offset
+    return expected <= row.end_offset
+
+
+def _told_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) -> list[Finding]:
+    """Tell what a broker that had lost its producers' state uploaded before this program looked at the batches itself."""
     if not faults:
         return []
     told = [

@@ -10,7 +10,6 @@ Offsets that neither tier holds any more, told once: the first thing an operator
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
 import structlog
 
@@ -23,7 +22,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.policy import RetentionMode
-from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import GAP_OFFSETS
@@ -36,6 +35,7 @@ from tiersidecar.tasks.copy_lag import CopyLagReport, copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.segment_reading import next_base_offset_of
+from tiersidecar.tasks.tail_cuts import UploadSegment
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 
@@ -146,13 +146,6 @@ class LocalHoles:
 log = structlog.get_logger(__name__)
 
 
-class UploadSegment(Protocol):
-    async def upload(
-        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
-    ) -> RemoteLogSegmentMetadata:
-        """Copy one segment; it is COPY_SEGMENT_FINISHED, durable and read back when this returns."""
-
-
 class CopyTask:
     """Copies what may be copied of one partition; ``admission`` says when it is whose turn."""
 
@@ -252,7 +245,7 @@ class CopyTask:
         segments = self._without_settled_pins(topic_id_partition, local.segments, lineage)
         holes = self._holes.find(topic_id_partition, segments, lineage, copied_offset, start_offset)
         return CopyView(
-            policy=partition.policy,
+            policy=self._table.policy_of(partition),
             segments=segments,
             copied_offset=copied_offset,
             last_stable_offset=await self._last_stable_offset(topic_id_partition, partition.view.leader_epoch),

@@ -290,7 +290,7 @@ class ExpireTask:
         state, local = self._state.partition_state(topic_id_partition), self._table.local_partition(topic_id_partition)
         picture, time = self._metadata.picture(topic_id_partition), self._trash_clock.now()
         view = ExpiryView(
-            policy=partition.policy,
+            policy=self._table.policy_of(partition),
             lineage=lineage,
             remote_segments=(),
             local_segments=() if local is None else local.segments,

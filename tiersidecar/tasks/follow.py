@@ -23,6 +23,7 @@ from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.pins import MakePins
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.partition_table import FollowNote, FollowShape
+from tiersidecar.tasks.pictures import Pictures
 from tiersidecar.tasks.pin_keeper import PinKeeper
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -42,10 +43,12 @@ class FollowTask:
         log_dirs: LogDirs,
         copies: TrustedCopies,
         slots: asyncio.Semaphore,
+        pictures: Pictures,
     ) -> None:
         self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
         self._pins, self._keeper, self._log_dirs = pins, keeper, log_dirs
         self._copies, self._slots, self._failpoints = copies, slots, edges.failpoints
+        self._pictures = pictures
         self._looked, self._is_sure = -1, False
 
     def has_work(self, partition: TieredPartition) -> bool:
@@ -58,6 +61,8 @@ class FollowTask:
         note.look(local)
         if not self.may_act(partition):
             return False
+        if topic_id_partition.topic in self._table.compacted_topics:
+            return True  # that all is pinned counts from the last look on
         has_subject = len(local.segments) > 1 or bool(note.deleted) or bool(self._table.pins.of(topic_id_partition))
         return has_subject and note.settled != self._state(partition, local)
 
@@ -83,6 +88,9 @@ class FollowTask:
         if local is None:
             return
         async with self._slots:
+            if topic_id_partition.topic in self._table.compacted_topics:
+                await self._picture(partition, local)
+                return
             state = self._state(partition, local)
             plan = await self._plan(partition, local)
             known = replace(local, leader_epochs=self._note(topic_id_partition).epochs.entries)
@@ -92,6 +100,20 @@ class FollowTask:
             )
             if plan.is_settled:
                 self._note(topic_id_partition).settled = state
+
+    async def _picture(self, partition: TieredPartition, local: LocalPartition) -> None:
+        topic_id_partition = partition.view.topic_id_partition
+        if not self._keeper.can_pin(local.log_dir):
+            raise PinError(
+                path=local.log_dir, reason="a compacted topic is copied from pins, and none can be made here"
+            )
+        await self._pictures.round(
+            partition,
+            local,
+            self._table.compacted_topics[topic_id_partition.topic],
+            high_watermark=await self._high_watermark(partition),
+            drop=self._keeper.drop,
+        )
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition) -> PinPlan:
         topic_id_partition = partition.view.topic_id_partition

@@ -30,6 +30,7 @@ class Lane(StrEnum):
     RETAIN = "retain"
     FOLLOW = "follow"
     RECOPY = "recopy"
+    CLEAN = "clean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,8 @@ class LocalStart:
         local = self._table.local_partition(topic_id_partition)
         if local is None or not local.segments:
             return False
+        if self._table.is_compacted_alone(topic_id_partition.topic):
+            return False  # a broker refuses DeleteRecords there
         known = self._table.record(topic_id_partition).log_start_offset
         return (local.segments[0].base_offset if known == NO_OFFSET else known) < remote_log_start_offset
 
@@ -66,6 +68,8 @@ class LocalStart:
             BrokerRefusedError: the broker does not; it is tried again.
         """
         topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        if self._table.is_compacted_alone(topic_id_partition.topic):
+            return
         target = Offset(min(remote_log_start_offset, high_watermark))
         if target <= log_start_offset or not self._table.leads(topic_id_partition, leader_epoch):
             return

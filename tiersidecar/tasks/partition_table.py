@@ -8,9 +8,10 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from tiersidecar.decide.compacted_topics import CleanerSettings, CleanupPolicy
 from tiersidecar.decide.copy import CopyLag
 from tiersidecar.decide.disk_pressure import DiskState
 from tiersidecar.decide.expire import ExpiryPlan
@@ -21,7 +22,8 @@ from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, LeaderEpoch
-from tiersidecar.domain.pins import Pin, PinnedPartition, epochs_with_pins, with_pins
+from tiersidecar.domain.pins import Pin, PinnedPartition, epochs_with_pins, pictured, with_pins
+from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.log_dirs import LogDirsView
 
@@ -271,6 +273,10 @@ class PartitionRecord:
 
     follow: FollowNote = field(default_factory=FollowNote)
 
+    is_pictured: bool = False
+    """Whether the pins of a compacted partition were looked at: a process that was killed may have left a part of a picture.
+    Written by :class:`~tiersidecar.tasks.pictures.Pictures`."""
+
     @property
     def last_copied(self) -> int:
         """The copied offset, -1 where it is not known."""
@@ -302,6 +308,9 @@ class PartitionTable:
 
     refused_topics: dict[str, str] = field(default_factory=dict)
     untrimmable_topics: dict[str, str] = field(default_factory=dict)
+    compacted_topics: dict[str, CleanerSettings] = field(default_factory=dict)
+    """Those of which the broker's cleaner rewrites segments. Written by the topic checks."""
+
     records: dict[TopicIdPartition, PartitionRecord] = field(default_factory=dict)
     missing_owners: dict[Uuid, str] = field(default_factory=dict)
     """Topic ids whose owner object is gone from the store, and what that means."""
@@ -323,9 +332,25 @@ class PartitionTable:
 
     def local_partition(self, partition: TopicIdPartition) -> LocalPartition | None:
         """The partition's directory as last scanned, and before it what only pins hold any more; None when it is not (or no
-        longer) on a healthy log dir."""
+        longer) on a healthy log dir.  Of a compacted topic, what its pins hold, once they are a picture, and the active
+        segment."""
         local = self.local.partitions.get(partition)
-        return None if local is None else with_pins(local, self.pins.of(partition))
+        if local is None:
+            return None
+        if partition.topic not in self.compacted_topics:
+            return with_pins(local, self.pins.of(partition))
+        return pictured(local, self.pins.of(partition) if self.record(partition).is_pictured else ())
+
+    def is_compacted_alone(self, topic: str) -> bool:
+        """Return whether ``cleanup.policy`` is ``compact``, and nothing is deleted by retention."""
+        settings = self.compacted_topics.get(topic)
+        return settings is not None and settings.policy is CleanupPolicy.COMPACT
+
+    def policy_of(self, partition: TieredPartition) -> TopicPolicy:
+        """The policy of a partition, without retention where ``cleanup.policy`` is ``compact`` alone."""
+        if not self.is_compacted_alone(partition.view.topic_id_partition.topic):
+            return partition.policy
+        return replace(partition.policy, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 
     def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """The broker's live leader-epoch-checkpoint; empty when the partition is not on a healthy log dir."""

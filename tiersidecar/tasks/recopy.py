@@ -184,7 +184,8 @@ class RecopyTask:
         local = self._table.local_partition(topic_id_partition)
         if local is None or not self._table.pins.are_known(local.log_dir):
             return False
-        if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
+        topic = topic_id_partition.topic
+        if self._observe_only or topic in self._table.refused_topics or topic in self._table.compacted_topics:
             return False
         if self._guard.reason_not_to_delete_of(topic_id_partition.topic_id) or self._state.readiness_reason is not None:
             return False

@@ -33,6 +33,7 @@ from tiersidecar.formats.kafka.transactions import (
     TransactionWalk,
     complete_index,
     complete_snapshot,
+    ended_unseen,
     lacks_none,
     merge_open,
     open_states,
@@ -51,7 +52,8 @@ class CheckedSegment:
     """``epochs`` are those of the segment's offsets, the first start raised to its base offset.  ``rebuild`` names the
     artefacts that must be made from the batches.  ``max_timestamp_ms`` is -1 where no record has a timestamp.
     ``open_at_start`` are the producers whose transaction is open where it begins, as the remote segment before it and the
-    broker tell; ``has_aborted`` says whether its transaction index has entries: published before its batches are read."""
+    broker tell; ``has_aborted`` says whether its transaction index has entries: published before its batches are read.
+    ``is_compacted``: the broker's cleaner may have taken markers away."""
 
     artefacts: SegmentArtefacts
     epochs: tuple[EpochEntry, ...]
@@ -60,6 +62,7 @@ class CheckedSegment:
     rebuild: frozenset[Artefact]
     open_at_start: tuple[ProducerState, ...]
     has_aborted: bool
+    is_compacted: bool = False
 
 
 class SegmentChecker:
@@ -73,9 +76,16 @@ class SegmentChecker:
         self._suspects: set[str] = set()
 
     async def check(
-        self, segment: LocalSegment, file: SegmentFile, lineage: Lineage, carried: Sequence[ProducerState] = ()
+        self,
+        segment: LocalSegment,
+        file: SegmentFile,
+        lineage: Lineage,
+        carried: Sequence[ProducerState] = (),
+        *,
+        is_compacted: bool = False,
     ) -> CheckedSegment:
-        """``carried`` are the producers whose transaction is open where the remote segment before this one ends.
+        """``carried`` are the producers whose transaction is open where the remote segment before this one ends;
+        ``is_compacted``: see :class:`CheckedSegment`.
 
         Raises:
             SegmentNotReadyError: the broker may still be writing an artefact, or its leader epochs; or the segment is of
@@ -109,6 +119,7 @@ class SegmentChecker:
             rebuild=frozenset(rebuild),
             open_at_start=open_at_start,
             has_aborted=bool(entries),
+            is_compacted=is_compacted,
         )
 
     def suspect(self, segment: LocalSegment) -> None:
@@ -183,19 +194,26 @@ class CompletedTransactions:
 
 
 def complete_transactions(
-    segment: LocalSegment, artefacts: IndexArtefacts, derived: SegmentTransactions
+    segment: LocalSegment,
+    artefacts: IndexArtefacts,
+    derived: SegmentTransactions,
+    cleaned_since: Sequence[ProducerState] = (),
 ) -> CompletedTransactions:
-    """``artefacts`` with all that ``derived`` has; what lacks nothing stays as it is, byte for byte."""
+    """``artefacts`` with all that ``derived`` has; what lacks nothing stays as it is, byte for byte.  Of producers that the
+    broker had open where the segment begins, ``cleaned_since``, the marker may be gone: of these the broker's snapshot counts.
+    """
     index = artefacts.transaction_index or b""
     brokers = read_transaction_index(index, base_offset=segment.base_offset, where=segment.log_path)
     entries = complete_index(brokers, derived.aborted)
     if entries != brokers:
         artefacts = replace(artefacts, transaction_index=write_transaction_index(entries))
     open_at_end = read_open_producers(artefacts.producer_snapshot, where=segment.log_path)
-    undecided = tuple(state for state in derived.open_at_end if not lacks_none(open_at_end, (state,)))
+    ended = ended_unseen(derived.open_at_end, cleaned_since, open_at_end)
+    still_open = [state for state in derived.open_at_end if state not in ended]
+    undecided = tuple(state for state in still_open if not lacks_none(open_at_end, (state,)))
     if undecided:
         states = read_producer_snapshot(artefacts.producer_snapshot, where=segment.log_path)
-        completed = complete_snapshot(states, derived.open_at_end)
+        completed = complete_snapshot(states, still_open)
         artefacts = replace(artefacts, producer_snapshot=write_producer_snapshot(completed))
         open_at_end = open_states(completed)
     known = set(brokers)
@@ -268,8 +286,18 @@ class SegmentReading:
     def transactions(self) -> CompletedTransactions:
         """Return what was added of transactions; after :meth:`finish`."""
         if self._completed is None:
-            self._completed = complete_transactions(self._segment, self._usable_artefacts(), self._walk.finish())
+            self._completed = complete_transactions(
+                self._segment, self._usable_artefacts(), self._walk.finish(), self._cleaned_since()
+            )
         return self._completed
+
+    def _cleaned_since(self) -> tuple[ProducerState, ...]:
+        """The producers whose transaction the broker had open where the segment begins, of which its cleaner may have taken the
+        marker away.  A snapshot that is made here says what the batches say."""
+        earlier = self._checked.artefacts.earlier_snapshot
+        if not self._checked.is_compacted or not earlier or Artefact.PRODUCER_SNAPSHOT in self._checked.rebuild:
+            return ()
+        return read_open_producers(earlier)
 
     def _require_published_transactions(self) -> None:
         """Readers ask for no transaction index that is published as empty (S-157)."""

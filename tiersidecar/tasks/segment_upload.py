@@ -174,7 +174,8 @@ class SegmentUploader:
         async with self._log_dirs.open_segment(segment) as file:
             before = await file.fingerprint()
             carried = await self._carried.at(topic_id_partition, segment.base_offset, lineage)
-            checked = await self._checker.check(segment, file, lineage, carried)
+            is_compacted = topic_id_partition.topic in self._table.compacted_topics
+            checked = await self._checker.check(segment, file, lineage, carried, is_compacted=is_compacted)
             started = self._started(topic_id_partition, segment, file, checked)
             await self._failpoints.reach("copy.checked")
             async with self._in_flight.copying(started.remote_log_segment_id):

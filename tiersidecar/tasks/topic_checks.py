@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
+from tiersidecar.decide.compacted_topics import is_compacted, read_cleaner_settings
 from tiersidecar.decide.topics import reason_not_to_store, reason_not_to_tier, reason_not_to_trim
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.broker import DescribeConfigs
@@ -22,7 +23,8 @@ CHECK_INTERVAL_S = 30.0
 class TopicChecks:
     """Keeps ``table.refused_topics`` and ``table.untrimmable_topics`` true, and says so loudly when they change.
 
-    ``max_name_bytes`` is that of the store (:attr:`~tiersidecar.ports.store.Store.max_name_bytes`).
+    ``max_name_bytes`` is that of the store (:attr:`~tiersidecar.ports.store.Store.max_name_bytes`); with ``tiers_compacted``
+    compacted topics are tiered, and ``table.compacted_topics`` has them.
     """
 
     def __init__(
@@ -34,9 +36,10 @@ class TopicChecks:
         max_name_bytes: int | None,
         clock: Clock,
         telemetry: Telemetry,
+        tiers_compacted: bool = False,
     ) -> None:
         self._broker, self._table, self._policy_for = broker, table, policy_for
-        self._max_name_bytes = max_name_bytes
+        self._max_name_bytes, self._tiers_compacted = max_name_bytes, tiers_compacted
         self._clock, self._telemetry = clock, telemetry
         self._checked_s: dict[str, float] = {}
         self._untold: set[str] = set()
@@ -57,6 +60,7 @@ class TopicChecks:
             self._untold.discard(gone)
             self._table.refused_topics.pop(gone, None)
             self._table.untrimmable_topics.pop(gone, None)
+            self._table.compacted_topics.pop(gone, None)
             self._telemetry.forget(UNSAFE_TOPICS, topic=gone)
 
     async def check(self, topics: Iterable[str]) -> None:
@@ -79,11 +83,23 @@ class TopicChecks:
                 self._untold.add(topic)
             else:
                 self._untold.discard(topic)
-                refused = reason_not_to_store(topic, self._max_name_bytes) or reason_not_to_tier(configs)
+                refused = reason_not_to_store(topic, self._max_name_bytes) or self._reason_not_to_tier(topic, configs)
                 untrimmable = reason_not_to_trim(policy, configs)
             self._note(self._table.refused_topics, topic, refused, "topic.refused")
             self._note(self._table.untrimmable_topics, topic, refused or untrimmable, "topic.trim_refused")
             self._telemetry.gauge(UNSAFE_TOPICS, 1 if refused or untrimmable else 0, topic=topic)
+
+    def _reason_not_to_tier(self, topic: str, configs: Mapping[str, str | None]) -> str:
+        """Also takes note of what the cleaner of a compacted topic goes by."""
+        reason = reason_not_to_tier(configs, tiers_compacted=self._tiers_compacted)
+        settings = None if reason else read_cleaner_settings(configs)
+        if settings is not None:
+            self._table.compacted_topics[topic] = settings
+        elif not reason:
+            self._table.compacted_topics.pop(topic, None)
+            if is_compacted(configs):
+                return "the broker does not tell by which settings its cleaner goes"
+        return reason
 
     async def reason_to_leave(self, topic: str) -> str:
         """Why what another may be copying must be left alone, by the topic's settings as they are now; empty where nobody but

@@ -83,10 +83,13 @@ class TrimTask:
         """What was reported last of each partition, where nothing is done."""
 
     def may_have_work(self, partition: TieredPartition) -> bool:
-        """Return whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
+        """Return whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote.
+
+        Nothing of a compacted topic is trimmed: brokers refuse DeleteRecords on it, or have cleaned what it is to be compared
+        with."""
         policy, topic_id_partition = partition.policy, partition.view.topic_id_partition
         limits = (policy.effective_local_retention_ms, policy.effective_local_retention_bytes)
-        if policy.mode is not RetentionMode.STRICT:
+        if policy.mode is not RetentionMode.STRICT or topic_id_partition.topic in self._table.compacted_topics:
             return False
         pressure = self._table.pressure_trims.get(topic_id_partition)
         if pressure is not None and pressure.offset > self._table.record(topic_id_partition).log_start_offset:

@@ -188,8 +188,8 @@ class LaneTurns:
 
 
 class Watch:
-    """One per process.  Of the lanes, copy and retain are a led partition's, follow and recopy a followed one's
-    as well; copy has work where the table says so.  ``report`` is called at each look."""
+    """One per process.  Of the lanes, copy and retain are a led partition's, follow and recopy a followed one's as well; clean
+    is there where compacted topics are tiered.  Copy has work where the table says so.  ``report`` is called at each look."""
 
     def __init__(
         self,
@@ -283,6 +283,8 @@ class Watch:
         if self._may_copy(topic_id_partition):
             self._start(partition, Lane.COPY)
         self._start(partition, Lane.RETAIN)
+        if Lane.CLEAN in self._work:
+            self._start(partition, Lane.CLEAN)
         return not self._has_copies(partition)
 
     def _start(self, partition: TieredPartition, lane: Lane) -> None:

@@ -128,6 +128,8 @@ def test_topics_that_cannot_be_tiered(configs: dict[str, str | None], word: str)
     reason = reason_not_to_tier(configs)
     assert word in reason
     assert bool(reason) is bool(word)
+    is_native = word == "remote.storage.enable"
+    assert bool(reason_not_to_tier(configs, tiers_compacted=True)) is is_native, "compaction.enabled admits the others"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,8 @@ def test_topics_that_cannot_be_tiered(configs: dict[str, str | None], word: str)
         pytest.param({"retention.ms": "-1"}, True, id="retention.bytes is without limit unless it is set"),
         pytest.param({"retention.bytes": "-1"}, False, id="retention.ms is not: Kafka's default is a week"),
         pytest.param({"retention.ms": "1", "cleanup.policy": ""}, True, id="an empty cleanup.policy deletes nothing"),
+        pytest.param({"retention.ms": "1", "cleanup.policy": "compact"}, True, id="nor does compact alone"),
+        pytest.param({"retention.ms": "1", "cleanup.policy": "compact,delete"}, False, id="compact,delete does"),
     ],
 )
 def test_strict_mode_needs_a_broker_that_deletes_nothing(configs: dict[str, str | None], fits: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.clean_world import COMPACTED
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
 from tests.support.expiry_world import FixedLineage, Sidecar, StoppedClock, World, run, run_until
 from tests.support.recopy_requests import request_for
@@ -68,6 +69,44 @@ def test_the_start_is_durable_before_anything_is_deleted() -> None:
     passed = run(sidecar(world).round())
     assert passed.index("state.read_back") < passed.index("delete.started.published")
     assert (world.start, world.segments(), world.store.keys) == (200, [], set())
+
+
+@pytest.mark.parametrize(
+    ("cleanup_policy", "left"),
+    [
+        pytest.param("compact", 2, id="of a topic that is compacted alone nothing goes for its age"),
+        pytest.param("compact,delete", 0, id="compact,delete expires as any other"),
+    ],
+)
+def test_total_retention_of_a_compacted_topic(cleanup_policy: str, left: int) -> None:
+    """S-268; and of the first kind a broker refuses DeleteRecords, which is not tried."""
+    world = world_of(*TWO_OLD)
+    one = sidecar(world, tiers_compacted=True)
+    one.broker.settings[TOPIC_ID_PARTITION.topic] = {
+        **COMPACTED,
+        "cleanup.policy": cleanup_policy,
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }
+    run(one.round())
+    assert len(world.segments()) == left
+    assert bool(one.broker.deleted) is (left == 0)
+
+
+def test_what_a_user_deleted_of_a_topic_that_is_compacted_alone_goes_remotely() -> None:
+    """The broker refuses DeleteRecords: asked again and again, it would hold up the lane."""
+    world = world_of(*segments(3))
+    run(
+        world.state.publish_partition_state(
+            TOPIC_ID_PARTITION,
+            PartitionState(remote_log_start_offset=Offset(250), remote_log_start_epoch=LeaderEpoch(0)),
+        )
+    )
+    one = sidecar(world, FOREVER, local=local_segments(200, 300, 400), tiers_compacted=True)
+    one.broker.settings[TOPIC_ID_PARTITION.topic] = dict(COMPACTED)
+    run(one.round())
+    assert [left.start_offset for left in world.segments()] == [200]
+    assert one.broker.deleted == []
 
 
 def test_the_start_says_in_which_history_it_counts() -> None:

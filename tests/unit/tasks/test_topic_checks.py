@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.clean_world import COMPACTED
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
@@ -58,7 +59,7 @@ async def test_a_topic_that_the_broker_tiers_itself_stays_refused_while_its_sett
 class Stage:
     """The checks of one sidecar; ``asked`` are the topics of each question."""
 
-    def __init__(self, max_name_bytes: int | None = None) -> None:
+    def __init__(self, max_name_bytes: int | None = None, *, tiers_compacted: bool = False) -> None:
         self.table, self.broker, self.clock = PartitionTable(), AskedBroker(), ManualClock()
         self.telemetry = RecordedTelemetry()
         self.policies = {TOPIC: TopicPolicy(), "other": TopicPolicy(mode=RetentionMode.RACE)}
@@ -69,6 +70,7 @@ class Stage:
             max_name_bytes=max_name_bytes,
             clock=self.clock,
             telemetry=self.telemetry,
+            tiers_compacted=tiers_compacted,
         )
 
 
@@ -117,6 +119,26 @@ async def test_what_a_topics_settings_allow(
     assert (topic in stage.table.untrimmable_topics) is bool(untrimmable)
     assert untrimmable in stage.table.untrimmable_topics.get(topic, "")
     assert stage.telemetry.value(UNSAFE_TOPICS, topic=topic) == is_unsafe
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+async def test_with_compaction_enabled_compacted_topics_are_tiered_and_known(policy: str) -> None:
+    stage = Stage(tiers_compacted=True)
+    stage.broker.settings[TOPIC] = {**GOOD, **COMPACTED, "cleanup.policy": policy}
+    await stage.checks.check([TOPIC])
+    assert stage.table.refused_topics == stage.table.untrimmable_topics == {}
+    assert stage.table.compacted_topics[TOPIC].policy == policy
+    stage.broker.settings[TOPIC] = GOOD
+    await stage.checks.check([TOPIC])
+    assert stage.table.compacted_topics == {}, "it is an ordinary one now"
+
+
+async def test_a_compacted_topic_of_which_a_setting_is_not_told_is_refused() -> None:
+    stage = Stage(tiers_compacted=True)
+    stage.broker.settings[TOPIC] = {**GOOD, **COMPACTED, "delete.retention.ms": None}
+    await stage.checks.check([TOPIC])
+    assert "by which settings its cleaner goes" in stage.table.refused_topics[TOPIC]
+    assert stage.table.compacted_topics == {}
 
 
 async def test_a_name_that_the_store_cannot_hold_is_refused() -> None:

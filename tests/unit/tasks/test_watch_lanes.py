@@ -144,7 +144,7 @@ class Stage:
                             has_work=partial(self._has_work, lane in works),
                             may_act=partial(self._may_act, lane),
                         )
-                        for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN)
+                        for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN, Lane.CLEAN)
                     },
                 },
             ),

@@ -81,9 +81,14 @@ class PinName:
         return tuple(name for name in self.companion_names if name != transaction_index)
 
     @property
+    def earlier_snapshot_name(self) -> str:
+        """The producer snapshot where the segment begins: part of a picture only."""
+        return log_file_name(self.base_offset, LogFileKind.SNAPSHOT)
+
+    @property
     def all_names(self) -> tuple[str, ...]:
         """In the order in which they are made: the .log last."""
-        return (LEADER_EPOCH_CHECKPOINT, *self.companion_names, self.log_name)
+        return (LEADER_EPOCH_CHECKPOINT, self.earlier_snapshot_name, *self.companion_names, self.log_name)
 
 
 def parse_pin_file(name: str) -> tuple[PinName, str] | None:
@@ -203,6 +208,32 @@ class PinDirectory:
             raise
         return self._read(name)
 
+    def make_picture(
+        self, directory: str, named: Sequence[tuple[PinName, LocalSegment]], leader_epochs: Sequence[EpochEntry]
+    ) -> tuple[Pin, ...]:
+        """Link segments of a partition's ``directory`` as they are at one moment.
+
+        Raises:
+            SegmentChangedError, FileNotFoundError: the files were others before the links were made than after it.
+            OSError: a link cannot be made, or the directory cannot be read.
+        """
+        end = max(name.next_base_offset for name, _ in named)
+        before = sealed_files(directory, end)
+        pins = []
+        try:
+            for name, segment in named:
+                with suppress(FileNotFoundError):
+                    earlier = name.earlier_snapshot_name
+                    self._link_once(segment.path_of(earlier), self._path(name, earlier))
+                pins.append(self.make(name, segment, leader_epochs))
+            self._failpoints.reach_blocking("picture.linked")
+            require_same(directory, before, sealed_files(directory, end))
+        except (OSError, SegmentChangedError):
+            for name, _ in named:
+                self.remove(name)
+            raise
+        return tuple(pins)
+
     def remove(self, name: PinName) -> None:
         """Remove all files of a pin, or of what was to become one.
 
@@ -255,6 +286,35 @@ class PinDirectory:
             return read_leader_epochs(Path(path).read_bytes(), where=path)
         except (FileNotFoundError, CorruptDataError):
             return ()  # after a power failure: it is not synced, and the live file may still do
+
+
+def require_same(directory: str, before: object, after: object) -> None:
+    """Return if both are equal.
+
+    Raises:
+        SegmentChangedError: they are not.
+    """
+    if before != after:
+        raise SegmentChangedError(path=directory, reason="its segments were replaced while they were pinned")
+
+
+def sealed_files(directory: str, end_offset: int) -> dict[str, tuple[int, int, int]]:
+    """Return inode, size and time of change of each .log that begins below ``end_offset``.
+
+    Raises:
+        SegmentChangedError: a cleaner is putting segments in their places.
+        OSError: the directory cannot be read.
+    """
+    found: dict[str, tuple[int, int, int]] = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(".swap"):
+                raise SegmentChangedError(path=directory, reason="the broker's cleaner is replacing segments")
+            stem, _, kind = entry.name.partition(".")
+            if kind == "log" and stem.isdecimal() and int(stem) < end_offset:
+                status = entry.stat()
+                found[entry.name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+    return found
 
 
 def epochs_below_end(

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tiersidecar.adapters.os_errors import explain_os_error
-from tiersidecar.adapters.pins_fs.pin_directory import PROBE_NAME, Link, PinDirectory, PinName
-from tiersidecar.domain.errors import PinError, SegmentChangedError
-from tiersidecar.domain.pins import Pin, PinnedPartition
+from tiersidecar.adapters.pins_fs.pin_directory import PIN_PREFIX, PROBE_NAME, Link, PinDirectory, PinName
+from tiersidecar.domain.errors import CorruptDataError, PinError, SegmentChangedError
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.pins import Picture, PictureLook, Pin, PinnedPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.formats.kafka.checkpoints import META_PROPERTIES
+from tiersidecar.formats.kafka.checkpoints import CLEANER_OFFSET_CHECKPOINT, META_PROPERTIES, read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
 from tiersidecar.ports.pins import DiskSpace, PinsView
@@ -137,9 +139,7 @@ class FilesystemPins:
 
     async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
         """See :class:`~tiersidecar.ports.pins.MakePins`."""
-        directory = self._places.get(local.log_dir)
-        if directory is None:
-            raise PinError(path=local.log_dir, reason="no place has been found for its pins")
+        directory = self._place_of(local)
         assert segment.next_base_offset is not None, "only sealed segments are pinned"
         name = PinName(
             owner=PinnedPartition.of(local.topic_id_partition),
@@ -152,6 +152,47 @@ class FilesystemPins:
             raise SegmentChangedError(path=segment.log_path, reason="it is gone") from error
         except OSError as error:
             raise PinError(path=directory.path, reason=explain_link_error(error)) from error
+
+    async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
+        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        directory = self._place_of(local)
+        owner = PinnedPartition.of(local.topic_id_partition)
+        named = [
+            (PinName(owner=owner, base_offset=one.base_offset, next_base_offset=one.next_base_offset), one)
+            for one in segments
+            if one.next_base_offset is not None
+        ]
+        try:
+            pins = await self._blocking.run(directory.make_picture, local.directory, named, local.leader_epochs)
+            cleaner_offset = await self._blocking.run(_cleaner_offset, local)
+        except FileNotFoundError as error:
+            raise SegmentChangedError(path=local.directory, reason="a segment of it is gone") from error
+        except OSError as error:
+            raise PinError(path=directory.path, reason=explain_link_error(error)) from error
+        return Picture(pins=pins, cleaner_offset=cleaner_offset)
+
+    async def last_look(self, local: LocalPartition) -> PictureLook | None:
+        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        return await self._blocking.run(_read_look, self._look_path(local))
+
+    async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
+        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        path = self._look_path(local)
+        try:
+            await self._blocking.run(_write_look, path, local, look)
+        except OSError as error:
+            raise PinError(path=str(path), reason=explain_os_error(error)) from error
+
+    def _look_path(self, local: LocalPartition) -> Path:
+        owner = PinnedPartition.of(local.topic_id_partition)
+        name = f"{PIN_PREFIX}{format_uuid(owner.topic_id)}.{owner.partition}.look"
+        return Path(self._place_of(local).path, name)
+
+    def _place_of(self, local: LocalPartition) -> PinDirectory:
+        directory = self._places.get(local.log_dir)
+        if directory is None:
+            raise PinError(path=local.log_dir, reason="no place has been found for its pins")
+        return directory
 
     async def unpin(self, pin: Pin) -> None:
         """See :class:`~tiersidecar.ports.pins.MakePins`."""
@@ -204,6 +245,35 @@ class FilesystemPins:
             for name in listing.partial if sweep else ():
                 await self._blocking.run(directory.remove, name)
         return pins
+
+
+def _cleaner_offset(local: LocalPartition) -> int | None:
+    """The broker's own, as its checkpoint says; -1 where it has none of the partition."""
+    path = Path(local.log_dir, CLEANER_OFFSET_CHECKPOINT)
+    try:
+        found = read_offset_checkpoint(path.read_bytes(), where=str(path))
+    except FileNotFoundError:
+        return -1
+    except CorruptDataError:
+        return None
+    return found.get((local.topic_id_partition.topic, local.topic_id_partition.partition), -1)
+
+
+def _read_look(path: Path) -> PictureLook | None:
+    try:
+        end_offset, at_ms = map(int, path.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return PictureLook(end_offset=Offset(end_offset), at_ms=at_ms)
+
+
+def _write_look(path: Path, local: LocalPartition, look: PictureLook) -> None:
+    logs = Path(local.directory).glob("*.log")
+    if max(int(one.stem) for one in logs if one.stem.isdecimal()) != local.segments[-1].base_offset:
+        return  # another segment was sealed meanwhile
+    new = path.with_suffix(".look-new")
+    new.write_text(f"{look.end_offset} {look.at_ms}\n")
+    new.replace(path)
 
 
 def _disk_space(log_dir: str) -> DiskSpace:

@@ -24,6 +24,7 @@ from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
+from tiersidecar.tasks.tail_cuts import CuttingUploader, TailCuts
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 
@@ -162,7 +163,11 @@ def build_copy(
         sources=parts.sources,
         edges=parts.edges,
         actor=role.actor,
-        uploader=uploader,
+        uploader=CuttingUploader(
+            uploader=uploader,
+            table=parts.table,
+            cuts=TailCuts(scratch=Path(parts.config.state_dir) / "cut", blocking=parts.blocking),
+        ),
         admission=admission,
         lag=lag,
         waits=waits,

@@ -12,6 +12,7 @@ from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.lanes import Lane
 from tiersidecar.tasks.ownership import MayDelete
+from tiersidecar.tasks.pictures import Pictures
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -28,6 +29,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
         log_dirs=parts.log_dirs,
         copies=copies,
         slots=asyncio.Semaphore(config.remote_log_manager_follower_thread_pool_size),
+        pictures=Pictures(sources=parts.sources, edges=parts.edges, pins=pins, copies=copies),
     )
     return keeper, follow
 

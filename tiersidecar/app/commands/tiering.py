@@ -112,7 +112,8 @@ async def look_at_enabling(session: Session, topic: str, wanted: WantedTiering) 
     effective = (await session.broker.describe_topic_configs([topic])).get(topic, {})
     overrides = await session.broker.describe_topic_overrides(topic)
     known = _known(session, topic, topic_id)
-    plan = decide_enable(wanted, known, effective, overrides)
+    tiers_compacted = session.config.compaction_enabled
+    plan = decide_enable(wanted, known, effective, overrides, tiers_compacted=tiers_compacted)
     steps = _state_steps(session, topic, topic_id, plan, TieringMode(wanted.mode.value)) + _setting_steps(plan)
     says_who = bool(steps) and not plan.refusal and wanted.mode is RetentionMode.STRICT
     readers, hurt = await readers_of(session, topic, views, plan) if says_who else ({}, ())

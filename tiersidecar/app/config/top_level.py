@@ -289,6 +289,18 @@ class TopLevelKeys(Section):
     shutdown_grace_ms: PositiveDurationMs = 20_000
     """Longest wait for the step in hand after SIGTERM."""
 
+    compaction_enabled: bool = False
+    """Tier topics with cleanup.policy compact or compact,delete too: segments are copied from links that were made at one
+    moment, and the remote log is cleaned as the broker cleans its own. Nothing of them is trimmed. Needs pins.enabled on every
+    broker. Experimental: see docs/operations/topics.md."""
+
+    compaction_interval_ms: PositiveDurationMs = 15_000
+    """How often at most the remote log of a led compacted partition is looked at (`log.cleaner.backoff.ms`)."""
+
+    compaction_dedupe_buffer_size: Size = 134_217_728
+    """Most memory of the map from key to last offset, of the one partition that is cleaned at a time
+    (`log.cleaner.dedupe.buffer.size`)."""
+
     snapshots_interval_ms: DurationMs = 300_000
     """How often at most what both topics say of a partition is put into the store, by its leader's sidecar and when it has
     changed: one small object, by which `tiersidecar recover` makes the topics anew. A change of the trash or of users' deletes

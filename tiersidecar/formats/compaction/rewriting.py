@@ -113,6 +113,15 @@ def empty_batch(header: RecordBatchHeader) -> bytes:
     return _batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
 
+def filler_batch(offset: int, leader_epoch: int) -> bytes:
+    """Return an empty batch of no producer at ``offset``, for a segment of which no other is left."""
+    length = BATCH_HEADER_SIZE - LOG_OVERHEAD
+    fields = (offset, length, leader_epoch, 2, 0, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, -1, -1, -1, 0)
+    out = bytearray(HEADER_V2.pack(*fields))
+    out[CRC_START_V2 - 4 : CRC_START_V2] = crc32c(memoryview(out)[CRC_START_V2:]).to_bytes(4, "big")
+    return bytes(out)
+
+
 def _written(
     header: RecordBatchHeader, records: list[RawRecord], horizon_ms: int | None, legacy_span: tuple[int, int] | None
 ) -> bytes:

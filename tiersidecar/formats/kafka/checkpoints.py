@@ -18,6 +18,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 """High watermarks as last flushed."""
 PARTITION_METADATA = "partition.metadata"

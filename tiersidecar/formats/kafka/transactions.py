@@ -155,6 +155,16 @@ def lacks_none(brokers: Iterable[ProducerState], ours: Iterable[ProducerState]) 
     )
 
 
+def ended_unseen(
+    open_at_end: Iterable[ProducerState], before: Sequence[ProducerState], after: Sequence[ProducerState]
+) -> tuple[ProducerState, ...]:
+    """Return those of ``open_at_end``, by the batches of a segment, that a broker had open where it begins (``before``) and not
+    where it ends (``after``): the broker has seen the marker.  A cleaner takes that one away once it meets no batch of the
+    transaction any more, so that none of its records is left to be shown or hidden."""
+    gone = (state for state in open_at_end if lacks_none(before, (state,)))
+    return tuple(state for state in gone if not lacks_none(after, (state,)))
+
+
 def complete_index(
     brokers: Sequence[AbortedTransaction], derived: Sequence[AbortedTransaction]
 ) -> tuple[AbortedTransaction, ...]:

@@ -29,6 +29,7 @@ def pin_names(draw: st.DrawFn) -> PinName:
 def test_golden_names() -> None:
     assert [NAME.prefix + name for name in NAME.all_names] == [
         f"{PREFIX}leader-epoch-checkpoint",
+        f"{PREFIX}00000000000000000035.snapshot",
         f"{PREFIX}00000000000000000035.index",
         f"{PREFIX}00000000000000000035.timeindex",
         f"{PREFIX}00000000000000000035.txnindex",
@@ -52,9 +53,7 @@ def test_every_name_parses_back_and_is_nothing_of_kafkas(name: PinName) -> None:
     "name",
     [
         pytest.param(f"{PREFIX}00000000000000000036.log", id="another base offset than the pin's"),
-        pytest.param(
-            f"{PREFIX}00000000000000000035.snapshot", id="the snapshot at the base offset is the segment before's"
-        ),
+        pytest.param(f"{PREFIX}00000000000000000036.snapshot", id="a snapshot within the segment"),
         pytest.param(f"{PREFIX}00000000000000000035.log.deleted", id="a file of the broker's that is no segment's"),
         pytest.param(PREFIX, id="no file"),
         pytest.param(

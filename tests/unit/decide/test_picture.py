@@ -1,0 +1,110 @@
+"""What of a compacted partition is pinned together, and when a tombstone may have gone before (issue 23)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pins import local_partition, pin_of
+from tests.support.segments import local_segments
+from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.pins import DropReason, PictureLook, Pin
+
+NOW_MS, RETENTION_MS = 1_000_000, 10_000
+
+
+def plan(
+    *bases: int,
+    pins: tuple[Pin, ...] = (),
+    remote: tuple[Pin, ...] = (),
+    cut_off: tuple[Pin, ...] = (),
+    remote_end: int = 0,
+    high_watermark: int = 10_000,
+) -> PicturePlan:
+    return decide_picture(
+        PictureView(
+            local=local_partition(local_segments(*bases)),
+            pins=pins,
+            remote=remote,
+            cut_off=cut_off,
+            remote_end=Offset(remote_end),
+            high_watermark=high_watermark,
+        )
+    )
+
+
+def taken(found: PicturePlan) -> list[tuple[int, int | None]]:
+    return [(one.base_offset, one.next_base_offset) for one in found.take]
+
+
+P0, P1 = pin_of(0, 50), pin_of(50, 100)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        pytest.param(plan(0, 50, 100), [(0, 50), (50, 100)], id="the first picture has all that is sealed"),
+        pytest.param(plan(0, 50, 100, pins=(P0,)), [(50, 100)], id="what is pinned stays as it was pinned"),
+        pytest.param(plan(0, 50, 100, remote_end=50), [(50, 100)], id="what is remote is not pinned"),
+        pytest.param(plan(0, 100, pins=(P0, P1)), [], id="what was pinned and merged since is not pinned again"),
+        pytest.param(
+            plan(0, 150, pins=(P0, P1)), [(0, 150)], id="one that was merged with what was never pinned is pinned too"
+        ),
+        pytest.param(
+            plan(0, 50, 100, high_watermark=70), [(0, 50)], id="what is not below the high watermark may be cut off"
+        ),
+        pytest.param(plan(0, 50, pins=(P1,), cut_off=(P1,)), [(0, 50)], id="a pin that was cut off counts for nothing"),
+    ],
+)
+def test_what_is_pinned(found: PicturePlan, expected: list[tuple[int, int]]) -> None:
+    assert taken(found) == expected
+
+
+def test_pins_go_once_they_are_remote_or_cut_off() -> None:
+    found = plan(0, 50, pins=(P0, P1), remote=(P0,), cut_off=(P1,), remote_end=50)
+    assert {(one.pin.base_offset, one.reason) for one in found.drop} == {
+        (0, DropReason.REMOTE),
+        (50, DropReason.TRUNCATED),
+    }
+
+
+def test_a_look_at_which_something_was_above_the_high_watermark_is_no_whole_one() -> None:
+    assert plan(0, 50, 100).is_whole
+    assert not plan(0, 50, 100, high_watermark=70).is_whole
+
+
+FIRST, NEXT = plan(0, 50, 100), plan(0, 50, 100, remote_end=50)
+RECENT, OLD = 7_000, 8_000
+"""Around four fifths of the retention."""
+
+
+def look(age_ms: int, end: int = 50) -> PictureLook:
+    return PictureLook(end_offset=Offset(end), at_ms=NOW_MS - age_ms)
+
+
+@pytest.mark.parametrize(
+    ("found", "cleaner_offset", "last", "said"),
+    [
+        pytest.param(FIRST, 100, None, "", id="the first picture is of one moment, whatever was cleaned"),
+        pytest.param(NEXT, -1, None, "", id="the cleaner was never there"),
+        pytest.param(
+            NEXT, 50, None, "", id="the cleaner has come to where the picture begins, and one round takes none"
+        ),
+        pytest.param(NEXT, 51, look(RECENT), "", id="all was pinned a short time ago"),
+        pytest.param(NEXT, 51, look(OLD), "8000 ms ago", id="the last look was too long ago"),
+        pytest.param(
+            NEXT, None, look(OLD), "8000 ms ago", id="where the cleaner was is not known, and the look is old"
+        ),
+        pytest.param(NEXT, 51, None, "since when", id="no look is known"),
+        pytest.param(NEXT, 51, look(RECENT, end=80), "since when", id="pins of that look were lost since"),
+        pytest.param(NEXT, 51, look(-1), "-1 ms ago", id="the clock has gone back"),
+    ],
+)
+def test_whether_a_tombstone_may_have_gone_before(
+    found: PicturePlan, cleaner_offset: int | None, last: PictureLook | None, said: str
+) -> None:
+    reason = reason_missed(
+        found, cleaner_offset=cleaner_offset, last=last, now_ms=NOW_MS, delete_retention_ms=RETENTION_MS
+    )
+    assert (said in reason) if said else reason == ""
+    assert not said or "offsets 50 to 99" in reason

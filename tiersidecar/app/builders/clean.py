@@ -1,0 +1,70 @@
+"""The cleaner lane of the role ``tier``, where ``compaction.enabled`` is set."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from tiersidecar.app.builders.tier_parts import TierParts
+from tiersidecar.app.parts import Parts
+from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.clean import CleanSettings, CleanTask
+from tiersidecar.tasks.clean_lane import CleanLane
+from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
+from tiersidecar.tasks.segment_upload import CopyTarget
+
+
+def build_clean(parts: Parts, role: TierParts, *, target: CopyTarget) -> CleanLane:
+    """By plain constructor calls.  What a killed process left of its work on this disk goes."""
+    config = parts.config
+    scratch = Path(config.state_dir) / "cleaned"
+    shutil.rmtree(scratch, ignore_errors=True)
+    store = SwapStore(
+        objects=target.objects,
+        stream=SegmentStream(
+            store=parts.store,
+            blocking=parts.blocking,
+            key_prefix=config.store.key_prefix,
+            key_ring=parts.key_ring,
+            most_chunk_bytes=config.store.chunk_size,
+            most_index_bytes=config.read.index_max_bytes,
+        ),
+        blobs=IndexBlobReader(
+            store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+        ),
+        pace=parts.tuning.upload_pace,
+        open_file=parts.log_dirs.open_segment,
+        most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
+    )
+    swap = SegmentSwap(
+        metadata=parts.metadata,
+        store=store,
+        clock=parts.clock,
+        ids=parts.ids,
+        failpoints=parts.failpoints,
+        place="clean",
+    )
+    task = CleanTask(
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
+        swap=swap,
+        store=store,
+        in_flight=target.in_flight,
+        settings=CleanSettings(
+            dedupe_buffer_bytes=config.compaction_dedupe_buffer_size,
+            scratch=scratch,
+            delays=TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay),
+        ),
+    )
+    return CleanLane(
+        task=task,
+        table=parts.table,
+        metadata=parts.metadata,
+        clock=parts.clock,
+        slots=asyncio.Semaphore(1),
+        interval_s=config.compaction_interval_ms / 1000,
+    )

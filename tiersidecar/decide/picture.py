@@ -1,0 +1,95 @@
+"""Choice of the segments of a compacted partition that are pinned together: a picture of one moment (docs/design/0017).
+
+A broker's cleaner rewrites and merges segments at any time, and takes a tombstone away once it is ``delete.retention.ms`` old.
+So what is copied one after the other must have been pinned at one moment: else a value is copied today and its tombstone is
+gone before the copy gets there.  Later segments may follow in a picture of their own, if no tombstone of theirs can have gone
+before it was taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.pins import DropReason, PictureLook, Pin, Unpin
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+
+_LATEST_SHARE = 0.8
+"""Of ``delete.retention.ms``: a picture that comes later may lack a tombstone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureView:
+    """``local`` is the directory without pins.  ``remote_end`` is the end (exclusive) of what is remote in this history;
+    ``remote`` are those of ``pins`` of which every offset is, ``cut_off`` those that the history no longer has.
+    ``high_watermark`` is exclusive."""
+
+    local: LocalPartition
+    pins: tuple[Pin, ...]
+    remote: tuple[Pin, ...]
+    cut_off: tuple[Pin, ...]
+    remote_end: Offset
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PicturePlan:
+    """``drop`` comes first, then ``take``, all of it at one moment.  ``known_end`` (exclusive) is where ``take`` begins, and
+    ``end`` where all that is sealed ends, as far as it is below the high watermark; ``is_whole``: all of it is."""
+
+    drop: tuple[Unpin, ...]
+    take: tuple[LocalSegment, ...]
+    known_end: Offset
+    end: Offset
+    is_whole: bool = True
+
+
+def decide_picture(view: PictureView) -> PicturePlan:
+    """Return the plan for one partition."""
+    kept = [pin for pin in view.pins if pin not in view.cut_off]
+    known_end = max([view.remote_end, *(pin.next_base_offset for pin in kept)])
+    sealed = [one for one in view.local.sealed_segments if _end(one) <= view.high_watermark]
+    return PicturePlan(
+        drop=(
+            *(Unpin(pin=pin, reason=DropReason.TRUNCATED) for pin in view.cut_off),
+            *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in view.remote if pin not in view.cut_off),
+        ),
+        take=tuple(one for one in sealed if _end(one) > known_end),
+        known_end=known_end,
+        end=Offset(max([known_end, *(_end(one) for one in sealed)])),
+        is_whole=len(sealed) == len(view.local.sealed_segments),
+    )
+
+
+def reason_missed(
+    plan: PicturePlan,
+    *,
+    cleaner_offset: int | None,
+    last: PictureLook | None,
+    now_ms: int,
+    delete_retention_ms: int,
+) -> str:
+    """Return why a tombstone may have gone from what ``plan`` has taken, before it was taken; empty where none can have.
+
+    ``cleaner_offset`` is the broker's own, up to where it has cleaned by the end of the picture, -1 where it never did, None
+    where that is not known.  ``last`` is the last look at which all that was sealed was pinned.
+
+    One round of a cleaner takes no tombstone: it gives them their horizon.  So nothing is missed while no round has ended that
+    went beyond what was known; nor if all was pinned a shorter time ago than a tombstone stays.
+    """
+    if not plan.take or plan.known_end == 0:
+        return ""
+    if cleaner_offset is not None and cleaner_offset <= plan.known_end:
+        return ""
+    where = f"offsets {plan.known_end} to {plan.end - 1} were not pinned before the broker's cleaner had been there"
+    if last is None or last.end_offset > plan.known_end:
+        return f"{where}, and it is not known since when"
+    age_ms = now_ms - last.at_ms
+    if 0 <= age_ms < delete_retention_ms * _LATEST_SHARE:
+        return ""
+    return f"{where}, and the last look was {age_ms} ms ago, with delete.retention.ms of {delete_retention_ms}"
+
+
+def _end(segment: LocalSegment) -> Offset:
+    assert segment.next_base_offset is not None, "only sealed segments are asked"
+    return segment.next_base_offset

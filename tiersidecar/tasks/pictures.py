@@ -1,0 +1,154 @@
+"""Pictures of compacted partitions: all that is sealed is pinned at one moment, and then copied (docs/design/0017)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.decide.compacted_topics import CleanerSettings
+from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
+from tiersidecar.decide.pin import is_cut_off, is_remote
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.errors import CleanedBeforePinnedError, SegmentChangedError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.pins import DropReason, PictureLook, Pin, Unpin
+from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.ports.pins import MakePins, TakePictures
+from tiersidecar.tasks.copy_lag import copied_offset_of
+from tiersidecar.tasks.edges import Edges, Sources
+from tiersidecar.tasks.trusted_copies import TrustedCopies
+
+log = structlog.get_logger(__name__)
+
+_COMPANION_WAIT_S = 10.0
+"""A broker writes the producer snapshot at the end of a segment soon after it has opened the next one."""
+
+DropPin = Callable[[Unpin], Awaitable[None]]
+
+
+class MakePictures(MakePins, TakePictures, Protocol):
+    """Pins, one by one and together."""
+
+
+class Pictures:
+    """Takes them, one partition at a time; leaders and followers alike."""
+
+    def __init__(self, *, sources: Sources, edges: Edges, pins: MakePictures, copies: TrustedCopies) -> None:
+        self._table, self._metadata = sources.table, sources.metadata
+        self._pins, self._copies = pins, copies
+        self._clock, self._blocking, self._failpoints = edges.clock, edges.blocking, edges.failpoints
+        self._lacking_since_s: dict[TopicIdPartition, float] = {}
+
+    async def round(
+        self,
+        partition: TieredPartition,
+        local: LocalPartition,
+        settings: CleanerSettings,
+        *,
+        high_watermark: int,
+        drop: DropPin,
+    ) -> None:
+        """Let go what is remote, and pin what is not; where the cleaner is at work the next round tries again.
+
+        Raises:
+            CleanedBeforePinnedError: tombstones may have gone from what was to be pinned: nothing of it is.
+            PinError: a link could not be made or removed.
+        """
+        topic_id_partition, began_ms = partition.view.topic_id_partition, self._clock.now_ms()
+        view = await self._view(partition, local, high_watermark)
+        if view is None:
+            return
+        plan = decide_picture(view)
+        for unpin in plan.drop:
+            if self._copies.are_sure or unpin.reason is not DropReason.REMOTE:
+                await drop(unpin)
+        if partition.policy.copy_disabled:
+            return
+        if plan.take:
+            try:
+                await self._take(partition, local, plan, settings, is_first=not view.remote_end)
+            except SegmentChangedError as error:
+                log.debug(
+                    "picture.later",
+                    topic=topic_id_partition.topic,
+                    partition=topic_id_partition.partition,
+                    reason=error.reason,
+                )
+                return
+        self._table.record(topic_id_partition).is_pictured = True
+        if plan.is_whole:
+            await self._pins.note_look(local, PictureLook(end_offset=plan.end, at_ms=began_ms))
+
+    async def _view(self, partition: TieredPartition, local: LocalPartition, high_watermark: int) -> PictureView | None:
+        """None while it is not known what is remote."""
+        topic_id_partition = partition.view.topic_id_partition
+        segments_at = self._copies.segments_at(topic_id_partition)
+        if segments_at is None:
+            return None
+        lineage = self._table.lineage_on_disk(topic_id_partition)
+        pins = self._table.pins.of(topic_id_partition)
+        copied = await copied_offset_of(self._metadata, topic_id_partition, lineage, self._blocking)
+        return PictureView(
+            local=local,
+            pins=pins,
+            remote=tuple(pin for pin in pins if is_remote(lineage, segments_at, pin.segment)),
+            cut_off=tuple(pin for pin in pins if is_cut_off(pin, local, merges=True)),
+            remote_end=Offset(copied + 1),
+            high_watermark=high_watermark,
+        )
+
+    async def _take(
+        self,
+        partition: TieredPartition,
+        local: LocalPartition,
+        plan: PicturePlan,
+        settings: CleanerSettings,
+        *,
+        is_first: bool,
+    ) -> None:
+        topic_id_partition = partition.view.topic_id_partition
+        last = await self._pins.last_look(local)
+        picture = await self._pins.take_picture(local, plan.take)
+        missed = reason_missed(
+            plan,
+            cleaner_offset=picture.cleaner_offset,
+            last=last,
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=settings.delete_retention_ms,
+        )
+        if missed:
+            await self._give_up(picture.pins)
+            if is_first and not self._table.record(topic_id_partition).is_pictured:
+                # Nothing is remote, and nothing of it was copied by this process: what a killed one left is no loss.
+                await self._give_up(self._table.pins.of(topic_id_partition))
+                raise SegmentChangedError(path=local.directory, reason=f"a picture was left unfinished: {missed}")
+            raise CleanedBeforePinnedError(subject=str(topic_id_partition), reason=missed)
+        if not all(pin.is_whole for pin in picture.pins) and self._waits(topic_id_partition):
+            await self._give_up(picture.pins)
+            raise SegmentChangedError(path=local.directory, reason="the broker has not written all of its files yet")
+        self._lacking_since_s.pop(topic_id_partition, None)
+        for pin in picture.pins:
+            self._table.pins.add(pin)
+        await self._failpoints.reach("picture.taken")
+        log.info(
+            "picture.taken",
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
+            start_offset=plan.known_end,
+            stop_offset=plan.end,
+            segments=len(picture.pins),
+            bytes=sum(pin.size_bytes for pin in picture.pins),
+        )
+
+    def _waits(self, topic_id_partition: TopicIdPartition) -> bool:
+        """Return whether a companion that is missing may still come."""
+        now_s = self._clock.monotonic_s()
+        return now_s - self._lacking_since_s.setdefault(topic_id_partition, now_s) < _COMPANION_WAIT_S
+
+    async def _give_up(self, pins: tuple[Pin, ...]) -> None:
+        for pin in pins:
+            await self._pins.unpin(pin)
+            self._table.pins.remove(pin)
