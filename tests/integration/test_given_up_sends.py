@@ -35,7 +35,7 @@ def test_a_send_that_was_given_up_is_not_written_later(kafka_cluster: Callable[[
     cluster = kafka_cluster()
     cluster.create_topic(_TOPIC)
     broker = cluster.brokers[0]
-    producer = KafkaTopicClients(cluster.bootstrap_servers, {}, client_id="given-up").producer()
+    producer = KafkaTopicClients(cluster.bootstrap_servers, {}, client_id="given-up", fetch_max_wait_ms=500).producer()
 
     async def send(value: bytes) -> None:
         await producer.send(_TOPIC, partition=0, key=None, value=value, timestamp_ms=time.time_ns() // 1_000_000)

@@ -52,21 +52,35 @@ class TopicClients(Protocol):
 
 
 class KafkaTopicClients:
-    """The real ones."""
+    """The real ones.  ``fetch_max_wait_ms`` is how long a broker holds a Fetch for which it has nothing: new records end it at
+    once, but partitions that are assigned anew have to wait for its end."""
 
-    def __init__(self, bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str) -> None:
+    def __init__(
+        self, bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str, fetch_max_wait_ms: int
+    ) -> None:
         self._bootstrap_servers, self._security, self._client_id = bootstrap_servers, security, client_id
+        self._fetch_max_wait_ms = fetch_max_wait_ms
 
     def producer(self) -> KeptProducer:
         return KeptProducer(self._bootstrap_servers, self._security, client_id=self._client_id)
 
     def open_consumer(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
-        return open_consumer(self._bootstrap_servers, self._security, client_id=self._client_id)
+        return open_consumer(
+            self._bootstrap_servers,
+            self._security,
+            client_id=self._client_id,
+            fetch_max_wait_ms=self._fetch_max_wait_ms,
+        )
 
 
 @asynccontextmanager
 async def open_consumer(
-    bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str, isolation: str = "read_uncommitted"
+    bootstrap_servers: str,
+    security: Mapping[str, Any],
+    *,
+    client_id: str,
+    isolation: str = "read_uncommitted",
+    fetch_max_wait_ms: int = 500,
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """A consumer without a group, that commits nothing and never resets an offset by itself (S-093).
 
@@ -80,6 +94,7 @@ async def open_consumer(
         enable_auto_commit=False,
         auto_offset_reset="none",
         isolation_level=isolation,
+        fetch_max_wait_ms=fetch_max_wait_ms,
         max_partition_fetch_bytes=_MAX_PARTITION_FETCH_BYTES,
         request_timeout_ms=_REQUEST_TIMEOUT_MS,
         retry_backoff_ms=_RETRY_BACKOFF_MS,

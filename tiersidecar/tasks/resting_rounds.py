@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tiersidecar.decide.expire import ExpiryPlan, QuietRound
 from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.state_log import PartitionState
@@ -50,7 +51,7 @@ class RestingRounds:
             return
         if self._state.partition_state(topic_id_partition) == _NOTHING:
             return
-        self._rests[topic_id_partition] = _Rest(quiet=quiet, seen=self._seen(partition))
+        self._rests[topic_id_partition] = _Rest(quiet=quiet, seen=self._seen(partition, self._trash_clock.now()))
 
     def holds(self, partition: TieredPartition) -> bool:
         """Whether a round now would do nothing, and leave everything as it is."""
@@ -58,18 +59,19 @@ class RestingRounds:
         rest = self._rests.get(topic_id_partition)
         if rest is None or self._has_failed(topic_id_partition):
             return False
-        if not rest.quiet.from_ms <= self._trash_clock.now().now_ms < rest.quiet.until_ms:
+        time = self._trash_clock.now()
+        if not rest.quiet.from_ms <= time.now_ms < rest.quiet.until_ms:
             return False
         try:
-            return rest.seen == self._seen(partition)
+            return rest.seen == self._seen(partition, time)
         except MetadataNotReadyError:
             return False
 
-    def _seen(self, partition: TieredPartition) -> tuple[object, ...]:
+    def _seen(self, partition: TieredPartition, time: TrashTime) -> tuple[object, ...]:
         """All that the view of a round is made of (``ExpireTask``), and what the round and the trim behind it set right on the
         partition's record.  Nearly all of it is the same object as before, which takes no time to compare."""
         topic_id_partition = partition.view.topic_id_partition
-        table, record, time = self._table, self._table.record(topic_id_partition), self._trash_clock.now()
+        table, record = self._table, self._table.record(topic_id_partition)
         return (
             partition.policy,
             partition.view.leader_epoch,

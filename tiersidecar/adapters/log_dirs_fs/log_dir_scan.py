@@ -311,11 +311,12 @@ class LogDirScanner:
         with os.scandir(self._log_dir) as entries:
             for entry in entries:
                 has_meta_properties |= entry.name == META_PROPERTIES
-                name = parse_log_directory(entry.name)
+                directory = f"{self._log_dir}/{entry.name}"
+                name = self._names.get(directory) or parse_log_directory(entry.name)
                 if name is None or name.kind is not DirectoryKind.CURRENT or name.topic == _CLUSTER_METADATA:
                     continue
                 if entry.is_dir():
-                    yield f"{self._log_dir}/{entry.name}", name
+                    yield directory, name
         if not has_meta_properties:
             reason = f"it has no {META_PROPERTIES}: not a log dir of a broker, or its volume is not mounted"
             raise LogDirError(path=self._log_dir, reason=reason)

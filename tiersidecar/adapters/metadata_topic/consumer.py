@@ -88,12 +88,15 @@ class MetadataConsumers:
                 await self._learn_bounds()
                 if self._replica.side_positions():
                     self._newcomers.set()
-                wanted = self._replica.live_positions()
-                batches, reached = await self._read_from(consumer, reading, wanted)
-                now_s, reading = self._clock.monotonic_s(), reached
-                if not batches and reached == wanted and now_s - applied_s < _NOTHING_READ_S:
+                wanted, is_due = (
+                    self._replica.live_positions(),
+                    self._clock.monotonic_s() - applied_s >= _NOTHING_READ_S,
+                )
+                batches, reached = await self._read_from(consumer, reading, wanted, is_thorough=is_due)
+                reading = reached
+                if not batches and reached == wanted and not is_due:
                     continue
-                applied_s = now_s
+                applied_s = self._clock.monotonic_s()
                 for number, position in reached.items():
                     partition = self._replica.partitions[number]
                     partition.apply_live(batches.get(number, []), read_from=wanted[number], position=position)
@@ -113,11 +116,17 @@ class MetadataConsumers:
                     reading = reached
 
     async def _read_from(
-        self, consumer: AIOKafkaConsumer, reading: Mapping[int, int], wanted: Mapping[int, int]
+        self,
+        consumer: AIOKafkaConsumer,
+        reading: Mapping[int, int],
+        wanted: Mapping[int, int],
+        *,
+        is_thorough: bool = True,
     ) -> tuple[dict[int, list[Record]], dict[int, int]]:
         """Records of the ``wanted`` partitions, and where the consumer is then; it was at ``reading`` before.
 
-        Positions rather than last records tell how far it came: control batches have no records for us.
+        Positions rather than last records tell how far it came: control batches have no records for us.  Unless
+        ``is_thorough``, what gave no records is taken to stand where it stood.
         """
         if not wanted:
             await self._clock.sleep(_POLL_MS / 1000)
@@ -129,6 +138,8 @@ class MetadataConsumers:
                 for number, position in wanted.items():
                     consumer.seek(self._partition(number), position)
             found = await self._poll(consumer)
+            if not found and not is_thorough:
+                return {}, dict(wanted)
             positions = {number: await consumer.position(self._partition(number)) for number in wanted}
         return {partition.partition: records for partition, records in found.items()}, positions
 

@@ -111,6 +111,8 @@ class MetadataLookups:
 
 _log = structlog.get_logger(__name__)
 
+_FETCH_MAX_WAIT_MS = 1_000
+"""As long as a metadata partition waits that has had no user partition yet."""
 _SENT = {
     RemoteLogSegmentState.COPY_SEGMENT_STARTED: "copy.started.sent",
     RemoteLogSegmentState.COPY_SEGMENT_FINISHED: "copy.finished.sent",
@@ -155,7 +157,12 @@ async def open_metadata_topic(
         topic=TopicAccess(
             broker=broker,
             clients=clients
-            or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id),
+            or KafkaTopicClients(
+                settings.bootstrap_servers,
+                settings.security,
+                client_id=settings.client_id,
+                fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
+            ),
         ),
         clock=clock,
         ids=ids,

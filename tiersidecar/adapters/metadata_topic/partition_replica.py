@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.adapters.metadata_topic.held import IS_READY, READY_AT, HeldPartition, read_corrupt
+from tiersidecar.adapters.metadata_topic.held import IS_READY, READY_AT, HeldPartition, partition_key, read_corrupt
 from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.domain.errors import CorruptDataError, IllegalTransitionError, UnknownSegmentError
 from tiersidecar.formats.metadata import hot
@@ -65,6 +65,8 @@ class PartitionReplica:
         """How many records were applied, or refused, so far."""
         self.live: dict[bytes, HeldPartition] = {}
         self.joining: dict[bytes, HeldPartition] = {}
+        self._has_ends = False
+        """Whether each user partition has the end offset that it has to reach: asked five times a second, of thousands."""
         self._expected: LastRecord | None = None
         self._is_rewritten = False
         self._doubt: str | None = None
@@ -74,6 +76,7 @@ class PartitionReplica:
 
     def add(self, key: bytes, held: HeldPartition) -> None:
         """A newly assigned user partition."""
+        self._has_ends = False
         if self.lost is not None and held.complete_to > 0:
             self.live[key] = held
             held.become_ready()
@@ -95,7 +98,7 @@ class PartitionReplica:
 
     def feeds(self, held: HeldPartition) -> bool:
         """Return whether ``held`` is live, and so complete up to :attr:`position`."""
-        return any(partition is held for partition in self.live.values())
+        return self.live.get(partition_key(held.topic_id_partition)) is held
 
     def settle(self) -> None:
         """Let join who can do so without a replay of its own, and say where to replay for the rest."""
@@ -123,7 +126,9 @@ class PartitionReplica:
             return False
         if not self.is_bounded:
             return bool(self.live or self.joining)
-        return None in map(READY_AT, self.live.values()) or None in map(READY_AT, self.joining.values())
+        if not self._has_ends:
+            self._has_ends = None not in map(READY_AT, (*self.live.values(), *self.joining.values()))
+        return not self._has_ends
 
     # -- where the topic begins and ends
 
@@ -229,6 +234,7 @@ class PartitionReplica:
         return False
 
     def _replay(self) -> None:
+        self._has_ends = False
         for held in (*self.live.values(), *self.joining.values()):
             held.begin_again()
         self.live, self.joining = {}, self.live | self.joining

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -12,9 +13,12 @@ from tiersidecar.adapters.metadata_topic.held import HeldPartition
 from tiersidecar.adapters.metadata_topic.replica import ConsumedPosition, MetadataReplica, RestoredReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.metadata_topic.snapshot import SavedPartition, SnapshotHead, load_snapshot, save_snapshot
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Blocking, Clock
 
 _log = structlog.get_logger(__name__)
+
+_Written = tuple[SnapshotHead, Mapping[int, ConsumedPosition], Sequence[TopicIdPartition]]
 
 
 class SnapshotKeeper:
@@ -24,6 +28,7 @@ class SnapshotKeeper:
         self._settings, self._clock, self._blocking = settings, clock, blocking
         self._path = Path(settings.snapshot_path or "")
         self._replica: MetadataReplica | None = None
+        self._written: _Written | None = None
 
     async def load(self) -> RestoredReplica | None:
         """The snapshot of the last run, if it can be used."""
@@ -52,8 +57,12 @@ class SnapshotKeeper:
         dirty = [partition for partition in held if partition.is_dirty]
         saved = [_image(one) for one in dirty]
         head, kept = self._head(replica.facts), [partition.topic_id_partition for partition in held]
+        if not dirty and self._written == (head, positions, kept):
+            return
+        self._written = None
         try:
             await self._blocking.run(save_snapshot, self._path, head, positions, saved, kept)
+            self._written = (head, positions, kept)
         except (OSError, sqlite3.Error) as error:
             _mark_dirty(dirty)
             _log.warning("metadata.snapshot.not_written", path=str(self._path), reason=str(error))

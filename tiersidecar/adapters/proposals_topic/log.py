@@ -116,6 +116,7 @@ def _corrupt(where: str, reason: str) -> CorruptDataError:
 
 _POLL_MS = 200
 _MAX_RECORDS = 100
+_FETCH_MAX_WAIT_MS = 5_000
 _PAUSE_S = 0.05
 """After as many records as are taken at once: a flood is read at 2,000 records a second, and costs no more."""
 _WATCH_S = 5.0
@@ -165,7 +166,12 @@ async def open_proposals_topic(
     clients: TopicClients | None = None,
 ) -> AsyncIterator[ProposalsTopic]:
     """Entering does no I/O."""
-    clients = clients or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+    clients = clients or KafkaTopicClients(
+        settings.bootstrap_servers,
+        settings.security,
+        client_id=settings.client_id,
+        fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
+    )
     topic = ProposalsTopic(settings, broker=broker, clock=clock, ids=ids, clients=clients)
     try:
         yield topic

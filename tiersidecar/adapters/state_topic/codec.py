@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from functools import lru_cache
+from sys import intern
 from typing import Any, NamedTuple
 
 from tiersidecar.adapters.state_topic.entry_codec import read_kept, write_kept
@@ -71,12 +72,17 @@ def read_value(value: bytes, *, where: str) -> dict[str, Any]:
         CorruptDataError: it is none, or has no schema version.
     """
     try:
-        document = json.loads(value)
+        document = json.loads(value, object_pairs_hook=_shared)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(where=where, position=0, reason=str(error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("v"), int):
         raise CorruptDataError(where=where, position=0, reason="not an object with a schema version v")
     return document
+
+
+def _shared(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON.  Documents of thousands of partitions are kept, and their names and most texts are the same."""
+    return {intern(name): intern(value) if isinstance(value, str) else value for name, value in members}
 
 
 def read_partition_state(document: Mapping[str, Any], *, where: str) -> PartitionState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import structlog
@@ -66,6 +67,8 @@ class StateFold:
         self.cluster_id = cluster_id
         self.changes = self._all_changed_at = changes
         self._changed_at: dict[PartitionOfTopic, int] = {}
+        self._named: tuple[TopicIdPartition, ...] = ()
+        self._named_at = -1
         self.foreign: dict[bytes, dict[str, Any]] = {}
         self._partitions: dict[bytes, PartitionState] = {}
         self._highest_starts: dict[tuple[Uuid, int], Offset] = {}
@@ -204,14 +207,17 @@ class StateFold:
         return self._topics.get(topic_id)
 
     def partitions(self) -> tuple[TopicIdPartition, ...]:
-        """Every partition with a state."""
-        found = []
+        """Return every partition with a state; the same object until something changes, for they are thousands."""
+        if self._named_at != self.changes:
+            self._named, self._named_at = tuple(self._named_anew()), self.changes
+        return self._named
+
+    def _named_anew(self) -> Iterator[TopicIdPartition]:
         for key in self._partitions:
             identity = read_partition_key(key)
             if identity is not None:
                 topic = str(self._documents[key].get("topic", ""))
-                found.append(TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1]))
-        return tuple(found)
+                yield TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1])
 
     def is_ours(self, owner: TopicIdPartition) -> bool:
         """Return whether a sidecar of this cluster said so: records of the first format do not tell."""

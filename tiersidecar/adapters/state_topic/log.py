@@ -50,6 +50,8 @@ from tiersidecar.ports.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
 
+_FETCH_MAX_WAIT_MS = 5_000
+
 
 @asynccontextmanager
 async def open_state_topic(
@@ -68,7 +70,12 @@ async def open_state_topic(
     Raises:
         PartitionCountError: at any time, cancelling the body: the topic has more than one partition.
     """
-    clients = clients or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+    clients = clients or KafkaTopicClients(
+        settings.bootstrap_servers,
+        settings.security,
+        client_id=settings.client_id,
+        fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
+    )
     replica = StateReplica(
         settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, clients=clients, memory=memory
     )

@@ -91,3 +91,16 @@ async def test_a_disk_that_refuses_is_a_warning_and_the_next_time_writes_all(pat
     restored = await keeper_of(path).load()
     assert restored is not None
     assert len(restored.partitions) == len(topic.replica.all_held())
+
+
+async def test_nothing_is_written_while_nothing_was_read(path: Path) -> None:
+    """Issue 20: of thousands of partitions, every few minutes."""
+    topic, keeper = topic_of(path)
+    await keeper.save()
+    path.unlink()
+    await keeper.save()
+    assert not path.exists()
+    topic.write(added(3, 10, 19, owner=owner(2)))  # of nobody that is kept: the position moves all the same
+    topic.read_live()
+    await keeper.save()
+    assert path.exists()

@@ -78,3 +78,17 @@ def test_another_clusters_record_may_concern_any() -> None:
     fold = StateFold("ours")
     fold.apply(partition_key(ORDERS), b'{"v":1,"cluster_id":"theirs"}', where="test")
     assert fold.changed_since(0) is None
+
+
+def test_the_partitions_are_named_anew_only_after_a_change() -> None:
+    fold = StateFold()
+    assert fold.partitions() == ()
+    fold.apply(partition_key(ORDERS), write_state(PartitionState(), {"topic": ORDERS.topic}), where="test")
+    named = fold.partitions()
+    assert named == (ORDERS,)
+    fold.apply(lease_key(LEASE.name), write_lease(LEASE), where="test")
+    assert fold.partitions() is named
+    fold.apply(partition_key(OTHER), write_state(PartitionState(), {"topic": OTHER.topic}), where="test")
+    assert set(fold.partitions()) == {ORDERS, OTHER}
+    fold.apply(partition_key(ORDERS), None, where="test")
+    assert fold.partitions() == (OTHER,)
