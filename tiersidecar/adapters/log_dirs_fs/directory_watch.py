@@ -43,6 +43,8 @@ class DirectoryWatch:
         self._is_reading = False
         self._touched: set[str] = set()
         self._unknown = set(self._log_dirs)
+        self._doubted = set[str]()
+        """Log dirs in which a path that is watched may be another directory's by now, of which no event tells."""
         self._stirred = asyncio.Event()
         self._changed = False
         self._has_warned = False
@@ -98,26 +100,45 @@ class DirectoryWatch:
             self._remove(inotify, self._watches.pop(directory))
         # A log dir may have been mounted over its mount point since: ask for its watch anew each time, which is the same
         # one if the directory is.
-        wanted = [*sorted(self._log_dirs), *sorted(self._partitions - self._watches.keys())]
-        for count, directory in enumerate(wanted, 1):
+        if not await self._add_all(inotify, sorted(self._log_dirs)):
+            return
+        doubted, self._doubted = self._doubted, set()
+        # The same holds for what is watched in a log dir that is another now, or of which events were dropped.
+        await self._add_all(inotify, sorted(one for one in self._watches if _parent(one) in doubted))
+        await self._add_all(inotify, sorted(self._partitions - self._watches.keys()))
+
+    async def _add_all(self, inotify: Inotify, directories: Iterable[str]) -> bool:
+        """Return whether a limit stopped none: what is watched already takes no more."""
+        for count, directory in enumerate(directories, 1):
+            is_new = directory not in self._watches
             try:
                 self._add(inotify, directory)
             except OSError as error:
                 if error.errno in _LIMITS:
                     self._warn(error)
-                    return
+                    if is_new:
+                        return False
                 # Gone or unreadable: the scan says what is wrong with it.
             if count % _ADDED_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        return True
 
     def _add(self, inotify: Inotify, directory: str) -> None:
-        watch = inotify.add_watch(directory, _LOG_DIR if directory in self._log_dirs else _PARTITION)
-        before = self._watches.get(directory)
+        """What cannot be watched any more is not watched, rather than what had its path before."""
+        before = self._watches.pop(directory, None)
+        try:
+            watch = inotify.add_watch(directory, _LOG_DIR if directory in self._log_dirs else _PARTITION)
+        except OSError:
+            if before is not None:
+                self._remove(inotify, before)
+            raise
+        self._watches[directory] = watch
         if watch is before:
             return
-        self._watches[directory] = watch
         self._note(directory)
         self._changed = True
+        if directory in self._log_dirs:
+            self._doubted.add(directory)
         if before is not None:
             self._remove(inotify, before)
 
@@ -130,6 +151,7 @@ class DirectoryWatch:
             self._forget_if_gone(inotify, event)
             if event.mask & Mask.Q_OVERFLOW:
                 self._unknown.update(self._log_dirs)
+                self._doubted.update(self._log_dirs)
             elif not _shows_in_a_scan(event):
                 continue
             elif event.watch is not None:

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock, settle
 from tests.unit.adapters.log_dirs_fs.broker_files import ScratchLogDir, topic_id_partition
-from tests.unit.adapters.log_dirs_fs.test_directory_watch import queue_limit
+from tests.unit.adapters.log_dirs_fs.test_directory_watch import overflow
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.ports.log_dirs import LogDirsView
 
@@ -127,12 +127,20 @@ async def test_a_partition_that_comes_or_goes_shows_at_once(looking: Looking) ->
 
 
 async def test_after_an_overflow_everything_is_read(looking: Looking) -> None:
-    noise = [looking.scratch.path / "orders-0" / f"{number}.tmp" for number in range(2)]
-    for number in range(queue_limit() // 2 + 10):
-        noise[number % 2].touch()
-        noise[number % 2].unlink()
+    overflow(looking.scratch.path / "orders-0")
     looking.change_unseen("orders-1", 7)
     assert epochs(await looking.look()) == [0, 7]
+
+
+async def test_a_directory_that_was_made_anew_in_an_overflow_is_watched(looking: Looking) -> None:
+    """That the one of before was renamed is among the events that were dropped."""
+    path = looking.scratch.path
+    overflow(path / "orders-1")
+    (path / "orders-0").rename(path / "orders-0.0123456789abcdef-stray")
+    looking.scratch.add_partition("orders-0", 0)
+    await looking.look()
+    looking.scratch.add_file("orders-0", f"{100:020d}.log")
+    assert len((await looking.look()).partitions[A].segments) == 2
 
 
 async def test_a_log_dir_that_another_takes_the_place_of_is_read_whole_at_once(looking: Looking) -> None:
@@ -146,6 +154,19 @@ async def test_a_log_dir_that_another_takes_the_place_of_is_read_whole_at_once(l
     path.mkdir()
     view = await looking.look()
     assert (dict(view.partitions), list(view.faults)) == ({}, [str(path)])
+
+
+async def test_partitions_of_a_log_dir_that_has_taken_the_place_of_another_are_watched(looking: Looking) -> None:
+    """The directories of before live on aside, and no event tells that their paths are those of others now."""
+    path = looking.scratch.path
+    path.rename(path.parent / "aside")
+    looking.scratch = ScratchLogDir(path)
+    for name in ("orders-0", "orders-1"):
+        looking.scratch.add_partition(name, 0)
+    for _ in range(2):  # the second finds the log dir's own watch new, and reads all once more
+        await looking.look()
+    looking.scratch.add_file("orders-1", f"{100:020d}.log")
+    assert len((await looking.look()).partitions[B].segments) == 2
 
 
 async def test_a_faulty_directory_is_read_at_every_look_and_no_other_for_its_sake(looking: Looking) -> None:
