@@ -73,6 +73,11 @@ class Backfill:
         self._began_s: float | None = None
         self._told_s = -_TOLD_EVERY_S
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether anything was found to catch up at the last look."""
+        return bool(self._plan.ranks)
+
     def rank(self, partition: TopicIdPartition) -> int:
         """For :class:`~tiersidecar.tasks.copy_admission.CopySlots`: LIVE, or how soon it is its topic's turn."""
         return self._plan.ranks.get(partition, LIVE)

@@ -239,7 +239,7 @@ class Watch:
         await self._whereabouts.look()
         self._report()
         due = self._due.take()
-        if due:  # else nothing waits, as nothing did
+        if due or self._backfill.is_under_way:  # else nothing waits, as nothing did
             await self._report_lags(due)
             await self._start_lanes(due)
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.lane_parts import AllDue, edges_of, sources_of
 from tests.support.manual_clock import ManualClock
@@ -27,7 +28,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
-from tiersidecar.ports.metrics.copying import COPY_LAG_SEGMENTS
+from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_PARTITIONS, COPY_LAG_SEGMENTS
 from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Lane
@@ -314,6 +315,23 @@ async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> 
     assert stage.table.record(TOPIC_ID_PARTITION).copy_held_back == ""
     shown = {name for (name, labels), _ in stage.telemetry.values.items() if dict(labels).get("topic") == "orders"}
     assert shown.isdisjoint(metric.name for metric in LEADER_GAUGES)
+
+
+async def test_a_backfill_ends_with_the_last_partition_that_was_ours() -> None:
+    """As of a broker that is drained: no partition is due any more, and the gauges would stay as they were."""
+    stage = Stage()
+    segments = local_segments(*range(0, 900, 100))
+    stage.table.local = LogDirsView(
+        partitions={TOPIC_ID_PARTITION: local_partition(segments, epochs=[(4, 0)])}, faults={}
+    )
+    await stage.look()
+    assert stage.telemetry.value(BACKFILL_PARTITIONS) == 1
+    stage.table.assignment, stage.rounds.gone = {}, (LED,)
+    with capture_logs() as told:
+        await stage.look()
+        await stage.look()
+    assert (stage.telemetry.value(BACKFILL_PARTITIONS), stage.telemetry.value(BACKFILL_BYTES)) == (0, 0)
+    assert [one["event"] for one in told].count("copy.backfill.finished") == 1
 
 
 @pytest.mark.parametrize(
