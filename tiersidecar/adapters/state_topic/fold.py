@@ -164,6 +164,7 @@ class StateFold:
         self.changes += 1
         if owner is None:
             self._all_changed_at = self.changes
+            self._changed_at.clear()  # topics come and go, and nobody is told of one any more
         else:
             self._changed_at[owner] = self.changes
 
@@ -175,7 +176,7 @@ class StateFold:
 
     def _remove(self, key: bytes) -> None:
         if read_lease_key(key) is None and read_cleaner_key(key) is None:
-            self._note_change()
+            self._note_change(None if key in self.foreign else _removed_of(key))
         self._documents.pop(key, None)
         self.foreign.pop(key, None)
         if (thrown := read_trash_key(key)) is not None:
@@ -341,3 +342,9 @@ class StateFold:
         assert named is not None, "it has claims"
         owner = TopicIdPartition(topic_id=named[0], topic=str(former.get("topic", "")), partition=named[1])
         return write_cleaner_claims(owner, self._claims[key], without_writer(former))
+
+
+def _removed_of(key: bytes) -> PartitionOfTopic | None:
+    """Of which partition a record was that comes and goes all the time, where retention deletes; None for any other."""
+    named = read_trash_key(key) or read_recopy_key(key)
+    return None if named is None else (named.topic_id, named.partition)

@@ -59,12 +59,17 @@ def test_what_a_record_says_something_of(key: bytes, value: bytes, owners: froze
 
 @pytest.mark.parametrize(("key", "value", "owners"), RECORDS)
 def test_what_is_removed_may_concern_any(key: bytes, value: bytes, owners: frozenset[tuple[bytes, int]] | None) -> None:
+    """Entries of the trash go all the time, where retention deletes: of each, thousands of partitions would be looked at."""
     fold = StateFold()
     fold.apply(key, value, where="test")
     since = fold.changes
     fold.apply(key, None, where="test")
-    is_of_none = key.startswith((b"lease/", b"cleaner/"))
-    assert fold.changed_since(since) == (frozenset() if is_of_none else None)
+    if key.startswith((b"lease/", b"cleaner/")):
+        assert fold.changed_since(since) == frozenset()
+    elif key in (trash_key(ORDERS, ENTRY.id), recopy_key(REQUEST)):
+        assert fold.changed_since(since) == OF_IT
+    else:
+        assert fold.changed_since(since) is None
 
 
 def test_a_topic_that_is_read_anew_may_say_something_of_all() -> None:
@@ -72,6 +77,14 @@ def test_a_topic_that_is_read_anew_may_say_something_of_all() -> None:
     fold.apply(partition_key(ORDERS), write_state(PartitionState(), {"topic": "orders"}), where="test")
     again = fold.emptied()
     assert (again.cluster_id, again.changed_since(fold.changes)) == ("c", None)
+
+
+def test_the_end_of_another_clusters_record_may_concern_any() -> None:
+    fold = StateFold("ours")
+    fold.apply(trash_key(ORDERS, ENTRY.id), b'{"v":1,"cluster_id":"theirs"}', where="test")
+    since = fold.changes
+    fold.apply(trash_key(ORDERS, ENTRY.id), None, where="test")
+    assert fold.changed_since(since) is None
 
 
 def test_another_clusters_record_may_concern_any() -> None:
