@@ -1,6 +1,7 @@
 """What happens is noticed by what tells of it: file events, the broker's answers and both topics (issue 20, docs/design/0021).
 
-The interval of the tasks is an hour: nothing here is found by a scan of everything or because a partition's time has come.
+The interval of the tasks is an hour: nothing here is found because a partition's time has come.  What the scan of everything
+finds, each 30 s, and no event told of, is in the log.
 """
 
 from __future__ import annotations

@@ -35,6 +35,13 @@ from tiersidecar.tasks.trash_clock import TrashClock
 
 _LOOK_INTERVAL_MAX_S = 5.0
 """Leaders are asked for at least this often, however rarely the tasks are to run."""
+_WHOLE_SCAN_INTERVAL_MAX_S = 30.0
+"""Likewise are all files read: a broker unlinks what it deletes a minute after it has renamed it."""
+
+
+def whole_scan_interval_s(config: Config) -> float:
+    """Return seconds between two scans of everything, at most, beside those of what file events tell of."""
+    return min(config.remote_log_manager_task_interval_ms / 1000, _WHOLE_SCAN_INTERVAL_MAX_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

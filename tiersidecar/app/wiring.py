@@ -36,7 +36,7 @@ from tiersidecar.app.config.top_level import IoPriority, Mode, Role
 from tiersidecar.app.config.values import plain
 from tiersidecar.app.identity import confirm_cluster, identity_of, own_host_name, patiently
 from tiersidecar.app.mount_file import read_plan
-from tiersidecar.app.parts import Opened, Parts
+from tiersidecar.app.parts import Opened, Parts, whole_scan_interval_s
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.service_manager import Progress
 from tiersidecar.app.state_dir import instance_of, state_dir_of
@@ -147,7 +147,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
         blocking=ground.blocking,
         segment_blocking=segment_blocking,
         clock=clock,
-        whole_every_s=config.remote_log_manager_task_interval_ms / 1000,
+        whole_every_s=whole_scan_interval_s(config),
     )
     status.starting = f"waiting for a broker's meta.properties in {', '.join(config.log_dirs)}"
     found = identity_of(await _identities(log_dirs, clock))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.mount_file import MountPlan, write_plan
+from tiersidecar.app.parts import whole_scan_interval_s
 from tiersidecar.app.wiring import keeper_of, mount_of, reason_unread, until_met
 from tiersidecar.domain.cluster_topics import NewPartition, NewTopic
 from tiersidecar.domain.errors import ConfigError
@@ -38,6 +39,13 @@ def test_the_topics_of_a_mount_are_reached_as_the_source_says(tmp_path: Path) ->
     assert (found.uses_tls, own.uses_tls, own.client_id) == (True, False, "tiersidecar")
     least = load(tmp_path, LEAST)
     assert keeper_of(least) is least
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [("1h", 30), ("30s", 30), ("300ms", 0.3)])
+def test_all_files_are_read_however_rarely_the_tasks_run(tmp_path: Path, interval: str, seconds: float) -> None:
+    """Where file events tell nothing: a broker unlinks a segment a minute after it has renamed it."""
+    config = load(tmp_path, f"{LEAST}\nremote.log.manager.task.interval.ms: {interval}\n")
+    assert whole_scan_interval_s(config) == seconds
 
 
 def plan_at(path: Path, *, is_read_only: bool) -> Path:
