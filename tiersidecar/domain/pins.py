@@ -109,6 +109,20 @@ def with_pins(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:
     return replace(local, segments=(*older, *local.segments)) if older else local
 
 
+def gone_below(
+    log_start_offset: Offset, segments: Sequence[LocalSegment], pins: Sequence[Pin]
+) -> tuple[LocalSegment, ...]:
+    """Return the segments with those that the broker has deleted as their pins hold them: where its log starts it says at
+    once, and a scan shows it later."""
+    held = {(pin.base_offset, pin.next_base_offset): pin.segment for pin in pins}
+    return tuple(
+        held.get((one.base_offset, one.next_base_offset), one)
+        if one.next_base_offset is not None and one.next_base_offset <= log_start_offset
+        else one
+        for one in segments
+    )
+
+
 def pictured(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:
     """Return a compacted partition as it was pinned: what its directory has by now, but for the active segment, is of another
     moment.  A pin whose successor ends earlier comes after it."""

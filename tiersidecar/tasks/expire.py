@@ -27,6 +27,7 @@ from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.pins import gone_below
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -289,13 +290,16 @@ class ExpireTask:
         topic_id_partition = partition.view.topic_id_partition
         state, local = self._state.partition_state(topic_id_partition), self._table.local_partition(topic_id_partition)
         picture, time = self._metadata.picture(topic_id_partition), self._trash_clock.now()
+        segments, start_offset = () if local is None else local.segments, state.start_in(lineage)
+        if start_offset < 0 and log_start_offset is not None:  # it is to be said where the log begins
+            segments = gone_below(log_start_offset, segments, self._table.pins.of(topic_id_partition))
         view = ExpiryView(
             policy=self._table.policy_of(partition),
             lineage=lineage,
             remote_segments=(),
-            local_segments=() if local is None else local.segments,
+            local_segments=segments,
             now_ms=time.now_ms,
-            remote_log_start_offset=state.start_in(lineage),
+            remote_log_start_offset=start_offset,
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
             held_offset=state.held_in(lineage),
             accepted_loss_epoch=state.accepted_loss_epoch,

@@ -13,6 +13,7 @@ from tiersidecar.decide.first_start import first_start
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.pins import gone_below
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
@@ -61,7 +62,7 @@ class FirstStart:
         start = first_start(
             log_start_offset=answer.offset,
             found=standings(remote, lineage),
-            segments=local.segments,
+            segments=gone_below(answer.offset, local.segments, self._table.pins.of(topic_id_partition)),
             broker_expires=partition.policy.mode is RetentionMode.RACE
             or topic_id_partition.topic in self._table.untrimmable_topics,
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),

@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock, settle
+from tests.support.pins import pin_of
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.tier_shell import TierShell
@@ -32,6 +33,7 @@ from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks.copy_admission import LIVE
 from tiersidecar.tasks.partition_table import PartitionRecord, PartitionTable
 from tiersidecar.tasks.segment_objects import LayoutSettings
+from tiersidecar.tasks.segment_reading import next_base_offset_of
 
 NOW_MS = 2_000_000_000_000
 STOP = GuardStop(
@@ -397,3 +399,27 @@ async def test_the_first_start_says_in_which_history_it_counts(stage: Stage) -> 
     lineage = await stage.shell.lineages.lineage(stage.topic_id_partition)
     await stage.shell.copy.run(stage.tiered)
     assert stage.shell.state.partition_state(stage.topic_id_partition).leader_epochs == lineage.entries != ()
+
+
+async def test_what_the_broker_has_deleted_since_the_last_scan_counts_where_a_pin_has_it(stage: Stage) -> None:
+    """In race mode it says at once where its log starts: of files that are gone the next scan tells, of pins the table."""
+    first = stage.local.segments[0]
+    following = next_base_offset_of(first)
+    stage.shell.table.pins.add(pin_of(first.base_offset, following, topic_id_partition=stage.topic_id_partition))
+    stage.shell.broker.log_starts[stage.topic_id_partition] = following
+    lineage = await stage.shell.lineages.lineage(stage.topic_id_partition)
+    race = replace(stage.tiered, policy=TopicPolicy(mode=RetentionMode.RACE))
+    await stage.shell.copy._first_start.ensure(race, stage.local, lineage)
+    state = stage.shell.state.partition_state(stage.topic_id_partition)
+    assert state.remote_log_start_offset == first.base_offset < following
+
+
+async def test_what_users_deleted_within_a_segment_stays_deleted_though_a_pin_has_it(stage: Stage) -> None:
+    first = stage.local.segments[0]
+    following = next_base_offset_of(first)
+    stage.shell.table.pins.add(pin_of(first.base_offset, following, topic_id_partition=stage.topic_id_partition))
+    stage.shell.broker.log_starts[stage.topic_id_partition] = following - 1
+    lineage = await stage.shell.lineages.lineage(stage.topic_id_partition)
+    race = replace(stage.tiered, policy=TopicPolicy(mode=RetentionMode.RACE))
+    await stage.shell.copy._first_start.ensure(race, stage.local, lineage)
+    assert stage.shell.state.partition_state(stage.topic_id_partition).remote_log_start_offset == following - 1
