@@ -89,7 +89,7 @@ class MountedSource:
         while True:
             await self._clock.sleep(pause_s)
             try:
-                await self._look([one for one in self._unlooked if self._has_segments(one)])
+                await self._look([one for one in self._unlooked if one in self._faults or self._has_segments(one)])
                 pause_s = interval_s
             except StoreError:
                 pause_s = min(2 * pause_s, max(_MOST_PAUSE_S, interval_s))
@@ -112,6 +112,7 @@ class MountedSource:
 
     async def _look_at(self, topic_id: Uuid) -> None:
         key, topic = owner_key(self._key_prefix, topic_id), self._unlooked[topic_id]
+        was_remote = self._has_segments(topic_id)  # before the look: the source claims a topic, and then copies it
         owner = await owner_at(self._store, key)
         source = self._mount.source_cluster_id
         fault = store_fault(topic, key, source, () if owner is None else owner.lineage)
@@ -119,7 +120,7 @@ class MountedSource:
         self._missing.pop(topic_id, None)
         if not fault:
             del self._unlooked[topic_id]
-        elif owner is None:
-            self._missing[topic_id] = fault  # nothing of it may be remote yet
-        else:
+        elif owner is not None:
             self._faults[topic_id] = fault
+        elif was_remote:
+            self._missing[topic_id] = fault

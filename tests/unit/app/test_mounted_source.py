@@ -103,6 +103,36 @@ async def test_a_topic_of_which_nothing_is_remote_has_no_owner_yet() -> None:
     assert found.fault == ""
 
 
+async def test_a_topic_that_becomes_remote_after_the_look_is_served_at_once() -> None:
+    """The owner object was not there when it was looked for, and is there before the first segment."""
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    metadata = MemoryMetadataLog()
+    await metadata.assign([partition])
+    found = Known(partition, metadata)
+    await found.source.look_first()
+    await found.claim(SOURCE)
+    await metadata.publish(run.metadata.events[0])
+    assert found.fault == ""
+
+
+async def test_an_owner_that_is_put_right_is_noticed_though_nothing_is_remote() -> None:
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    empty = MemoryMetadataLog()
+    await empty.assign([partition])
+    found = Known(partition, empty)
+    await found.claim("another-cluster")
+    await found.source.look_first()
+    assert "are of cluster another-cluster" in found.fault
+    watching = asyncio.create_task(found.source.watch(5.0))
+    await found.claim(SOURCE)
+    await found.clock.advance(5)
+    await settle()
+    assert found.fault == ""
+    watching.cancel()
+
+
 async def test_another_cluster_s_store_is_found_out_and_looked_at_again() -> None:
     found = await known()
     await found.claim("another-cluster")
