@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tiersidecar.domain.cluster_topics import NewPartition
 from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.formats.kafka.checkpoints import PARTITION_METADATA, read_partition_metadata
+from tiersidecar.formats.kafka.cluster_metadata import find_topics
 from tiersidecar.formats.kafka.server_properties import NodePlaces
 
 METADATA_LOG = "__cluster_metadata-0"
@@ -36,12 +37,14 @@ class NewFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
     """The node's replicas whose logs begin above 0: ``count``, how many are ``present``, and the ``files`` that the others
-    lack.  ``are_used``: a broker has run with some of those that are present."""
+    lack.  ``are_used``: a broker has run with some of those that are present.  ``left_out`` are topics of the plan that the
+    cluster does not have any more."""
 
     count: int = 0
     present: int = 0
     files: Sequence[NewFile] = ()
     are_used: bool = False
+    left_out: Sequence[str] = ()
 
 
 def has_metadata(node: NodePlaces) -> bool:
@@ -61,15 +64,13 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
         OSError: a directory cannot be looked at.
         CorruptDataError: a ``partition.metadata`` is none.
     """
-    files: list[NewFile] = []
+    missing: dict[TopicIdPartition, list[NewFile]] = {}
     held = {log_dir: len(_partition_dirs(Path(log_dir))) for log_dir in node.log_dirs}
-    count = present = 0
+    present = 0
     are_used = False
-    missing_topics: dict[Uuid, str] = {}
     for owner, one in plan.partitions():
         if node.node_id not in one.replicas or one.start_offset == 0:
             continue
-        count += 1
         directory = _directory_of(owner, node, held)
         wanted = _replica_files(owner, one, directory)
         if plan.is_read_only and _is_used(directory, wanted):
@@ -77,14 +78,21 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
             present, are_used = present + 1, True
             continue
         _require_nothing_else(directory, wanted)
-        missing = [file for file in wanted if not file.path.exists()]
-        present += not missing
-        files += missing
-        if missing:
-            missing_topics[owner.topic_id] = owner.topic
-    if missing_topics and plan.is_read_only and has_metadata(node):
-        _require_known_topics(node, missing_topics)
-    return Replicas(count=count, present=present, files=files, are_used=are_used)
+        if files := [file for file in wanted if not file.path.exists()]:
+            missing[owner] = files
+        else:
+            present += 1
+    left_out: Mapping[Uuid, str] = {}
+    if missing and plan.is_read_only and has_metadata(node):
+        left_out = _unknown_topics(plan, node)
+        missing = {owner: files for owner, files in missing.items() if owner.topic_id not in left_out}
+    return Replicas(
+        count=present + len(missing),
+        present=present,
+        files=[file for files in missing.values() for file in files],
+        are_used=are_used,
+        left_out=sorted(left_out.values()),
+    )
 
 
 def _directory_of(owner: TopicIdPartition, node: NodePlaces, held: dict[str, int]) -> Path:
@@ -165,25 +173,27 @@ def _require_nothing_else(directory: Path, wanted: Sequence[NewFile]) -> None:
             )
 
 
-def _require_known_topics(node: NodePlaces, topics: dict[Uuid, str]) -> None:
-    """A node that has run knows its topics: of others than those its broker would put the logs aside as strays."""
+def _unknown_topics(plan: MountPlan, node: NodePlaces) -> Mapping[Uuid, str]:
+    """Return the plan's topics that the node's cluster does not have any more, by their ids: a broker puts aside the logs of
+    what its metadata do not name.
+
+    Raises:
+        MountRefusedError: it has none of them: it was seeded by another plan.
+    """
     directory = Path(node.metadata_log_dir) / METADATA_LOG
-    wanted = {name.encode() + topic_id: topic_id for topic_id, name in topics.items()}
-    unknown = set(wanted)
-    for path in (*directory.glob("*.log"), *directory.glob("*.checkpoint")):
+    wanted = {topic.topic_id: topic.name for topic in plan.topics}
+    made, removed = set[Uuid](), set[Uuid]()
+    for path in (*directory.glob(f"*{_LOG}"), *directory.glob("*.checkpoint")):
         require_no_link(path)
-        unknown -= _found_in(path, unknown)
-    if unknown:
-        topic_id = wanted[min(unknown)]
+        if path.stat().st_size == 0:
+            continue
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            found = find_topics(content, wanted)
+        made |= found[0]
+        removed |= found[1]
+    if not made:
         raise MountRefusedError(
-            reason=f"{topics[topic_id]} with the id {format_uuid(topic_id)} is not in {directory}: this node has run without "
-            "that topic. Use the plan by which the cluster was seeded"
+            reason=f"{directory} has no topic of this plan, by name and id: this node has run without them. Use the plan by "
+            "which the cluster was seeded"
         )
-
-
-def _found_in(path: Path, wanted: Collection[bytes]) -> set[bytes]:
-    """Those that a file of the metadata log has: a TopicRecord is its topic's name and then its id, and is not compressed."""
-    if path.stat().st_size == 0:
-        return set()
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return {one for one in wanted if content.find(one) >= 0}
+    return {topic_id: name for topic_id, name in wanted.items() if topic_id not in made - removed}

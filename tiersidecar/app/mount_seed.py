@@ -36,7 +36,8 @@ _BACKUP = ".before-mount"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
     """What is to be written on a node.  ``partitions`` are those whose replica it has and whose log begins above 0, ``present``
-    those of them that were seeded before."""
+    those of them that were seeded before.  ``left_out`` are topics of the plan that the node's cluster does not have any
+    more."""
 
     node: NodePlaces
     cluster_id: str
@@ -45,6 +46,7 @@ class Seed:
     files: Sequence[NewFile] = field(default_factory=tuple)
     is_controller_seeded: bool = False
     is_read_only: bool = False
+    left_out: Sequence[str] = field(default_factory=tuple)
 
     @property
     def steps(self) -> list[str]:
@@ -83,6 +85,7 @@ def look_at_node(plan: MountPlan, properties: Path) -> Seed:
         files=(*replicas.files, *records),
         is_controller_seeded=node.is_controller and not records,
         is_read_only=plan.is_read_only,
+        left_out=replicas.left_out,
     )
 
 

@@ -296,7 +296,7 @@ def without_metadata(node: Node) -> None:
         pytest.param(begun_anew, "remove this directory, and seed again", id="the broker began an empty log at 0"),
         pytest.param(of_another_topic, "is of the topic with the id", id="a log that is left is of another topic"),
         pytest.param(of_no_topic, "whose it is cannot be told", id="a log that is left is of no topic"),
-        pytest.param(without_the_topic, "has run without that topic", id="another plan than the cluster's"),
+        pytest.param(without_the_topic, "has run without them", id="another plan than the cluster's"),
         pytest.param(without_metadata, "the metadata log of .* is lost", id="the metadata were on the lost disk"),
     ],
 )
@@ -310,6 +310,31 @@ def test_of_a_node_that_has_run_nothing_is_seeded_beside_what_is_not_as_it_was(
     with pytest.raises(MountRefusedError, match=reason):
         look_at_node(READ_ONLY, node.properties)
     assert node.files() == before
+
+
+OTHER_ID = Uuid(b"payments-topic-i")
+WITH_ANOTHER = replace(
+    READ_ONLY, topics=(*READ_ONLY.topics, replace(READ_ONLY.topics[0], name="payments", topic_id=OTHER_ID))
+)
+
+
+@pytest.mark.parametrize(
+    "is_told_of", [pytest.param(True, id="in its metadata log"), pytest.param(False, id="before its oldest snapshot")]
+)
+def test_a_topic_that_was_deleted_here_is_left_out(node: Node, is_told_of: bool) -> None:
+    """As an operator is told to, once the source has deleted it; the plan stays the one by which all was seeded."""
+    run(node)
+    if is_told_of:
+        of_other = next(write_topic_records(WITH_ANOTHER.topics[1]))
+        removed = b"\x01\x09\x00" + OTHER_ID + b"\0"
+        with (node.dirs[0] / "__cluster_metadata-0" / "00000000000000000000.log").open("ab") as file:
+            file.write(of_other + b"other records" + removed)
+    lose(node.dirs[1])
+    seed = look_at_node(WITH_ANOTHER, node.properties)
+    assert (seed.partitions, seed.present, seed.left_out) == (3, 2, ["payments"])
+    sow(seed)
+    assert f"b/orders-1/{EMPTY_LOG}" in node.files()
+    assert not [name for name in node.files() if "payments" in name]
 
 
 OWNER = 12_345 if os.geteuid() == 0 else os.geteuid()

@@ -247,6 +247,7 @@ def seed(
         "cluster": found.cluster_id,
         "partitions": found.partitions,
         "partitions_there_already": found.present,
+        "topics_deleted_here": list(found.left_out),
         "controller_there_already": found.is_controller_seeded,
         "steps": found.steps,
         "done": carry_it_out,
@@ -257,6 +258,10 @@ def seed(
     console.print(f"node {found.node.node_id} of cluster {_safe(found.cluster_id)}", soft_wrap=True)
     for number, step in enumerate(found.steps, 1):
         console.print(f"{number}. {_safe(step)}", soft_wrap=True)
+    if found.left_out:
+        more = f" and {len(found.left_out) - _SHOWN:,} more" if len(found.left_out) > _SHOWN else ""
+        named = _safe(", ".join(found.left_out[:_SHOWN]))
+        console.print(f"left out, since this cluster has no such topic any more: {named}{more}", soft_wrap=True)
     console.print(_outcome(bool(found.steps), done=carry_it_out), soft_wrap=True)
 
 

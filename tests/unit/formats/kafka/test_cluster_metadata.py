@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import base64
 import struct
+from dataclasses import replace
 
 import pytest
 
 from tiersidecar.domain.cluster_topics import NewPartition, NewTopic
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.formats.kafka.cluster_metadata import append_records, write_producer_ids_record, write_topic_records
+from tiersidecar.formats.kafka.cluster_metadata import (
+    append_records,
+    find_topics,
+    write_producer_ids_record,
+    write_topic_records,
+)
 from tiersidecar.formats.kafka.record_batches import check_batch, iter_batch_headers
 from tiersidecar.formats.kafka.records import read_records
 
@@ -73,6 +79,18 @@ def test_topics_come_after_the_features_and_before_the_footer() -> None:
     batch = memoryview(made)[position : position + header.size_bytes]
     assert [record.value for record in read_records(batch)] == values
     assert made[:336] == FORMATTED[:336], "what was there is there as it was"
+
+
+def test_topics_are_found_by_name_and_id_and_removed_ones_by_id() -> None:
+    long, longest = (Uuid(bytes([number]) * 16) for number in (1, 2))
+    names = {TOPIC_ID: "orders", long: "x" * 126, longest: "y" * 249, Uuid(bytes([3]) * 16): "absent"}
+    made = [next(write_topic_records(replace(TOPIC, name=names[one], topic_id=one))) for one in (long, longest)]
+    another_name = next(write_topic_records(replace(TOPIC, name="more-orders")))
+    removal = b"\x01\x09\x00" + longest + b"\0"
+    foreign = b"\x01\x09\x00" + Uuid(bytes([4]) * 16)
+    content = b"\x01\x02\x00".join([b"a header", *made, another_name, removal, foreign, b"\x01\x02\x00"])
+    assert find_topics(content, names) == ({long, longest}, {longest})
+    assert find_topics(content + next(write_topic_records(TOPIC)), names)[0] == {long, longest, TOPIC_ID}
 
 
 def test_many_topics_are_several_batches_that_go_on_without_a_gap() -> None:
