@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,8 @@ class NewFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
     """The node's replicas whose logs begin above 0: ``count``, how many are ``present``, and the ``files`` that the others
-    lack.  ``are_used``: a broker has run with some of those that are present.  ``left_out`` are topics of the plan that the
-    cluster does not have any more."""
+    lack.  ``are_used``: a broker has run with some of those that are present, or has left other partitions' logs where the
+    metadata log is lost.  ``left_out`` are topics of the plan that the cluster does not have any more."""
 
     count: int = 0
     present: int = 0
@@ -66,11 +66,12 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
     """
     missing: dict[TopicIdPartition, list[NewFile]] = {}
     held = {log_dir: len(_partition_dirs(Path(log_dir))) for log_dir in node.log_dirs}
-    present = 0
+    present, seeded = 0, {METADATA_LOG}
     are_used = False
     for owner, one in plan.partitions():
         if node.node_id not in one.replicas or one.start_offset == 0:
             continue
+        seeded.add(str(owner))
         directory = _directory_of(owner, node, held)
         wanted = _replica_files(owner, one, directory)
         if plan.is_read_only and _is_used(directory, wanted):
@@ -83,14 +84,15 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
         else:
             present += 1
     left_out: Mapping[Uuid, str] = {}
-    if missing and plan.is_read_only and has_metadata(node):
+    has_run = has_metadata(node)
+    if missing and plan.is_read_only and has_run:
         left_out = _unknown_topics(plan, node)
         missing = {owner: files for owner, files in missing.items() if owner.topic_id not in left_out}
     return Replicas(
         count=present + len(missing),
         present=present,
         files=[file for files in missing.values() for file in files],
-        are_used=are_used,
+        are_used=are_used or (not has_run and _has_logs_beside(seeded, node)),
         left_out=sorted(left_out.values()),
     )
 
@@ -112,6 +114,14 @@ def _directory_of(owner: TopicIdPartition, node: NodePlaces, held: dict[str, int
 def _partition_dirs(log_dir: Path) -> list[str]:
     with os.scandir(log_dir) as found:
         return [one.name for one in found if one.is_dir(follow_symlinks=False)]
+
+
+def _has_logs_beside(seeded: Collection[str], node: NodePlaces) -> bool:
+    return any(
+        name not in seeded and any((Path(log_dir) / name).glob(f"*{_LOG}"))
+        for log_dir in node.log_dirs
+        for name in _partition_dirs(Path(log_dir))
+    )
 
 
 def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) -> list[NewFile]:

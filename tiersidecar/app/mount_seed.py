@@ -73,6 +73,7 @@ def look_at_node(plan: MountPlan, properties: Path) -> Seed:
         node = read_node_places(properties.read_bytes(), where=str(properties))
         meta = _meta_properties(node)
         _require_unknown_cluster(plan, meta)
+        _require_not_run(plan, node)
         replicas = look_at_replicas(plan, node) if node.is_broker else Replicas()
         records = _records_of_controller(plan, node, replicas) if node.is_controller else []
     except (OSError, CorruptDataError) as error:
@@ -147,15 +148,19 @@ def _require_unknown_cluster(plan: MountPlan, meta: MetaProperties) -> None:
         )
 
 
+def _require_not_run(plan: MountPlan, node: NodePlaces) -> None:
+    """Unless its mounted logs stay empty: a log that begins at N in place of one with records beyond would be taken for it."""
+    if not plan.is_read_only and has_metadata(node):
+        raise MountRefusedError(
+            reason=f"the node of {node.metadata_log_dir} has been started: its metadata log is not empty. A mount sets up a "
+            "cluster that has never run: empty the log dirs of all nodes and format them"
+        )
+
+
 def _records_of_controller(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> list[NewFile]:
     """Those of a controller that has not run; one that has run has the topics in its metadata."""
     if has_metadata(node):
-        if plan.is_read_only:
-            return []
-        raise MountRefusedError(
-            reason=f"the controller of {node.metadata_log_dir} has been started: its metadata log is not empty. A mount sets "
-            "up a cluster that has never run: empty the log dirs of all nodes and format them"
-        )
+        return []
     if replicas.are_used:
         raise MountRefusedError(
             reason=f"the metadata log of {node.metadata_log_dir} is lost, and logs of a broker that has run are left: it would "

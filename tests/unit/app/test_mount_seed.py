@@ -136,6 +136,11 @@ def started_log(node: Node) -> None:
     (node.dirs[0] / "__cluster_metadata-0" / "00000000000000000000.log").write_bytes(b"x")
 
 
+def started_broker(node: Node) -> None:
+    node.have_roles("broker")
+    started_log(node)
+
+
 def records(node: Node) -> None:
     (node.dirs[0] / "orders-0").mkdir()
     (node.dirs[0] / "orders-0" / "00000000000000000000.log").write_bytes(b"x")
@@ -155,6 +160,9 @@ def former_id(node: Node) -> None:
     [
         pytest.param(lambda node: (node.dirs[1] / "meta.properties").unlink(), "is not formatted", id="not formatted"),
         pytest.param(started_log, "has been started", id="its controller has run"),
+        pytest.param(
+            started_broker, "has been started", id="a broker alone has run, and lost the disk of its replicas"
+        ),
         pytest.param(
             records, "a broker has been started here", id="a broker has made the partition, which holds records"
         ),
@@ -286,6 +294,20 @@ def without_the_topic(node: Node) -> None:
 
 def without_metadata(node: Node) -> None:
     shutil.rmtree(node.dirs[0] / "__cluster_metadata-0")
+
+
+def test_where_the_metadata_log_is_lost_no_topic_s_logs_are_left(node: Node) -> None:
+    """Not even those that the plan does not name: consumer groups' commits, say, would be put aside."""
+    run(node)
+    lose(node.dirs[0])
+    (node.dirs[0] / BOOTSTRAP).write_bytes(FORMATTED)
+    shutil.rmtree(node.dirs[1] / "orders-1")
+    (node.dirs[1] / "lost+found").mkdir()
+    assert look_at_node(READ_ONLY, node.properties).steps
+    (node.dirs[1] / "__consumer_offsets-7").mkdir()
+    (node.dirs[1] / "__consumer_offsets-7" / f"{0:020d}.log").write_bytes(b"commits")
+    with pytest.raises(MountRefusedError, match=r"the metadata log of .* is lost"):
+        look_at_node(READ_ONLY, node.properties)
 
 
 @pytest.mark.parametrize(
