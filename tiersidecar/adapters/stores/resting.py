@@ -6,6 +6,7 @@ another cluster as well that is no help.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,9 @@ from tiersidecar.ports.store import Buffer, Store, StoredObject
 _FAILURES = 5
 """In a row, with no success between them, after which it counts as away."""
 _FIRST_REST_S, _MOST_REST_S = 0.5, 8.0
+_HUNG_S = 10.0
+"""A read that is given up after so long has failed: a store behind a broken network answers nothing, not even an error, and
+its readers have limits of their own."""
 
 
 class RestingStore(WrappedStore):
@@ -51,14 +55,19 @@ class RestingStore(WrappedStore):
 
     @contextmanager
     def _tried(self, verb: str, key: str) -> Iterator[None]:
-        is_trial = self._is_trial(verb, key)
+        is_trial, began_s = self._is_trial(verb, key), self._clock.monotonic_s()
         try:
             yield
         except (ObjectNotFoundError, ObjectTooLargeError):
             self._worked()
             raise
         except StoreError as error:
-            self._failed(error, is_trial=is_trial)
+            self._failed(error.reason, is_trial=is_trial)
+            raise
+        except asyncio.CancelledError:
+            elapsed_s = self._clock.monotonic_s() - began_s
+            if elapsed_s >= _HUNG_S:
+                self._failed(f"no answer within {elapsed_s:.0f} s", is_trial=is_trial)
             raise
         self._worked()
 
@@ -82,9 +91,9 @@ class RestingStore(WrappedStore):
     def _worked(self) -> None:
         self._failures = 0
 
-    def _failed(self, error: StoreError, *, is_trial: bool) -> None:
+    def _failed(self, reason: str, *, is_trial: bool) -> None:
         """Those that were under way when it began to rest are no reason to rest longer."""
-        self._failures, self._reason = self._failures + 1, error.reason
+        self._failures, self._reason = self._failures + 1, reason
         if is_trial:
             self._rest_s = min(2 * self._rest_s, _MOST_REST_S)
         elif self._failures == _FAILURES:

@@ -105,3 +105,32 @@ async def test_many_that_fail_at_once_are_one_reason_to_rest() -> None:
     assert stage.backend.asked == len(failed) == 100
     await stage.clock.advance(0.6)
     assert await stage.fails(says="connection refused") == 101
+
+
+async def given_up_after(stage: Stage, elapsed_s: float) -> None:
+    """A read that the store does not answer, and whose reader has a limit of its own."""
+    reading = asyncio.create_task(stage.store.fetch_object("k", max_bytes=10))
+    await settle()
+    await stage.clock.advance(elapsed_s)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+
+async def test_a_store_that_hangs_is_away_though_it_never_fails() -> None:
+    stage = Stage()
+    stage.backend.gate = asyncio.Event()
+    for _ in range(5):
+        await given_up_after(stage, 60)
+    assert await stage.fails(says="it is away .no answer within 60 s") == 5
+    await stage.clock.advance(0.6)
+    await given_up_after(stage, 60)
+    assert await stage.fails(says="asked again in 1.0 s") == 6, "a rest is longer after each try"
+
+
+async def test_readers_that_leave_soon_say_nothing_of_the_store() -> None:
+    stage = Stage()
+    stage.backend.gate = asyncio.Event()
+    for _ in range(20):
+        await given_up_after(stage, 5)
+    assert stage.backend.asked == 20
