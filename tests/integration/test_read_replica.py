@@ -454,7 +454,8 @@ def another_gateway(replica: Replica, directory: Path, **source: str) -> Iterato
 
 def watermarks(replica: Replica, topic: str = TOPIC) -> tuple[int, int] | None:
     """Of the topic's partition as a client is told; None where nobody tells it within some seconds."""
-    consumer = confluent_kafka.Consumer({**replica.librdkafka("alice"), "group.id": GROUP})
+    settings = {**replica.librdkafka("alice"), "group.id": GROUP, "isolation.level": "read_uncommitted"}
+    consumer = confluent_kafka.Consumer(settings)
     try:
         return consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=5)
     except confluent_kafka.KafkaException:

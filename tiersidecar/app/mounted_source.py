@@ -51,7 +51,6 @@ class MountedSource:
         self._mount, self._store, self._key_prefix, self._clock = mount, store, key_prefix, clock
         self._metadata, self._state = metadata, state
         self._faults: dict[Uuid, str] = {}
-        self._missing: dict[Uuid, str] = {}
         self._unlooked = {topic.topic_id: name for name, topic in self._mount.topics.items()}
         if not self._mount.source_cluster_id:
             self._unlooked = {}
@@ -61,12 +60,9 @@ class MountedSource:
         if fault := self._faults.get(partition.topic_id, ""):
             return fault
         try:
-            segments = self._metadata.segment_count(partition)
-            if segments and (missing := self._missing.get(partition.topic_id)):
-                return missing
             view = SourceView(
                 is_in_trash=any(entry.kind is TrashKind.TOPIC for entry in self._state.trash(partition)),
-                segments=segments,
+                segments=self._metadata.segment_count(partition),
                 has_events=self._metadata.applied_to(partition) >= 0,
                 has_state=self._state.partition_state(partition) != PartitionState(),
             )
@@ -117,10 +113,7 @@ class MountedSource:
         source = self._mount.source_cluster_id
         fault = store_fault(topic, key, source, () if owner is None else owner.lineage)
         self._faults.pop(topic_id, None)
-        self._missing.pop(topic_id, None)
         if not fault:
             del self._unlooked[topic_id]
-        elif owner is not None:
+        elif owner is not None or was_remote:
             self._faults[topic_id] = fault
-        elif was_remote:
-            self._missing[topic_id] = fault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_metadata_log import MemoryMetadataLog
@@ -91,6 +92,10 @@ async def test_another_prefix_is_found_out_where_segments_are_known() -> None:
     await found.claim(SOURCE, key_prefix="another/")
     await found.source.look_first()
     assert "another key.prefix" in found.fault
+    without_segments = replace(found.partition, partition=7)
+    await found.metadata.assign([without_segments])
+    assert found.metadata.segment_count(without_segments) == 0
+    assert found.source.fault(without_segments) == found.fault, "it is the topic's store"
 
 
 async def test_a_topic_of_which_nothing_is_remote_has_no_owner_yet() -> None:
