@@ -45,7 +45,7 @@ def test_a_gateway_reads_by_a_key_that_may_not_write_and_never_tries_to(kafka: K
     kafka.create_topic(TOPIC, segment_bytes=64 * 1024, configs=STRICT)
     produced = asyncio.run(produce_mix(kafka.client_settings, TOPIC, total_bytes=600_000, batch_bytes=16_384))
     times = [produced[0].timestamp_ms, produced[len(produced) // 3].timestamp_ms, -2, -3]
-    end = kafka.admin.latest_offset(TOPIC, 0)
+    end = kafka.admin.settled_end(TOPIC, 0)
     before = read_raw_log(kafka.admin, TOPIC, start=0, stop=end, timestamps=times)
     with ExitStack() as stack:
         server = stack.enter_context(running_s3_server(tmp_path / "s3", has_users=True))

@@ -205,6 +205,16 @@ class KafkaAdmin:
         """The high watermark."""
         return self._offset(topic, partition, -1)
 
+    def settled_end(self, topic: str, partition: int) -> int:
+        """The high watermark of a log with records once no transaction is open in it: a producer is told that its transaction
+        has ended before the marker is written, which takes the next offset."""
+
+        def settled() -> int | None:
+            end = self.latest_offset(topic, partition)
+            return end if self._offset(topic, partition, -1, isolation_level=1) == end else None
+
+        return wait_until(settled, f"no transaction is open in {topic}-{partition}")
+
     def delete_records(self, topic: str, partition: int, offset: int) -> int:
         """Move the log start to ``offset``, straight at the broker; gives the new one."""
         row = DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
@@ -215,21 +225,21 @@ class KafkaAdmin:
         _check(f"DeleteRecords {topic}-{partition}", deleted.error_code)
         return deleted.low_watermark
 
-    def _offset(self, topic: str, partition: int, spec: int) -> int:
+    def _offset(self, topic: str, partition: int, spec: int, isolation_level: int = 0) -> int:
         """A broker that has just started answers before it leads: that is asked again."""
         deadline = time.monotonic() + _LEADS_S
         while True:
             try:
-                return self._offset_now(topic, partition, spec)
+                return self._offset_now(topic, partition, spec, isolation_level)
             except KafkaAdminError as error:
                 if error.error_code not in _NOT_YET or time.monotonic() > deadline:
                     raise
             time.sleep(0.1)
 
-    def _offset_now(self, topic: str, partition: int, spec: int) -> int:
+    def _offset_now(self, topic: str, partition: int, spec: int, isolation_level: int) -> int:
         row = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(spec))
         wanted = ListOffsetsTopic(name=TopicName(topic), partitions=(row,))
-        request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(wanted,))
+        request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(isolation_level), topics=(wanted,))
         with self.connected() as connection:
             answer = cast(ListOffsetsResponse, connection.call(request)).topics[0].partitions[0]
         _check(f"ListOffsets {topic}-{partition}", answer.error_code)
