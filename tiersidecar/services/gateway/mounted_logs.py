@@ -117,11 +117,12 @@ class MountedLogs:
         self.check(partition, told.log_start_offset, told.high_watermark)
         if self.halted(partition):
             return None
+        until_s = asyncio.get_running_loop().time() + _STORE_S
         try:
-            async with asyncio.timeout(_STORE_S):
+            async with asyncio.timeout_at(until_s):
                 bounds = await self._reader.bounds(partition)
-                stable = await self._last_stable_offset(partition)
-                self._check_end(partition, bounds)
+            self._check_end(partition, bounds)
+            stable = await self._last_stable_offset(partition, until_s)
         except (TiersidecarError, TimeoutError):
             return None
         self._ends[partition] = bounds.log_end
@@ -144,11 +145,12 @@ class MountedLogs:
         if bounds.start >= bounds.end and bounds.log_end < self._ends.get(partition, 0):
             raise MetadataNotReadyError(subject=str(partition))
 
-    async def _last_stable_offset(self, partition: TopicIdPartition) -> Offset:
+    async def _last_stable_offset(self, partition: TopicIdPartition, until_s: float) -> Offset:
         """What was stable stays so, while the store does not tell what is open in a new segment."""
         try:
-            stable = self._stable[partition] = await self._reader.last_stable_offset(partition)
-        except TiersidecarError:
+            async with asyncio.timeout_at(until_s):
+                stable = self._stable[partition] = await self._reader.last_stable_offset(partition)
+        except (TiersidecarError, TimeoutError):
             if partition not in self._stable:
                 raise
             stable = self._stable[partition]
@@ -161,6 +163,7 @@ class MountedLogs:
             MetadataNotReadyError: its segments are going, with its topic.
         """
         self._check_end(partition, bounds)
+        self._ends[partition] = bounds.log_end
         stable = min(known.last_stable_offset, bounds.log_end)
         if bounds.start < bounds.end:
             with suppress(TiersidecarError, TimeoutError):

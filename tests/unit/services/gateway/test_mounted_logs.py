@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -45,6 +45,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.reading.segment_lookup import OffsetBounds
+from tiersidecar.services.gateway import mounted_logs
 from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.out_of_range import Classified
 from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
@@ -483,16 +484,26 @@ async def test_clients_that_wait_at_the_end_do_not_have_the_broker_asked_each_se
             assert len(asked) == 6
 
 
-async def test_a_store_that_is_away_sends_nobody_away_who_waits_at_the_end() -> None:
+async def fails(partition: TopicIdPartition) -> Offset:
+    raise StoreError(verb="fetch", key="k", reason="away")
+
+
+async def hangs(partition: TopicIdPartition) -> Offset:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@pytest.mark.parametrize("away", [fails, hangs])
+async def test_a_store_that_is_away_sends_nobody_away_who_waits_at_the_end(
+    away: Callable[[TopicIdPartition], Awaitable[Offset]],
+) -> None:
     """Another segment has been copied: what transactions are open in it, only the store tells."""
-
-    async def away(partition: TopicIdPartition) -> Offset:
-        raise StoreError(verb="fetch", key="k", reason="away")
-
     async with growing() as (world, run, whole):
         assert (await answer(world, 0)).error_code is ErrorCode.none
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(world.path.reader, "last_stable_offset", away)
+            for name in ("_STORE_S", "_STORE_AGAIN_S"):
+                patch.setattr(mounted_logs, name, 0.01)
             await copy_on(run, whole)
             await world.clock.advance(31)
             for timestamp, isolation, expected in ((LATEST, 0, END), (LATEST, 1, EARLIER_END)):

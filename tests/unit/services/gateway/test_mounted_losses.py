@@ -12,7 +12,17 @@ from structlog.testing import capture_logs
 from tests.support.gateway_world import Ask, key_of, open_world, out_of_range, read_rows
 from tests.support.manual_clock import settle
 from tests.unit.services.gateway.test_fetch_rewrite import NEWEST, fetched, plain
-from tests.unit.services.gateway.test_mounted_logs import EARLIEST, EMPTY, END, LATEST, answer, mounted
+from tests.unit.services.gateway.test_mounted_logs import (
+    EARLIER_END,
+    EARLIEST,
+    EMPTY,
+    END,
+    LATEST,
+    answer,
+    copy_on,
+    growing,
+    mounted,
+)
 from tests.unit.services.gateway.test_offset_rewrites import listed
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.mounts import MOUNTED_START
@@ -86,6 +96,26 @@ async def test_while_the_segments_of_a_deleted_topic_go_no_offset_is_out_of_rang
             for timestamp in (LATEST, EARLIEST):
                 row = await listed(world, timestamp, (int(MOUNTED_START), -1))
                 assert (row.error_code, row.offset) == (ErrorCode.none, END), "of what has expired it is as ever"
+
+
+async def test_the_end_that_was_told_last_counts_though_the_broker_was_asked_before() -> None:
+    """A user's delete had moved the start before the last segments came, which go with their topic now."""
+
+    async def emptied_from(partition: TopicIdPartition) -> OffsetBounds:
+        return OffsetBounds(start=Offset(0), end=Offset(0), log_start=Offset(EARLIER_END))
+
+    async with growing() as (world, run, whole):
+        assert (await answer(world, 0)).high_watermark == EARLIER_END
+        await copy_on(run, whole)
+        await world.clock.advance(1)
+        assert (await answer(world, EARLIER_END)).high_watermark == END
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("bounds", "current_bounds"):
+                patch.setattr(world.path.reader, name, emptied_from)
+            asking = asyncio.create_task(answer(world, END))
+            await settle()
+            await world.clock.advance(0.5)
+            assert (await asking).error_code is ErrorCode.not_leader_or_follower
 
 
 async def test_a_store_that_hangs_keeps_a_fetch_of_other_partitions_for_seconds_alone() -> None:
