@@ -213,10 +213,9 @@ def test_a_topic_that_is_deleted_at_the_source_resets_no_group(tmp_path: Path) -
         code, body = replica.gateway.status("/status?halted=1")
         assert code == 200
         assert reason in {row["halted_reason"] for row in json.loads(body)["partitions"]}
-        deleting = AdminClient(replica.librdkafka("alice")).delete_topics([TOPIC])[TOPIC]
-        deleting.result(30)
-        listed = AdminClient(replica.librdkafka("alice"))
-        wait_for(lambda: TOPIC not in listed.list_topics(timeout=10).topics, "it is gone here too", replica.gateway, 30)
+        admin = AdminClient(replica.librdkafka("alice"))  # kept: its answers end with it
+        admin.delete_topics([TOPIC])[TOPIC].result(30)
+        wait_for(lambda: TOPIC not in admin.list_topics(timeout=10).topics, "it is gone here too", replica.gateway, 30)
 
 
 async def read_until_gone(replica: Replica, start: int) -> list[int]:
