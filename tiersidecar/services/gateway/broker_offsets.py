@@ -10,7 +10,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.domain.errors import BrokerRefusedError, OffsetBetweenTiersError, RetriableError
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    MetadataNotReadyError,
+    OffsetBetweenTiersError,
+    RetriableError,
+)
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
@@ -144,7 +149,13 @@ class BrokerOffsetsCache:
         return known
 
     async def as_of(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
-        """Return ``known`` as it is with the remote log that ``bounds`` show, which may have grown since."""
+        """Return ``known`` as it is with the remote log that ``bounds`` show, which may have grown since.
+
+        Raises:
+            MetadataNotReadyError: it is mounted, and its source has lost it since the caller found it.
+        """
+        if known.is_mounted and (reason := self._mounts.halted(partition)):
+            raise MetadataNotReadyError(subject=reason)
         if not known.is_mounted or known.high_watermark == bounds.log_end:
             return known
         return await self._mounts.seen_at(partition, known, bounds)

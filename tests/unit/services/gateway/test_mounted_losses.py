@@ -118,6 +118,27 @@ async def test_the_end_that_was_told_last_counts_though_the_broker_was_asked_bef
             assert (await asking).error_code is ErrorCode.not_leader_or_follower
 
 
+async def test_what_only_the_last_look_at_the_source_shows_sends_nobody_away() -> None:
+    """Back after a while, the source says at once that the topic is in the trash, and that its first segments have gone."""
+
+    async def cut(partition: TopicIdPartition) -> OffsetBounds:
+        return OffsetBounds(start=Offset(EARLIER_END), end=Offset(END))
+
+    async with mounted() as world:
+
+        async def caught_up(partition: TopicIdPartition) -> OffsetBounds:
+            world.source_faults[partition] = GONE
+            return await cut(partition)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.path.reader, "bounds", cut)
+            patch.setattr(world.path.reader, "current_bounds", caught_up)
+            asking = asyncio.create_task(answer(world, 0))
+            await settle()
+            await world.clock.advance(0.5)
+            assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
 async def test_a_store_that_hangs_keeps_a_fetch_of_other_partitions_for_seconds_alone() -> None:
     async def hang(partition: TopicIdPartition) -> OffsetBounds:
         await asyncio.Event().wait()
