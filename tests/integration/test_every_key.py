@@ -159,7 +159,6 @@ def settings_for(cluster: KafkaCluster, directory: Path) -> dict[str, Any]:
         "state.dir": str(directory / "state-dir"),
         "mode": "enforce",
         "deletes.enabled": False,
-        "pins.enabled": False,
         "compaction.enabled": True,
         "disk.reserve": "7%",
         "kafka.version": "4.2.0",
@@ -251,7 +250,6 @@ def test_a_value_arrives_as_it_is_or_in_seconds(running: Running, value: Any) ->
 
 
 BY_PLACE: dict[str, tuple[str, Any]] = {
-    "pins.enabled": ("PinSettings.makes_pins", False),
     "compaction.enabled": ("TopicChecks._tiers_compacted", True),
     "disk.reserve": ("PinLimits.disk_reserve_percent", 7),
     "kafka.version": ("LayoutSettings.kafka_version", (4, 2)),
@@ -432,6 +430,7 @@ def test_host_names_are_not_checked_where_that_is_said() -> None:
 
 
 ELSEWHERE: dict[str, str] = {
+    "pins.enabled": "unit/app/builders/test_follow.py::test_new_pins_are_made_as_configured",
     "mode": "integration/test_daemon.py::test_observe_decides_and_writes_nothing",
     "topics[0].name": "integration/test_daemon.py::test_segments_go_to_the_store_and_come_back",
     "topics[0].remote.log.copy.disable": "unit/app/config/test_topics.py",

@@ -20,7 +20,9 @@ from tiersidecar.tasks.trusted_copies import TrustedCopies
 def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
     """By plain constructor calls.  The keeper has to run, or nothing is copied: it reads what earlier processes pinned."""
     config, pins, copies = parts.config, parts.pins, TrustedCopies(parts.metadata, parts.state)
-    keeper = PinKeeper(sources=parts.sources, edges=parts.edges, settings=_settings(config), pins=pins, copies=copies)
+    keeper = PinKeeper(
+        sources=parts.sources, edges=parts.edges, settings=pin_settings(config), pins=pins, copies=copies
+    )
     follow = FollowTask(
         sources=parts.sources,
         edges=parts.edges,
@@ -38,7 +40,7 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
     """By plain constructor calls."""
     config = parts.config
     settings = DiskSettings(
-        limits=_settings(config).limits,
+        limits=pin_settings(config).limits,
         policy=config.disk_pressure_policy,
         alarm_s=config.disk_full_alarm_ms / 1000,
     )
@@ -54,7 +56,8 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
     )
 
 
-def _settings(config: Config) -> PinSettings:
+def pin_settings(config: Config) -> PinSettings:
+    """None are made or removed but in enforce mode."""
     enforces = config.mode is Mode.ENFORCE
     return PinSettings(
         limits=PinLimits(max_bytes=config.pins_max_bytes, disk_reserve_percent=config.disk_reserve),

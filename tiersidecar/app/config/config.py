@@ -353,6 +353,8 @@ class Config(TopLevelKeys):
         if self.remote_log_metadata_topic_min_isr > self.remote_log_metadata_topic_replication_factor:
             key = "remote.log.metadata.topic.min.isr"
             faults.append(((key,), "must not be more than remote.log.metadata.topic.replication.factor"))
+        if self.compaction_enabled and not self.pins_enabled:
+            faults.append((("compaction.enabled",), "needs pins.enabled: compacted topics are copied from links alone"))
         return faults
 
 

@@ -205,6 +205,11 @@ def test_broken_yaml_never_quotes_the_line_which_may_hold_a_secret(tmp_path: Pat
             id="a longest back-off below the first",
         ),
         pytest.param(
+            "pins.enabled: false\ncompaction.enabled: true\n",
+            ["line 8: compaction.enabled: needs pins.enabled: compacted topics are copied from links alone"],
+            id="compacted topics without the links that they are copied from (issue 23)",
+        ),
+        pytest.param(
             "remote.log.metadata.topic.retention.ms: 30d\n"
             "topics: [{name: a, retention.ms: 7d}, {name: b, retention.ms: 30d}, {name: c}]\n",
             [
