@@ -70,7 +70,8 @@ def local_partition(
 class MemoryPins:
     """``ports.pins.Pins`` that keeps pins in a list.  ``refusals`` are log dirs in which nothing can be linked, and why;
     ``faults`` those whose pins cannot be read; ``gone`` base offsets that the broker deletes first, ``stuck`` those whose links
-    cannot be removed, ``bad`` those of files that cannot be linked."""
+    cannot be removed, ``bad`` those of files that cannot be linked, ``replaced`` those of which the broker's cleaner has put
+    another file in the place."""
 
     def __init__(self, *pins: Pin) -> None:
         self.pins = list(pins)
@@ -83,6 +84,7 @@ class MemoryPins:
         self.swept = False
         self.cleaner_offset: int | None = -1
         self.look: PictureLook | None = None
+        self.replaced: set[int] = set()
 
     async def scan(self, *, sweep: bool) -> PinsView:
         self.swept = sweep
@@ -126,6 +128,9 @@ class MemoryPins:
 
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:
         return self.spaces
+
+    async def without_other_names(self, pins: Sequence[Pin]) -> Sequence[Pin]:
+        return [pin for pin in pins if pin.base_offset in self.replaced]
 
     @property
     def ranges(self) -> list[tuple[int, int]]:

@@ -79,7 +79,13 @@ class MeasureDisks(Protocol):
         """Return the space by log dir, without log dirs whose space is not known."""
 
 
-class Pins(ReadPins, MakePins, TakePictures, MeasureDisks, Protocol):
+class LookAtLinks(Protocol):
+    async def without_other_names(self, pins: Sequence[Pin]) -> Sequence[Pin]:
+        """Return those of which the .log has no name but ours: a pin keeps its bytes alone.  Of a log dir that does not answer
+        none is known to be so."""
+
+
+class Pins(ReadPins, MakePins, TakePictures, MeasureDisks, LookAtLinks, Protocol):
     """The whole of it, as the composition root builds it."""
 
 

@@ -98,7 +98,7 @@ class PinKeeper:
         disks = await measure(self._pins)
         for unpin in self._without_room(disks) if self._settings.drops_pins else ():
             await self._drop_if_possible(unpin)
-        self._report(disks)
+        self._report(disks, await self._replaced())
 
     async def drop(self, unpin: Unpin) -> None:
         """Remove a pin, and say so.
@@ -233,6 +233,18 @@ class PinKeeper:
         present = self._present()
         return [pin for pin in self._table.pins if is_alone(pin, present.get(pin.owner))]
 
+    async def _replaced(self) -> Sequence[Pin]:
+        """Pins of pictures of which the broker's cleaner has put another file in the place of its own: by their offsets the
+        directory still has them.  No limit lets them go, for a picture without them would not be one."""
+        if not self._table.compacted_topics:
+            return ()
+        owners = {
+            PinnedPartition.of(topic_id_partition)
+            for topic_id_partition in self._table.assignment
+            if topic_id_partition.topic in self._table.compacted_topics
+        }
+        return await self._pins.without_other_names([pin for pin in self._table.pins if pin.owner in owners])
+
     def _is_remote(self, topic_id_partition: TopicIdPartition | None, pin: Pin) -> bool:
         segments_at = (
             None
@@ -246,16 +258,19 @@ class PinKeeper:
             return False
         return is_remote(self._table.lineage_on_disk(topic_id_partition), segments_at, pin.segment)
 
-    def _report(self, disks: tuple[Disk, ...]) -> None:
+    def _report(self, disks: tuple[Disk, ...], replaced: Sequence[Pin]) -> None:
         log_dirs = {log_dir for disk in disks for log_dir in disk.log_dirs}
         alone = dict.fromkeys(log_dirs, 0)
         segments = dict.fromkeys(log_dirs, 0)
         for pin in self._alone():
             alone[pin.log_dir] = alone.get(pin.log_dir, 0) + pin.size_bytes
+        kept = dict(alone)
+        for pin in set(replaced).difference(self._alone()):
+            kept[pin.log_dir] = kept.get(pin.log_dir, 0) + pin.size_bytes
         for pin in self._table.pins:
             segments[pin.log_dir] = segments.get(pin.log_dir, 0) + 1
         for log_dir in log_dirs:
-            self._telemetry.gauge(PINS_BYTES, alone[log_dir], log_dir=log_dir)
+            self._telemetry.gauge(PINS_BYTES, kept[log_dir], log_dir=log_dir)
             self._telemetry.gauge(PINS_SEGMENTS, segments[log_dir], log_dir=log_dir)
             room = room_bytes(alone, log_dir, disks, self._settings.limits)
             self._telemetry.gauge(PINS_ROOM_BYTES, room, log_dir=log_dir)

@@ -9,10 +9,12 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.clean_world import COMPACTED
 from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
 from tests.support.segments import TOPIC_ID_PARTITION
+from tiersidecar.decide.compacted_topics import read_cleaner_settings
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.epochs import EpochEntry
@@ -146,6 +148,22 @@ async def test_how_much_room_is_left_is_told() -> None:
     assert shell.telemetry.value(PINS_BYTES, log_dir=LOG_DIR) == 200
     assert shell.telemetry.value(PINS_SEGMENTS, log_dir=LOG_DIR) == 3
     assert shell.telemetry.value(PINS_ROOM_BYTES, log_dir=LOG_DIR) == 800
+
+
+async def test_what_the_brokers_cleaner_has_replaced_is_told_and_stays() -> None:
+    """By its offsets the directory has it, and yet the link alone keeps the old file; no limit may take a picture apart."""
+    shell = PinShell(*PINS, limits=PinLimits(max_bytes=0))
+    shell.pins.replaced = {0, 100}
+    await shell.open(0, 50, 100, 150)
+    settings = read_cleaner_settings(COMPACTED)
+    assert settings is not None
+    shell.table.compacted_topics = {TOPIC_ID_PARTITION.topic: settings}
+    await shell.keeper.keep()
+    assert shell.telemetry.value(PINS_BYTES, log_dir=LOG_DIR) == 200
+    assert len(shell.pins.ranges) == 3
+    shell.pins.replaced = set()
+    await shell.keeper.keep()
+    assert shell.telemetry.value(PINS_BYTES, log_dir=LOG_DIR) == 0
 
 
 async def test_no_pin_goes_for_its_age() -> None:

@@ -212,6 +212,18 @@ class FilesystemPins:
                 spaces[log_dir] = await self._in_time("measure", log_dir, measure)
         return spaces
 
+    async def without_other_names(self, pins: Sequence[Pin]) -> Sequence[Pin]:
+        """See :class:`~tiersidecar.ports.pins.LookAtLinks`."""
+        by_log_dir: dict[str, list[Pin]] = {}
+        for pin in pins:
+            by_log_dir.setdefault(pin.log_dir, []).append(pin)
+        found: list[Pin] = []
+        for log_dir, own in by_log_dir.items():
+            with suppress(PinError):
+                look = partial(self._blocking.run, _without_other_names, own)
+                found += await self._in_time("look at", log_dir, look)
+        return found
+
     def _directory(self, place: str, log_dir: str) -> PinDirectory:
         return PinDirectory(place, log_dir=log_dir, link=self._link, failpoints=self._failpoints)
 
@@ -245,6 +257,15 @@ class FilesystemPins:
             for name in listing.partial if sweep else ():
                 await self._blocking.run(directory.remove, name)
         return pins
+
+
+def _without_other_names(pins: Sequence[Pin]) -> list[Pin]:
+    found = []
+    for pin in pins:
+        with suppress(FileNotFoundError):  # it was let go meanwhile
+            if os.stat(pin.segment.log_path).st_nlink == 1:  # noqa: PTH116 - a text path
+                found.append(pin)
+    return found
 
 
 def _cleaner_offset(local: LocalPartition) -> int | None:

@@ -94,7 +94,7 @@ OPEN_TRANSACTION_SECONDS = Metric(
 PINS_BYTES = Metric(
     name="tiersidecar_pins_bytes",
     kind="gauge",
-    help="Bytes of .log that only pins keep on the disk: the broker has deleted its own files.",
+    help="Bytes of .log that only pins keep on the disk: the broker has deleted its own files, or its cleaner replaced them.",
     labels=("log_dir",),
 )
 PINS_SEGMENTS = Metric(

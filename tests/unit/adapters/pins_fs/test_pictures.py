@@ -92,8 +92,10 @@ async def test_a_picture_has_all_files_with_the_snapshot_where_each_segment_begi
     async with ThreadBlocking(max_threads=1) as blocking:
         pins = await opened(broker, AtLinks(), blocking)
         picture = await pins.take_picture(broker.local, broker.local.sealed_segments)
+        assert await pins.without_other_names(picture.pins) == []
         broker.replace(0, "cleaned")
         found = (await pins.scan(sweep=True)).pins
+        assert await pins.without_other_names(found) == [found[0]], "the broker has the file of the other one"
     assert picture.cleaner_offset == 77
     assert [(one.base_offset, one.next_base_offset, one.is_whole) for one in found] == [(0, 50, True), (50, 100, True)]
     assert [Path(one.segment.log_path).read_text() for one in found] == ["log of 0", "log of 50"]
