@@ -120,6 +120,12 @@ class FetchedSegments:
             await self._blocking.run((directory / name).write_bytes, data)
 
 
+_COMPACTED = (
+    "its topic is compacted, and this broker's disk has the segment of another moment by now: tombstones may be missing. Tier "
+    "the topic anew: tiersidecar disable --delete-remote, then enable"
+)
+
+
 def _open_new(path: Path) -> BinaryIO:
     return path.open("xb")
 
@@ -184,8 +190,7 @@ class RecopyTask:
         local = self._table.local_partition(topic_id_partition)
         if local is None or not self._table.pins.are_known(local.log_dir):
             return False
-        topic = topic_id_partition.topic
-        if self._observe_only or topic in self._table.refused_topics or topic in self._table.compacted_topics:
+        if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
             return False
         if self._guard.reason_not_to_delete_of(topic_id_partition.topic_id) or self._state.readiness_reason is not None:
             return False
@@ -217,6 +222,8 @@ class RecopyTask:
         while self._table.holds(partition):
             lineage = await self._lineages.lineage(topic_id_partition)
             step = decide_recopy(await self._view(topic_id_partition, request, lineage))
+            if topic_id_partition.topic in self._table.compacted_topics and step.action is not RecopyAction.FORGET:
+                step = RecopyStep(action=RecopyAction.DECLINE, reason=_COMPACTED)
             if step.local in copied or (is_rewritten and step.action is RecopyAction.REWRITE):
                 # Never again and again: a store that takes objects and has not got them is no case for more copies.
                 step = RecopyStep(action=RecopyAction.DECLINE, reason="the store has not got the copy just made of it")

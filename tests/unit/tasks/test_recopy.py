@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clean_world import COMPACTED
 from tests.support.recopy_requests import always_wanted, request_for
 from tests.support.tier_shell import BROKER, TierShell
 from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does, pin_all
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.cleanup import Removal, decide_cleanup
+from tiersidecar.decide.compacted_topics import read_cleaner_settings
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.epochs import Lineage
@@ -167,6 +169,21 @@ async def test_what_is_on_no_disk_is_declined_with_its_offsets(damaged: Damaged)
     await damaged.serve()
     (request,) = damaged.shell.state.recopies(damaged.topic_id_partition)
     assert f"offsets {damaged.victim.start_offset} to {damaged.victim.end_offset}" in request.declined[BROKER]
+    assert damaged.victim in damaged.finished(), "what is left of it stays"
+    assert not damaged.shell.recopy.has_work(damaged.partition), "it is not looked at again"
+
+
+async def test_in_a_compacted_topic_nothing_is_copied_again_and_that_is_said(damaged: Damaged) -> None:
+    """What the disk has by now is of another moment than the rest of the remote log."""
+    await damaged.copy_all_and_lose("log")
+    settings = read_cleaner_settings(COMPACTED)
+    assert settings is not None
+    await damaged.shell.look()
+    damaged.shell.table.compacted_topics = {damaged.topic_id_partition.topic: settings}
+    assert damaged.shell.recopy.has_work(damaged.partition)
+    await damaged.shell.recopy.run(damaged.partition)
+    (request,) = damaged.shell.state.recopies(damaged.topic_id_partition)
+    assert "its topic is compacted" in request.declined[BROKER]
     assert damaged.victim in damaged.finished(), "what is left of it stays"
     assert not damaged.shell.recopy.has_work(damaged.partition), "it is not looked at again"
 
