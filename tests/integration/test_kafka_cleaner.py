@@ -6,11 +6,21 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from tests.property.test_compaction_model import Writing, producer_states, segment_of, whole
-from tests.support.compacted_logs import ABORT, COMMIT, NOW_MS, CleanedLog, LogSegment, aborted_of, clean
+from tests.support.compacted_logs import (
+    ABORT,
+    COMMIT,
+    NOW_MS,
+    CleanedLog,
+    LogSegment,
+    aborted_of,
+    clean,
+    committed_records,
+)
 from tests.support.kafka_cleaner import CleanerCase, KafkaCleaned, clean_by_kafka
 from tiersidecar.formats.compaction.cleaning import last_records
 from tiersidecar.formats.kafka.indexes import write_transaction_index
@@ -112,6 +122,37 @@ def test_both_leave_the_same(rounds: list[list[tuple[CleanerCase, KafkaCleaned]]
         assert comparable(whole(ours.segments)) == comparable(kafkas.segment.log), f"seed {seed}"
         assert ours.cleaner_offset == kafkas.latest_offset + 1, f"seed {seed}"
         assert _entries(ours) == kafkas.transaction_index, f"seed {seed}"
+
+
+@pytest.mark.parametrize("value", [b"newer", None], ids=["a value", "a tombstone"])
+def test_what_a_producer_commits_after_an_abort_below_the_dirty_part_counts(
+    tmp_path: Path, value: bytes | None
+) -> None:
+    """Of an abort that ended below it the first pass reads no marker: it may not hide what the same producer commits next.
+
+    Were it to, the tombstone would go in the last round, and its key's older value would be the last one again.
+    """
+    log = Writing()
+    log.data([(b"key", b"older"), (b"other", b"1")], 0, -1)
+    log.data([(b"other", b"aborted")], 0, 2)
+    log.end(2, ABORT)
+    log.data([(b"key", value)], 0, 2)
+    log.end(2, COMMIT)
+    log.data([(b"last", b"1")], 0, -1)
+    new = [segment_of(log.batches[start:stop]) for start, stop in ((0, 3), (3, 5), (5, 6))]
+    kept: tuple[LogSegment, ...] = ()
+    for number, segment in enumerate(new):
+        case = _case(kept, [segment], NOW_MS + number * 2 * RETENTION_MS)
+        directory = tmp_path / f"round-{number}"
+        directory.mkdir()
+        (kafkas,) = clean_by_kafka(directory, [case])
+        ours = cleaned_by_us(case)
+        assert comparable(whole(ours.segments)) == comparable(kafkas.segment.log), f"round {number}"
+        assert _entries(ours) == kafkas.transaction_index
+        kept = (kafkas.segment,)
+    left = {record.key: record.value for record in committed_records(kept)}
+    assert left.get(b"key") == value
+    assert left[b"other"] == b"1"
 
 
 def _entries(ours: CleanedLog) -> bytes:

@@ -26,6 +26,7 @@ import org.apache.kafka.storage.internals.log.LastRecord;
 import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogSegment;
 import org.apache.kafka.storage.internals.log.SkimpyOffsetMap;
+import org.apache.kafka.storage.internals.log.TransactionIndex;
 import org.apache.kafka.storage.internals.utils.Throttler;
 
 /**
@@ -63,7 +64,7 @@ public class KafkaCleaner {
         }
         long firstDirty = Long.parseLong(terms.getProperty("first.dirty"));
         List<Long> ends = numbers(terms, "ends");
-        buildMap(cleaner, map, segments, ends, firstDirty, aborted(terms));
+        buildMap(cleaner, map, segments, ends, firstDirty, abortedFrom(directory, terms, firstDirty));
         Files.writeString(directory.toPath().resolve("latest"), Long.toString(map.latestOffset()));
         cleanInto(cleaner, map, directory, config, segments, terms);
     }
@@ -130,6 +131,16 @@ public class KafkaCleaner {
             found.add(new AbortedTxn(all.get(n), all.get(n + 1), all.get(n + 2), all.get(n + 3)));
         }
         return found;
+    }
+
+    /** Those that a broker gives its first pass: by its own transaction index, that end in the dirty part. */
+    private static List<AbortedTxn> abortedFrom(File directory, Properties terms, long firstDirty) throws Exception {
+        try (TransactionIndex index = new TransactionIndex(0, new File(directory, "whole.txnindex"))) {
+            for (AbortedTxn one : aborted(terms)) {
+                index.append(one);
+            }
+            return index.collectAbortedTxns(firstDirty, Long.parseLong(terms.getProperty("bound"))).abortedTransactions();
+        }
     }
 
     private static Map<Long, LastRecord> producers(Properties terms) {

@@ -99,6 +99,23 @@ async def test_what_is_left_is_what_one_round_of_the_rules_leaves(world: CleanWo
         assert last.next_offset == mine.next_base_offset
 
 
+async def test_a_tombstone_after_an_abort_below_the_dirty_part_brings_no_older_value_back(world: CleanWorld) -> None:
+    """Of that abort the first pass reads no marker: it ends no transaction that the dirty part has."""
+    log = Writing()
+    log.data([(b"a", b"older")], 0, -1)
+    log.data([(b"b", b"aborted")], 0, 2)
+    log.end(2, ABORT)
+    log.data([(b"a", None)], 0, 2)
+    log.end(2, COMMIT)
+    log.data([(b"c", b"1")], 0, -1)
+    log.data([(b"c", b"2")], 0, -1)
+    for start, stop in ((0, 3), (3, 5), (5, 6), (6, 7)):
+        await world.add(segment_of(log.batches[start:stop]))
+        await world.clean_all()
+        world.clock.jump(RETENTION_S * 2)
+    assert (await world.table_read()).keys() == {b"c"}, "the tombstone is gone, and what it was of"
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_tombstones_go_in_a_later_round_after_their_horizon_and_nothing_else_does(
     world: CleanWorld, seed: int

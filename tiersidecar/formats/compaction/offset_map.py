@@ -98,7 +98,9 @@ class OffsetMap:
 class OffsetMapBuilder:
     """Reads dirty segments in their order until all were read or the map is full.
 
-    Records below ``first_dirty_offset``, of aborted transactions, in control batches and without a key are not put in.  The
+    Records below ``first_dirty_offset``, of aborted transactions, in control batches and without a key are not put in.  Of the
+    transactions in ``aborted`` those count that end in the dirty part (``UnifiedLog.collectAbortedTransactions``): what an
+    earlier marker ended stays open for a pass that does not come by it, and would hide what the producer commits next.  The
     map's ``latest_offset`` moves only with whole batches: of the batch in which the map got full every record stays.
     """
 
@@ -106,7 +108,7 @@ class OffsetMapBuilder:
         self, offset_map: OffsetMap, *, first_dirty_offset: int, aborted: Iterable[AbortedTransaction] = ()
     ) -> None:
         self._map, self._first_dirty_offset = offset_map, first_dirty_offset
-        self._transactions = CleanedTransactions(aborted)
+        self._transactions = CleanedTransactions(one for one in aborted if one.last_offset >= first_dirty_offset)
 
     def add(self, log: Buffer, *, next_base_offset: int, where: str) -> bool:
         """Put in the whole .log of the next segment; return False where the map got full, and no further segment may come.

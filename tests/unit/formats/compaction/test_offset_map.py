@@ -87,6 +87,23 @@ def test_markers_aborted_records_null_keys_and_clean_records_are_not_in_it() -> 
     assert offset_map.latest_offset == 49, "the segment's last offset, though no batch has it"
 
 
+def test_an_abort_that_ended_below_the_dirty_part_hides_nothing_of_it() -> None:
+    batches = [
+        data_batch(6, [(b"a", None)], producer=(7, 0, 1), transactional=True),
+        marker_batch(7, 1, producer_id=7),
+        data_batch(8, [(b"b", b"1")], producer=(8, 0, 1), transactional=True),
+        marker_batch(9, 0, producer_id=8),
+    ]
+    below, across = (
+        AbortedTransaction(7, Offset(4), Offset(5), Offset(6)),
+        AbortedTransaction(8, Offset(3), Offset(9), Offset(9)),
+    )
+    took_all, offset_map = built(batches, first_dirty=6, aborted=(below, across))
+    assert took_all
+    assert offset_map.get(b"a") == 6
+    assert offset_map.get(b"b") == -1, "that one began below it, and ends in it"
+
+
 def test_it_stops_with_the_last_whole_batch_when_it_is_full() -> None:
     batches = [data_batch(0, [(b"a", b"1"), (b"b", b"1")]), data_batch(2, [(b"c", b"1"), (b"d", b"1")])]
     took_all, offset_map = built(batches, keys=3)
