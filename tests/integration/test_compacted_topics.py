@@ -90,7 +90,7 @@ class Run:
 
     def write(self, seed: int) -> None:
         draw = random.Random(seed)
-        asyncio.run(write_at_random(self.kafka.client_settings, TOPIC, 0, draw, steps=STEPS, keys=KEYS))
+        asyncio.run(write_at_random(self.kafka.client_settings, TOPIC, 0, draw, steps=STEPS, keys=KEYS, null_keys=0))
         self.roll(seed)
 
     def roll(self, seed: int) -> None:
@@ -125,14 +125,11 @@ class Run:
             self.daemon.start()
             self.daemon.wait_until_ready()
         stop = self.wait_until_copied_and_cleaned()
-        over_http = {
-            key: value
-            for _, _, key, value, _ in fetch_records(
-                self.daemon.read_url, TOPIC, 0, stop=stop, isolation="read_committed"
-            )
-            if key is not None
-        }
-        return Wave(stop=stop, brokers=self.consumed(stop), over_http=_live(over_http))
+        return Wave(stop=stop, brokers=self.consumed(stop), over_http=self.over_http(stop))
+
+    def over_http(self, stop: int) -> Table:
+        records = fetch_records(self.daemon.read_url, TOPIC, 0, stop=stop, isolation="read_committed")
+        return _live({key: value for _, _, key, value, _ in records if key is not None})
 
     def consumed(self, stop: int) -> Table:
         return asyncio.run(consumed(self.kafka.client_settings, stop))

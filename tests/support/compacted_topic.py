@@ -30,10 +30,17 @@ _BATCH_BYTES = 3000
 
 
 async def write_at_random(
-    client_settings: Mapping[str, Any], topic: str, partition: int, draw: random.Random, *, steps: int, keys: int
+    client_settings: Mapping[str, Any],
+    topic: str,
+    partition: int,
+    draw: random.Random,
+    *,
+    steps: int,
+    keys: int,
+    null_keys: float = 0.05,
 ) -> None:
     """Batches of all styles in turns, and transactions of two producers that overlap and end either way; all have ended when
-    this returns.  Some keys are null, some values."""
+    this returns.  Some values are null, and ``null_keys`` of the keys: a topic that is compacted by now refuses them."""
     async with AsyncExitStack() as stack:
         producers = [
             (style, await stack.enter_async_context(open_sender(client_settings, style, _BATCH_BYTES)))
@@ -45,17 +52,19 @@ async def write_at_random(
             if style.outcome is not None and producer not in open_now:
                 await producer.begin_transaction()
                 open_now.append(producer)
-            await _send(producer, topic, partition, draw, keys)
+            await _send(producer, topic, partition, draw, keys, null_keys)
             if open_now and draw.random() < 0.2:
                 await _end(open_now.pop(draw.randrange(len(open_now))), draw)
         for producer in open_now:
             await _end(producer, draw)
 
 
-async def _send(producer: AIOKafkaProducer, topic: str, partition: int, draw: random.Random, keys: int) -> None:
+async def _send(
+    producer: AIOKafkaProducer, topic: str, partition: int, draw: random.Random, keys: int, null_keys: float
+) -> None:
     builder = producer.create_batch()
     for _ in range(draw.randint(1, 8)):
-        key = None if draw.random() < 0.05 else b"key-%d" % draw.randrange(keys)
+        key = None if draw.random() < null_keys else b"key-%d" % draw.randrange(keys)
         value = None if draw.random() < 0.2 else draw.randbytes(20) + b"text " * draw.randrange(60)
         headers = [("header", draw.randbytes(3))] * draw.randrange(3)
         if builder.append(timestamp=None, key=key, value=value, headers=headers) is None:
