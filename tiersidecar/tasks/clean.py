@@ -5,8 +5,6 @@ what the map knows streams past again (:mod:`~tiersidecar.tasks.clean_passes`); 
 takes the segment's place (:mod:`~tiersidecar.tasks.segment_swap`), in ascending order.  After the last one the cleaner offset
 is published.  Abandoned at any await, the chunk begins again from the cleaner offset that was published last: what was swapped
 is clean already.
-
-Nothing wires this lane yet: compacted topics are refused.
 """
 
 from __future__ import annotations
