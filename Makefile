@@ -78,8 +78,9 @@ test-programs: .venv/.synced ## Brokers, S3 server, Prometheus and so on for the
 	@$(BIN)/python scripts/test_programs.py
 
 .PHONY: crash
-crash: .venv/.synced ## kill -9 at every point of copy, pin, trim and expiry (make test takes some)
-	$(BIN)/pytest tests/integration/test_daemon_crash.py tests/integration/test_daemon_expiry_cluster.py $(ARGS)
+crash: .venv/.synced ## kill -9 at every point of copy, pin, trim, expiry and cleaning (make test takes some)
+	$(BIN)/pytest tests/integration/test_daemon_crash.py tests/integration/test_daemon_expiry_cluster.py \
+		tests/integration/test_clean_crash.py $(ARGS)
 
 .PHONY: recopy
 recopy: .venv/.synced ## What the store has lost is copied again by the leader that follows: three brokers and sidecars
