@@ -38,6 +38,11 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         {"address": "a address", "reason": "a reason"},
         "broker at a address could not be reached: a reason",
     ),
+    (
+        "CleanedBeforePinnedError",
+        {"subject": "a subject", "reason": "a reason"},
+        "a subject: a reason: tombstones may have gone from there, and a copy could bring old values back",
+    ),
     ("ConfigError", {"source": "a source", "faults": ("first", "second")}, "a source: first\na source: second"),
     (
         "CorruptDataError",
