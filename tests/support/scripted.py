@@ -339,9 +339,7 @@ class MemoryStateLog:
         self.claims[topic_id_partition] = merged_claims([*self.cleaner_claims(topic_id_partition), claim])
 
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
-        entries = (
-            entry for (topic_id_partition, _), entry in self.entries.items() if topic_id_partition == topic_id_partition
-        )
+        entries = (entry for (owner, _), entry in self.entries.items() if owner == topic_id_partition)
         return list(merged_entries([*entries, *self.partition_state(topic_id_partition).kept]))
 
     def trash_partitions(self) -> Sequence[TopicIdPartition]:

@@ -87,7 +87,7 @@ async def open_consumer(
     Raises:
         BrokerUnreachableError: no broker of ``bootstrap_servers`` answers.
     """
-    consumer = AIOKafkaConsumer(
+    consumer = _UnflushedConsumer(
         bootstrap_servers=bootstrap_servers,
         client_id=client_id,
         group_id=None,
@@ -106,6 +106,23 @@ async def open_consumer(
         yield consumer
     finally:
         await _stop(consumer.stop(), consumer._client)  # noqa: SLF001 - see _stop
+
+
+class _UnflushedConsumer(AIOKafkaConsumer):  # type: ignore[misc]
+    """One whose connections end at once: there is nothing to flush.
+
+    aiokafka 0.14's ``stop`` waits until each connection is lost.  Over TLS that is when the broker has closed its side, too,
+    and a broker reads nothing of a connection while it holds a Fetch of it.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._close_client = self._client.close
+        self._client.close = self._abort_and_close
+
+    async def _abort_and_close(self) -> None:
+        _abort_connections(self._client)
+        await self._close_client()
 
 
 class KeptProducer:
@@ -251,9 +268,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
             request.cancel()
         if self._sender.sender_task is not None:
             self._sender.sender_task.cancel()
-        for connection in self.client._conns.values():  # noqa: SLF001 - closing one would flush its buffer
-            if connection._writer is not None:  # noqa: SLF001 - likewise
-                connection._writer.transport.abort()  # noqa: SLF001 - likewise
+        _abort_connections(self.client)
         self._fail_all()
 
     def _fail_all(self) -> None:
@@ -300,6 +315,12 @@ async def _stop(stop: Coroutine[Any, Any, None], client: Any) -> None:
         return
     stopping.cancel()
     await client.close()
+
+
+def _abort_connections(client: Any) -> None:
+    for connection in client._conns.values():  # noqa: SLF001 - closing one would flush its buffer
+        if connection._writer is not None:  # noqa: SLF001 - likewise
+            connection._writer.transport.abort()  # noqa: SLF001 - likewise
 
 
 def _batch_of(values: Sequence[bytes], timestamp_ms: int) -> BatchBuilder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -88,6 +88,14 @@ class UploadSettings:
     backoff: Backoff
 
 
+@dataclass(eq=False)
+class _Turn:
+    """Of one partition.  ``copies`` have it or wait for it: between two of them the lock is free, and still not to be had."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    copies: int = 0
+
+
 class SegmentUploader:
     """Copies segments on behalf of ``broker_id``; one instance serves all partitions.
 
@@ -116,7 +124,7 @@ class SegmentUploader:
         self._broker_id, self._ownership = actor.broker_id, actor.ownership
         self._blocking, self._clock, self._ids = edges.blocking, edges.clock, edges.ids
         self._failpoints, self._telemetry = edges.failpoints, edges.telemetry
-        self._turns: WeakValueDictionary[TopicIdPartition, asyncio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[TopicIdPartition, _Turn] = WeakValueDictionary()
 
     async def upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
@@ -161,10 +169,14 @@ class SegmentUploader:
         """One copy of a partition at a time: a hole below what is remote is filled by the copy lane and, on request, by the
         recopy lane, and both at once would make two copies, or one and a STARTED that nobody finishes.  Yields whether another
         had to be waited for."""
-        turn = self._turns.setdefault(topic_id_partition, asyncio.Lock())
-        has_waited = turn.locked()
-        async with turn:
-            yield has_waited
+        turn = self._turns.setdefault(topic_id_partition, _Turn())
+        has_waited = turn.copies > 0
+        turn.copies += 1
+        try:
+            async with turn.lock:
+                yield has_waited
+        finally:
+            turn.copies -= 1
 
     async def _upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, still_wanted: StillWanted
@@ -234,7 +246,7 @@ class SegmentUploader:
     ) -> None:
         """With STARTED everything is read back that the topic has before it: what a deposed leader finished late, too."""
         copied_offset = await copied_offset_of(self._metadata_log, topic_id_partition, lineage, self._blocking)
-        if segment.pinned or copied_offset < next_base_offset_of(segment) - 1:
+        if copied_offset < next_base_offset_of(segment) - 1:
             return
         # Below what is remote it may be a hole, which nobody has copied.
         if is_remote(lineage, partial(self._metadata_log.finished_segments_at, topic_id_partition), segment):

@@ -47,15 +47,19 @@ class Whereabouts:
         self._since_s: dict[TopicIdPartition, float] = {}
         self._quiet: tuple[object, ...] = ()
         """Assignment, files and what is not here, when there was nothing to ask or to tell of them."""
+        self._quiet_but_for = frozenset[str]()
+        """The topics that were refused then."""
 
     async def look(self) -> None:
         """Compare what the roster and the topic checks have just found, and ask the broker where its file is not enough."""
         looked = (self._table.assignment, self._table.local, self._table.unseen)
-        if self._quiet and all(map(is_, looked, self._quiet)):
+        refused = frozenset(self._table.refused_topics)
+        if self._quiet and refused == self._quiet_but_for and all(map(is_, looked, self._quiet)):
             return
         has_asked = await self._ask()
         self._judge()
         self._quiet = () if has_asked or self._since_s or self._table.unseen else looked
+        self._quiet_but_for = refused
 
     def _judge(self) -> None:
         now_s, reasons = self._clock.monotonic_s(), self._reasons()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.recopy_requests import always_wanted
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
+from tiersidecar.decide.cleanup import Removal
 from tiersidecar.domain.errors import SegmentChangedError, SegmentNotReadyError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -127,6 +130,33 @@ async def test_a_hole_that_an_earlier_leader_left_is_filled(shell: TierShell) ->
     await shell.copy.run(shell.tiered(topic_id_partition))
     await shell.copy.run(shell.tiered(topic_id_partition))
     assert [segment.start_offset for segment in finished(shell)] == bases[:-1], "once"
+
+
+async def test_a_hole_that_only_a_pin_holds_is_copied_once_where_the_recopy_lane_came_first(shell: TierShell) -> None:
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered, lineage = shell.tiered(topic_id_partition), await shell.lineages.lineage(topic_id_partition)
+    await pin_all(shell, topic_id_partition)
+    await shell.copy.run(tiered)
+    hole = finished(shell)[0]
+    await shell.remover.remove(Removal(metadata=hole, reason="a hole is wanted"))
+    await delete_as_retention_does(shell, topic_id_partition, 1)
+    local = shell.table.local_partition(topic_id_partition)
+    assert local is not None
+    held = local.segments[0]
+    assert held.pinned
+    before, late = len(shell.metadata.events), list[asyncio.Task[RemoteLogSegmentMetadata]]()
+
+    async def copy_lane_begins() -> None:
+        shell.failpoints.actions.clear()
+        late.append(asyncio.create_task(shell.uploader.upload(tiered, held, lineage)))
+        await asyncio.sleep(0)
+
+    shell.failpoints.actions["copy.checked"] = copy_lane_begins
+    await shell.uploader.upload_again(tiered, held, lineage, always_wanted)
+    with pytest.raises(SegmentChangedError, match="a copy of it was finished meanwhile"):
+        await late[0]
+    begun = [event for event in shell.metadata.events[before:] if isinstance(event, RemoteLogSegmentMetadata)]
+    assert [one.start_offset for one in begun] == [hole.start_offset], "one copy was begun"
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -354,6 +354,27 @@ async def test_a_hole_that_two_lanes_fill_at_once_is_copied_once(shell: TierShel
     assert [one.start_offset for one in begun] == [hole.start_offset], "one copy was begun"
 
 
+async def test_a_copy_that_asks_between_two_others_looks_first_whether_it_is_still_wanted(shell: TierShell) -> None:
+    """One has just ended, the other has not begun yet: at that moment nobody has the turn."""
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered, lineage = shell.tiered(topic_id_partition), await shell.lineages.lineage(topic_id_partition)
+    first, second, *_ = shell.table.local.partitions[topic_id_partition].sealed_segments
+    waiting: list[asyncio.Task[RemoteLogSegmentMetadata]] = []
+
+    async def other_lane_begins() -> None:
+        shell.failpoints.actions.clear()
+        waiting.append(asyncio.create_task(shell.uploader.upload_again(tiered, second, lineage, always_wanted)))
+        await asyncio.sleep(0)
+
+    shell.failpoints.actions["copy.checked"] = other_lane_begins
+    await shell.uploader.upload(tiered, first, lineage)
+    with pytest.raises(SegmentChangedError, match="a copy of it was finished meanwhile"):
+        await shell.uploader.upload(tiered, second, lineage)
+    assert waiting[0].done()
+    begun = [event.start_offset for event in shell.metadata.events if isinstance(event, RemoteLogSegmentMetadata)]
+    assert begun == [first.base_offset, second.base_offset], "one copy of each was begun"
+
+
 async def test_what_an_undelete_brought_back_is_copied_below_what_is_remote(shell: TierShell) -> None:
     """It was given up before it was remote: what lies behind it was copied meanwhile (issue 16, trash)."""
     topic_id_partition = shell.topic_id_partition("plain-0")

@@ -107,6 +107,17 @@ async def test_a_topic_that_cannot_be_tiered_is_missed_nowhere() -> None:
     assert [await stage.look_after(100) for _ in range(3)] == [[], [], []]
 
 
+async def test_a_topic_that_can_be_tiered_again_is_looked_at_again() -> None:
+    """Assignment and files are what they were."""
+    stage = Stage()
+    stage.see((5, 0), (6, 9))
+    stage.table.refused_topics[TOPIC_ID_PARTITION.topic] = "cleanup.policy has compact"
+    assert [await stage.look_after(100) for _ in range(2)] == [[], []]
+    del stage.table.refused_topics[TOPIC_ID_PARTITION.topic]
+    assert await stage.look_after(0) == []
+    assert await stage.look_after(60) == ["partition.misplaced"]
+
+
 def test_nobody_leads_by_a_directory_that_is_not_proven() -> None:
     stage = Stage()
     for epochs, is_led in (((), False), (((3, 0),), False), (((3, 0), (5, 9)), True), (((5, 0), (6, 9)), False)):

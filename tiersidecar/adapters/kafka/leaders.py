@@ -29,9 +29,13 @@ class Leaders:
         self._seen_at_s: dict[str, float] = {}
         self._whole_cluster: tuple[Mapping[BrokerId, str], Mapping[str, _TopicLeaders]] = ({}, {})
         self._addresses: Mapping[BrokerId, str] = {}
+        self.digest = b""
+        """Of the last answer for the whole cluster; empty where none was taken."""
 
-    def learn(self, response: MetadataResponse, *, now_s: float, whole_cluster: bool = False) -> None:
-        """Learn from ``response``; with ``whole_cluster`` topics that are not in it are forgotten."""
+    def learn(
+        self, response: MetadataResponse, *, now_s: float, whole_cluster: bool = False, digest: bytes = b""
+    ) -> None:
+        """Learn from ``response``; with ``whole_cluster`` topics that are not in it are forgotten, and ``digest`` is its."""
         self._addresses = broker_addresses(response)
         if whole_cluster:
             self._topics.clear()
@@ -45,10 +49,10 @@ class Leaders:
             )
             self._seen_at_s[topic.name] = now_s
         if whole_cluster:
-            self._whole_cluster = (self._addresses, dict(self._topics))
+            self._whole_cluster, self.digest = (self._addresses, dict(self._topics)), digest
 
     def learn_again(self, *, now_s: float) -> None:
-        """Learn what the last answer for the whole cluster said: the broker has said it once more."""
+        """Learn what the last answer for the whole cluster said, that of :attr:`digest`: the broker has said it once more."""
         self._addresses, topics = self._whole_cluster
         self._topics, self._seen_at_s = dict(topics), dict.fromkeys(topics, now_s)
 

@@ -145,7 +145,7 @@ class Routes:
 
     async def metadata_of_all(self, known: bytes) -> tuple[bytes, MetadataResponse | None]:
         """Ask for all topics; return what :meth:`metadata` does, and its digest.  An answer whose digest is ``known`` is not
-        decoded, and None.
+        decoded, and None, unless the leaders were learnt from another one since: two of these may be under way.
 
         Raises:
             BrokerRefusedError: as :meth:`metadata`.
@@ -155,7 +155,7 @@ class Routes:
         def is_known(payload: bytes, version: int) -> bool:
             nonlocal digest
             digest = metadata_digest(payload, version)
-            return digest == known
+            return digest == known == self._leaders.digest
 
         response = await connection.ask_unless_known(
             apis.METADATA, lambda version: apis.metadata(version, None), is_known
@@ -164,7 +164,7 @@ class Routes:
             self._leaders.learn_again(now_s=self._monotonic_s())
         else:
             _require_no_error(connection, response)
-            self._leaders.learn(response, now_s=self._monotonic_s(), whole_cluster=True)
+            self._leaders.learn(response, now_s=self._monotonic_s(), whole_cluster=True, digest=digest)
         return digest, response
 
     async def ask_leaders(

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -31,6 +32,17 @@ _NOTHING_READ_S = 1.0
 """How often those are looked through that are kept, thousands of them, while nothing comes."""
 _MAX_RECORDS = 2_000
 """About 5 ms of folding between two looks at the loop."""
+_ADDED_S = 1.0
+"""How often partitions are added.  Each time the broker still holds a Fetch without them, for as long as this: sooner, they
+would queue up, and with them all that is read."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What a consumer reads: where it is, and when that was last assigned in the place of something else."""
+
+    positions: dict[int, int] = field(default_factory=dict)
+    assigned_s: float = -math.inf
 
 
 class MetadataConsumers:
@@ -82,8 +94,7 @@ class MetadataConsumers:
 
     async def _read_live(self) -> None:
         async with self._consumer() as consumer:
-            reading: dict[int, int] = {}
-            applied_s = -math.inf
+            reading, applied_s = _Reading(), -math.inf
             while True:
                 await self._learn_bounds()
                 if self._replica.side_positions():
@@ -93,7 +104,6 @@ class MetadataConsumers:
                     self._clock.monotonic_s() - applied_s >= _NOTHING_READ_S,
                 )
                 batches, reached = await self._read_from(consumer, reading, wanted, is_thorough=is_due)
-                reading = reached
                 if not batches and reached == wanted and not is_due:
                     continue
                 applied_s = self._clock.monotonic_s()
@@ -107,41 +117,54 @@ class MetadataConsumers:
             await self._newcomers.wait()
             self._newcomers.clear()
             async with self._consumer() as consumer:
-                reading: dict[int, int] = {}
+                reading = _Reading()
                 while wanted := self._replica.side_positions():
                     batches, reached = await self._read_from(consumer, reading, wanted)
                     for number, position in reached.items():
                         partition = self._replica.partitions[number]
                         partition.apply_side(batches.get(number, []), read_from=wanted[number], position=position)
-                    reading = reached
 
     async def _read_from(
         self,
         consumer: AIOKafkaConsumer,
-        reading: Mapping[int, int],
+        reading: _Reading,
         wanted: Mapping[int, int],
         *,
         is_thorough: bool = True,
     ) -> tuple[dict[int, list[Record]], dict[int, int]]:
-        """Records of the ``wanted`` partitions, and where the consumer is then; it was at ``reading`` before.
+        """Records of the ``wanted`` partitions, and where the consumer is then, which is in ``reading`` as well.  Partitions
+        for which it is too soon are in neither.
 
         Positions rather than last records tell how far it came: control batches have no records for us.  Unless
         ``is_thorough``, what gave no records is taken to stand where it stood.
         """
         if not wanted:
+            reading.positions = {}
             await self._clock.sleep(_POLL_MS / 1000)
             return {}, {}
         await asyncio.sleep(0)  # a long replay always has more at hand, and must let others run
         with translated("Fetch", self._settings.topic, self._settings.bootstrap_servers):
-            if wanted != reading:
-                consumer.assign([self._partition(number) for number in wanted])
-                for number, position in wanted.items():
-                    consumer.seek(self._partition(number), position)
+            self._assign(consumer, reading, wanted)
             found = await self._poll(consumer)
-            if not found and not is_thorough:
-                return {}, dict(wanted)
-            positions = {number: await consumer.position(self._partition(number)) for number in wanted}
-        return {partition.partition: records for partition, records in found.items()}, positions
+            if found or is_thorough:
+                reading.positions = {
+                    number: await consumer.position(self._partition(number)) for number in reading.positions
+                }
+        return {partition.partition: records for partition, records in found.items()}, dict(reading.positions)
+
+    def _assign(self, consumer: AIOKafkaConsumer, reading: _Reading, wanted: Mapping[int, int]) -> None:
+        """Make it read what is ``wanted``; what is only added to it, not too often."""
+        before, now_s = reading.positions, self._clock.monotonic_s()
+        if wanted == before:
+            return
+        if before:
+            if before.items() <= wanted.items() and now_s - reading.assigned_s < _ADDED_S:
+                return
+            reading.assigned_s = now_s
+        reading.positions = dict(wanted)
+        consumer.assign([self._partition(number) for number in wanted])
+        for number, position in wanted.items():
+            consumer.seek(self._partition(number), position)
 
     async def _poll(self, consumer: AIOKafkaConsumer) -> dict[TopicPartition, list[Record]]:
         try:

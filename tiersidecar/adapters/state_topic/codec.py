@@ -82,7 +82,14 @@ def read_value(value: bytes, *, where: str) -> dict[str, Any]:
 
 def _shared(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON.  Documents of thousands of partitions are kept, and their names and most texts are the same."""
-    return {intern(name): intern(value) if isinstance(value, str) else value for name, value in members}
+    return {intern(name): _shared_text(value) if isinstance(value, str) else value for name, value in members}
+
+
+@lru_cache(maxsize=1024)
+def _shared_text(text: str) -> str:
+    """Return the same object for each that is equal.  Not interned: names are few, but there are ever new texts, and up to
+    CPython 3.12.6 (from 3.12.0 on) what was interned once is kept for good."""
+    return text
 
 
 def read_partition_state(document: Mapping[str, Any], *, where: str) -> PartitionState:

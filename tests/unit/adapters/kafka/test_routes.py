@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ class Cluster:
         self.heard: list[int] = []
         self.offset_error = ErrorCode.none
         self.leader = 1
+        self.next_leaders: list[int] = []
         self.address = ""
         self.is_deaf_to_offsets = False
 
@@ -38,6 +40,7 @@ class Cluster:
             self.heard.append(header.api_key)
             made = answers.schema(header)
             if header.api_key == 3:
+                self.leader = self.next_leaders.pop(0) if self.next_leaders else self.leader
                 said: Any = answers.metadata(header, address=self.address, leaders={"t": [self.leader]})
                 talk.answer(header, replace(said, controller_id=len(self.heard)))
             elif header.api_key == 2 and not self.is_deaf_to_offsets:
@@ -250,6 +253,20 @@ class TestAllPartitions:
                 cluster.leader = leader
                 seen += [view.leader_id for view in await broker.describe_partitions()]
         assert seen == [1, 2, 2, 1]
+
+    async def test_leaders_are_those_of_the_last_answer_where_two_are_under_way(self) -> None:
+        """The second of them says what was known before both were asked for, and not what the first one says."""
+        cluster = Cluster()
+        cluster.next_leaders = [1, 2, 1]
+        async with (
+            scripted_peer(cluster.script) as peer,
+            open_broker(peer.address, monotonic_s=lambda: 0.0) as broker,
+        ):
+            await broker.describe_partitions()
+            first, second = await asyncio.gather(broker.describe_partitions(), broker.describe_partitions())
+            assert [view.leader_id for view in (*first, *second)] == [2, 1]
+            assert await offset_of(broker) == (42, None)
+        assert cluster.heard == [3, 3, 3, 2]
 
     async def test_an_answer_that_cannot_be_read_ends_the_connection(self) -> None:
         async def script(talk: Conversation) -> None:

@@ -1,0 +1,88 @@
+"""Which partitions of the topic the main consumer is sent to, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from aiokafka import TopicPartition
+
+from tests.support.manual_clock import ManualClock
+from tests.unit.adapters.metadata_topic.replicas import Topic, owner, partition_of
+from tiersidecar.adapters.internal_topics import TopicFacts
+from tiersidecar.adapters.metadata_topic.consumer import MetadataConsumers
+from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
+
+COUNT = 50
+POLL_S = 0.2
+
+
+class EmptyTopic:
+    """A broker whose topic has nothing, and its consumer, which tells what is assigned to it."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.assigned: list[set[int]] = []
+        self._positions: dict[TopicPartition, int] = {}
+
+    async def list_offsets(
+        self, asked: Mapping[TopicIdPartition, int], spec: OffsetSpec
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        return dict.fromkeys(asked, OffsetAnswer(offset=Offset(0), timestamp_ms=-1, leader_epoch=NO_EPOCH))
+
+    def producer(self) -> Any:
+        raise AssertionError("nothing is written")
+
+    def open_consumer(self) -> AbstractAsyncContextManager[Any]:
+        return self._opened()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[EmptyTopic]:
+        yield self
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned.append({one.partition for one in partitions})
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._positions[partition] = offset
+
+    async def position(self, partition: TopicPartition) -> int:
+        return self._positions[partition]
+
+    async def getmany(self, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
+        await self.clock.sleep(timeout_ms / 1000)
+        return {}
+
+
+async def test_newcomers_one_after_the_other_are_added_at_most_once_a_second() -> None:
+    """For each time the broker held a Fetch for a second more, before it answered the ones with the newcomers."""
+    one_of_each = {partition_of(number, COUNT): number for number in range(1000)}
+    newcomers = list(one_of_each.values())[:13]
+    clock = ManualClock()
+    held, topic = Topic(partition_count=COUNT), EmptyTopic(clock)
+    consumers = MetadataConsumers(
+        MetadataTopicSettings(bootstrap_servers="localhost:9092", topic="metadata", partitions=COUNT),
+        held.replica,
+        broker=topic,  # type: ignore[arg-type]  # the rest of it is not asked
+        clients=topic,
+        clock=clock,
+    )
+    facts = TopicFacts(cluster_id="cluster", topic_id=Uuid(b"metadata-topicid"), leader_epochs={})
+    facts = TopicFacts(cluster_id="cluster", topic_id=Uuid(b"metadata-topicid"), leader_epochs={})
+    held.start([owner(newcomers[0])], facts)
+    reading = asyncio.create_task(consumers.run())
+    for count in range(1, len(newcomers) + 1):
+        held.replica.assign(owner(number) for number in newcomers[:count])
+        await clock.advance(POLL_S)
+    assert not reading.done()
+    await clock.advance(1)
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert [len(one) for one in topic.assigned] == [1, 2, 7, 12, 13]
+    assert topic.assigned[-1] == {partition_of(number, COUNT) for number in newcomers}
+    assert all(held.is_ready(number) for number in newcomers)
