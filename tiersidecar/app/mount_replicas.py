@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,9 @@ from tiersidecar.formats.kafka.cluster_metadata import find_topics
 from tiersidecar.formats.kafka.server_properties import NodePlaces
 
 METADATA_LOG = "__cluster_metadata-0"
-_LOG = ".log"
+_LOG, _SNAPSHOT = ".log", ".checkpoint"
+_MADE_BY_FORMAT = f"{0:020d}-"
+"""What the name of a snapshot at offset 0 begins with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +50,15 @@ class Replicas:
 
 
 def has_metadata(node: NodePlaces) -> bool:
-    """Return whether the node's metadata log has a record: then the node has run.
+    """Return whether the node's metadata log has a record, or a snapshot of what it had: then the node has run.
 
     Raises:
         OSError: it cannot be looked at.
     """
-    return any(path.stat().st_size > 0 for path in (Path(node.metadata_log_dir) / METADATA_LOG).glob("*.log"))
+    directory = Path(node.metadata_log_dir) / METADATA_LOG
+    if any(path.stat().st_size > 0 for path in directory.glob(f"*{_LOG}")):
+        return True
+    return any(not path.name.startswith(_MADE_BY_FORMAT) for path in directory.glob(f"*-*{_SNAPSHOT}"))
 
 
 def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
@@ -66,10 +71,16 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
     """
     missing: dict[TopicIdPartition, list[NewFile]] = {}
     held = {log_dir: len(_partition_dirs(Path(log_dir))) for log_dir in node.log_dirs}
+    has_run = has_metadata(node)
+    made, removed = _topics_made(plan, node) if plan.is_read_only and has_run else (set[Uuid](), set[Uuid]())
+    # A broker puts aside the logs of what its metadata do not name.  Directories of that name may be of users' topics by now.
+    left_out = {topic.topic_id: topic.name for topic in plan.topics if topic.topic_id not in made - removed}
+    if not made | removed:
+        left_out = {}
     present, seeded = 0, {METADATA_LOG}
     are_used = False
     for owner, one in plan.partitions():
-        if node.node_id not in one.replicas or one.start_offset == 0:
+        if node.node_id not in one.replicas or one.start_offset == 0 or owner.topic_id in left_out:
             continue
         seeded.add(str(owner))
         directory = _directory_of(owner, node, held)
@@ -83,11 +94,11 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
             missing[owner] = files
         else:
             present += 1
-    left_out: Mapping[Uuid, str] = {}
-    has_run = has_metadata(node)
-    if missing and plan.is_read_only and has_run:
-        left_out = _unknown_topics(plan, node)
-        missing = {owner: files for owner, files in missing.items() if owner.topic_id not in left_out}
+    if missing and plan.is_read_only and has_run and not made | removed:
+        raise MountRefusedError(
+            reason=f"{Path(node.metadata_log_dir) / METADATA_LOG} has no topic of this plan, by name and id: this node has run "
+            "without them. Use the plan by which the cluster was seeded"
+        )
     return Replicas(
         count=present + len(missing),
         present=present,
@@ -183,13 +194,9 @@ def _require_nothing_else(directory: Path, wanted: Sequence[NewFile]) -> None:
             )
 
 
-def _unknown_topics(plan: MountPlan, node: NodePlaces) -> Mapping[Uuid, str]:
-    """Return the plan's topics that the node's cluster does not have any more, by their ids: a broker puts aside the logs of
-    what its metadata do not name.
-
-    Raises:
-        MountRefusedError: it has none of them: it was seeded by another plan.
-    """
+def _topics_made(plan: MountPlan, node: NodePlaces) -> tuple[set[Uuid], set[Uuid]]:
+    """Return which of the plan's topics were made in the node's cluster, and which deleted there: none where it was seeded by
+    another plan, or has not heard of them yet."""
     directory = Path(node.metadata_log_dir) / METADATA_LOG
     wanted = {topic.topic_id: topic.name for topic in plan.topics}
     made, removed = set[Uuid](), set[Uuid]()
@@ -201,9 +208,4 @@ def _unknown_topics(plan: MountPlan, node: NodePlaces) -> Mapping[Uuid, str]:
             found = find_topics(content, wanted)
         made |= found[0]
         removed |= found[1]
-    if not made:
-        raise MountRefusedError(
-            reason=f"{directory} has no topic of this plan, by name and id: this node has run without them. Use the plan by "
-            "which the cluster was seeded"
-        )
-    return {topic_id: name for topic_id, name in wanted.items() if topic_id not in made - removed}
+    return made, removed

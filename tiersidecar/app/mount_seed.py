@@ -75,6 +75,7 @@ def look_at_node(plan: MountPlan, properties: Path) -> Seed:
         _require_unknown_cluster(plan, meta)
         _require_not_run(plan, node)
         replicas = look_at_replicas(plan, node) if node.is_broker else Replicas()
+        _require_not_used(plan, node, replicas)
         records = _records_of_controller(plan, node, replicas) if node.is_controller else []
     except (OSError, CorruptDataError) as error:
         raise MountRefusedError(reason=str(error)) from error
@@ -154,6 +155,16 @@ def _require_not_run(plan: MountPlan, node: NodePlaces) -> None:
         raise MountRefusedError(
             reason=f"the node of {node.metadata_log_dir} has been started: its metadata log is not empty. A mount sets up a "
             "cluster that has never run: empty the log dirs of all nodes and format them"
+        )
+
+
+def _require_not_used(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> None:
+    """Likewise where the metadata log was on a disk that is lost: the logs of other partitions show that the node has run."""
+    if not plan.is_read_only and replicas.are_used:
+        raise MountRefusedError(
+            reason=f"the metadata log of {node.metadata_log_dir} is empty, and logs of a broker that has run are in "
+            f"{', '.join(node.log_dirs)}. A mount sets up a cluster that has never run: empty the log dirs of all nodes and "
+            "format them"
         )
 
 

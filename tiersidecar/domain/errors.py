@@ -82,11 +82,13 @@ class _OfSubject:
 
 
 class StoreError(RetriableError, message="store could not {verb} {key!r}: {reason}"):
-    """The object store failed an operation.  ``key`` names the object or prefix."""
+    """The object store failed an operation.  ``key`` names the object or prefix.  ``is_away``: there was no answer, or one that
+    says that the store can serve nobody now; any other says something of this object, or of our rights."""
 
     verb: str
     key: str
     reason: str
+    is_away: bool = False
 
 
 class ObjectNotFoundError(StoreError):
@@ -107,6 +109,8 @@ class ObjectExistsError(StoreError):
 
 class StoreStalledError(StoreError):
     """The object store neither answered nor failed in time, and the request was given up (U1)."""
+
+    is_away: bool = True
 
 
 class SourceStalledError(

@@ -1,6 +1,7 @@
 """Remove the remote data of topics that are gone, driven once and by whoever is there (docs/design/0003; S-183, S-190).
 
-Decided first: an entry of the trash for each partition, and nothing else until it is due.
+Decided first: an entry of the trash for each partition, and nothing else until it is due.  Without a delay there are entries as
+well, due at once: a read-only mount of another cluster goes by them, and else would see the log's start rise.
 """
 
 from __future__ import annotations
@@ -147,15 +148,23 @@ class TopicDeletion:
 
     def _of_this_cluster(self) -> dict[Uuid, list[TopicIdPartition]]:
         """Partitions by topic id; of ids that were never led in this cluster none, for with a mirrored topic come another
-        cluster's, whose data is in the same store and is not gone because its topic is unknown here."""
+        cluster's, whose data is in the same store and is not gone because its topic is unknown here.  Of what this
+        cluster has decided to delete there may be no state any more: the process that did it ended before the trash went."""
         by_topic: defaultdict[Uuid, list[TopicIdPartition]] = defaultdict(list)
         for topic_id_partition in self._state.partitions():
             by_topic[topic_id_partition.topic_id].append(topic_id_partition)
-        return {
-            topic_id: topic_id_partitions
+        ours = {
+            topic_id
             for topic_id, topic_id_partitions in by_topic.items()
             if any(map(self._state.is_ours, topic_id_partitions))
         }
+        with_state = set(self._state.partitions())
+        for topic_id_partition in self._state.trash_partitions():
+            entries = () if topic_id_partition in with_state else self._state.trash(topic_id_partition)
+            if any(one.kind is TrashKind.TOPIC for one in entries):
+                by_topic[topic_id_partition.topic_id].append(topic_id_partition)
+                ours.add(topic_id_partition.topic_id)
+        return {topic_id: by_topic[topic_id] for topic_id in by_topic if topic_id in ours}
 
     async def _look_for(self, topic_ids: Iterable[Uuid]) -> None:
         """Ask twice: for everything, then for each topic that was not there, by its id."""
@@ -216,7 +225,7 @@ class TopicDeletion:
             for topic_id_partition in partitions
         }
         undecided = [topic_id_partition for topic_id_partition, known in entries.items() if not known]
-        if undecided and self._delays.retention_ms:
+        if undecided:
             now_ms = self._trash_clock.now().decision_ms
             entry = deleted_topic(delays=self._delays, now_ms=now_ms, by=f"broker {self._broker_id}")
             for topic_id_partition in undecided:
@@ -224,7 +233,9 @@ class TopicDeletion:
             await self._failpoints.reach("topic.trash.published")
             topic = partitions[0].topic
             log.info("topic.delete.decided", topic=topic, topic_id=format_uuid(topic_id), due_ms=entry.due_ms)
-            return False
+            if self._delays.retention_ms:
+                return False
+            entries.update((topic_id_partition, [entry]) for topic_id_partition in undecided)
         time = self._trash_clock.now()
         return all(time.is_due(one) for known in entries.values() for one in known)
 

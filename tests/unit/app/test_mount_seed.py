@@ -141,6 +141,22 @@ def started_broker(node: Node) -> None:
     started_log(node)
 
 
+def snapshot_alone(node: Node) -> None:
+    """As where the log was cleaned up to it, and a new segment has just begun."""
+    log = node.dirs[0] / "__cluster_metadata-0"
+    log.mkdir()
+    (log / "00000000000000000000-0000000000.checkpoint").write_bytes(b"of kafka-storage format")
+    (log / "00000000000000004711-0000000003.checkpoint").write_bytes(b"x")
+    (log / "00000000000000004711.log").write_bytes(b"")
+
+
+def broker_without_its_metadata_disk(node: Node) -> None:
+    """All that it has left is a partition that begins at 0, which the plan lets it make itself."""
+    node.have_roles("broker")
+    (node.dirs[1] / "orders-2").mkdir()
+    (node.dirs[1] / "orders-2" / f"{0:020d}.log").write_bytes(b"records")
+
+
 def records(node: Node) -> None:
     (node.dirs[0] / "orders-0").mkdir()
     (node.dirs[0] / "orders-0" / "00000000000000000000.log").write_bytes(b"x")
@@ -162,6 +178,12 @@ def former_id(node: Node) -> None:
         pytest.param(started_log, "has been started", id="its controller has run"),
         pytest.param(
             started_broker, "has been started", id="a broker alone has run, and lost the disk of its replicas"
+        ),
+        pytest.param(snapshot_alone, "has been started", id="its metadata log has but a snapshot"),
+        pytest.param(
+            broker_without_its_metadata_disk,
+            "logs of a broker that has run",
+            id="a broker alone has lost its metadata disk",
         ),
         pytest.param(
             records, "a broker has been started here", id="a broker has made the partition, which holds records"
@@ -296,6 +318,14 @@ def without_metadata(node: Node) -> None:
     shutil.rmtree(node.dirs[0] / "__cluster_metadata-0")
 
 
+def test_what_kafka_storage_has_formatted_has_not_run(node: Node) -> None:
+    """Releases after 4.3 put the first records, or the quorum's voters, there."""
+    log = node.dirs[0] / "__cluster_metadata-0"
+    log.mkdir()
+    (log / "00000000000000000000-0000000000.checkpoint").write_bytes(b"voters")
+    assert look_at_node(PLAN, node.properties).partitions == 2
+
+
 def test_where_the_metadata_log_is_lost_no_topic_s_logs_are_left(node: Node) -> None:
     """Not even those that the plan does not name: consumer groups' commits, say, would be put aside."""
     run(node)
@@ -357,6 +387,34 @@ def test_a_topic_that_was_deleted_here_is_left_out(node: Node, is_told_of: bool)
     sow(seed)
     assert f"b/orders-1/{EMPTY_LOG}" in node.files()
     assert not [name for name in node.files() if "payments" in name]
+
+
+def deletes_orders(node: Node) -> None:
+    with (node.dirs[0] / "__cluster_metadata-0" / "00000000000000000000.log").open("ab") as file:
+        file.write(next(write_topic_records(WITH_ANOTHER.topics[1])) + b"\x01\x09\x00" + TOPIC_ID + b"\0")
+
+
+def test_a_topic_that_was_deleted_here_may_have_given_its_name_to_another(node: Node) -> None:
+    """A user's, with records: it is none of the plan's, and what else is missing is seeded all the same."""
+    run(node)
+    deletes_orders(node)
+    of_another_topic(node)
+    written(node)
+    before = node.files()
+    seed = look_at_node(WITH_ANOTHER, node.properties)
+    assert (seed.partitions, seed.present, seed.left_out) == (3, 0, ["orders"])
+    sow(seed)
+    made = node.files()
+    assert {name: made[name] for name in before} == before
+    assert len([name for name in made.keys() - before.keys() if name.endswith(EMPTY_LOG)]) == 3
+
+
+def test_where_all_topics_of_the_plan_were_deleted_here_nothing_is_to_be_done(node: Node) -> None:
+    run(node)
+    deletes_orders(node)
+    lose(node.dirs[1])
+    seed = look_at_node(READ_ONLY, node.properties)
+    assert (seed.steps, seed.partitions, seed.left_out) == ([], 0, ["orders"])
 
 
 OWNER = 12_345 if os.geteuid() == 0 else os.geteuid()

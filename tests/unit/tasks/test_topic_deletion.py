@@ -12,7 +12,7 @@ from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run, run_until
 from tests.support.lane_parts import actor_of, edges_of, sources_of
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
-from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
+from tiersidecar.decide.trash import NO_DELAYS, TrashDelays, deleted_topic
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -206,7 +206,7 @@ def test_its_turn_is_over_when_nothing_happens_for_as_long_as_the_grace(world: W
     first, second = Shell(world, cluster), Shell(world, cluster, broker_id=2, led=False)
     for shell in (first, second):
         shell.sweep()
-    first.clock.true_ms += 60_000
+    first.clock.true_ms += 400_000
     second.clock.true_ms += 400_000
     second.sweep()
     run_until(first.deletion.sweep(), "delete.finished.published", 2)
@@ -412,6 +412,37 @@ def test_a_deleted_topic_is_kept_for_the_delay_and_gone_after_it(world: World) -
     shell.sweep(after_s=60)
     assert (world.segments(), world.store.keys) == ([], set())
     assert (world.state.partitions(), list(world.state.trash_partitions())) == ((), [])
+
+
+def test_without_a_delay_its_trash_says_so_before_the_first_segment_goes(world: World) -> None:
+    """Issue 21: a read-only mount would take it for retention, and its consumers would begin anew."""
+    run(world.metadata.assign([TOPIC_ID_PARTITION, OTHER]))
+    run(world.state.publish_partition_state(OTHER, SAID))
+    shell = Shell(world, Cluster(WITNESS))
+    shell.sweep()
+    shell.clock.true_ms += 60_000
+    run_until(shell.deletion.sweep(), "delete.begun")
+    for partition in (TOPIC_ID_PARTITION, OTHER):
+        (entry,) = world.state.trash(partition)
+        assert (entry.kind, entry.due_ms - entry.decided_ms) == (TrashKind.TOPIC, 0)
+    assert len(world.segments()) == 5
+    shell.sweep(after_s=60)
+    assert (world.segments(), world.store.keys) == ([], set())
+    assert (world.state.partitions(), list(world.state.trash_partitions())) == ((), [])
+
+
+def test_of_a_topic_without_a_state_the_trash_is_cleared_up_as_well() -> None:
+    """The process that deleted it ended between the two."""
+    world = World()
+    topic_state = TopicState(topic=TOPIC_ID_PARTITION.topic, mode="strict")
+    run(world.state.publish_topic_state(TOPIC_ID_PARTITION.topic_id, topic_state))
+    run(world.state.put_into_trash(TOPIC_ID_PARTITION, [deleted_topic(delays=NO_DELAYS, now_ms=1, by="broker 2")]))
+    shell = Shell(world, Cluster(WITNESS))
+    for _ in range(9):  # nobody knows who led it
+        shell.sweep(after_s=60)
+    assert list(world.state.trash_partitions()) == []
+    assert world.state.topic_state(TOPIC_ID_PARTITION.topic_id) is None
+    assert shell.table.departing == set()
 
 
 def test_another_sidecar_goes_by_what_is_decided_already(world: World) -> None:

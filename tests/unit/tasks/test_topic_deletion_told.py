@@ -32,11 +32,16 @@ def told_of(shell: Shell, *sweeps: int) -> list[dict[str, Any]]:
 
 def test_the_end_of_a_topic_is_told_step_by_step(world: World) -> None:
     events = told_of(Shell(world, Cluster(WITNESS)), 0, 30, 30, 60)
-    assert [event["event"] for event in events] == ["topic.gone", "topic.delete.started", "topic.delete.finished"]
+    assert [event["event"] for event in events] == [
+        "topic.gone",
+        "topic.delete.decided",
+        "topic.delete.started",
+        "topic.delete.finished",
+    ]
     assert {event["topic_id"] for event in events} == {ID}
     assert events[0]["grace_s"] == 60
-    assert [event.get("topic") for event in events[1:]] == ["orders", "orders"]
-    assert events[1]["partitions"] == 1
+    assert [event.get("topic") for event in events[1:]] == ["orders"] * 3
+    assert events[2]["partitions"] == 1
 
 
 def test_a_decision_is_told_with_when_it_is_due(world: World) -> None:

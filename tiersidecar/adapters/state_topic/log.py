@@ -245,12 +245,14 @@ class TopicBasedStateLog:
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
         """As the port says; raises as :meth:`publish_partition_state`.  What was asked for of it goes as well, and
-        what stands in its trash."""
+        last what stands in its trash: a read-only mount of another cluster that has only read so far takes a state without
+        segments and without trash for a log from which all has expired."""
+        thrown = self.trash(topic_id_partition)
         for request in self.recopies(topic_id_partition):
             await self.forget_recopy(request)
-        await self.take_out_of_trash(topic_id_partition, self.trash(topic_id_partition))
         await self._forget(cleaner_key(topic_id_partition), subject=cleaner_key(topic_id_partition).decode())
         await self._forget(partition_key(topic_id_partition), subject=str(topic_id_partition))
+        await self.take_out_of_trash(topic_id_partition, thrown)
 
     async def forget_topic(self, topic_id: Uuid) -> None:
         """As the port says; raises as :meth:`publish_partition_state`."""

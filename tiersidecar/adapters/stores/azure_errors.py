@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 
@@ -60,7 +60,16 @@ def azure_errors(verb: str, key: str) -> Iterator[None]:
     except (AlreadyExistsError, PreconditionError):
         raise ObjectExistsError(verb=verb, key=key, reason="it exists already") from None
     except (BaseError, OSError, ValueError) as error:  # ValueError: a key that object_store has no way to write
-        raise StoreError(verb=verb, key=key, reason=_explain(error)) from None
+        raise StoreError(verb=verb, key=key, reason=_explain(error), is_away=_says_away(error)) from None
+
+
+def _says_away(error: Exception) -> bool:
+    """By the status; where there was no answer there is none."""
+    found = _STATUS.search(str(error))
+    if found is None:
+        return isinstance(error, GenericError | OSError)
+    status = int(found.group(1)[:3])
+    return status >= 500 or status in {408, 429}
 
 
 def _code_of(error: Exception) -> str:

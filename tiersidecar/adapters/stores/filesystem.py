@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -43,6 +44,22 @@ _MAX_NAME_BYTES = 255
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """A path that is no file of ours: its key names no object."""
+
+_MOUNT_IS_AWAY = frozenset(
+    {
+        errno.ENOTCONN,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.ECONNABORTED,
+    }
+)
+"""What network and FUSE mounts say of whatever is asked for; EIO is as a rule of one file."""
 
 _log = structlog.get_logger(__name__)
 
@@ -204,7 +221,10 @@ class FilesystemStore:
             try:
                 return await self._blocking.run(look, path, *args)
             except _ABSENT as error:
-                await self._blocking.run(self._root.stat)
+                try:
+                    await self._blocking.run(self._root.stat)
+                except OSError as gone:
+                    raise StoreError(verb=verb, key=key, reason=explain_os_error(gone), is_away=True) from gone
                 raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
 
     def _path(self, verb: str, key: str) -> Path:
@@ -247,7 +267,8 @@ def _translated(verb: str, key: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(verb=verb, key=key, reason=explain_os_error(error)) from error
+        is_away = error.errno in _MOUNT_IS_AWAY
+        raise StoreError(verb=verb, key=key, reason=explain_os_error(error), is_away=is_away) from error
 
 
 def _read_range(path: Path, start: int, count: int) -> bytes:

@@ -39,7 +39,8 @@ def gcs_error(verb: str, key: str, status: int, body: bytes, *, is_conditional: 
         return ObjectExistsError(verb=verb, key=key, reason="it exists already")
     hint = _hint(verb, status, said)
     text = f"{status}: {said}" if said else str(status)
-    return StoreError(verb=verb, key=key, reason=f"{text} ({hint})" if hint else text)
+    is_away = status >= 500 or status in {408, 429}
+    return StoreError(verb=verb, key=key, reason=f"{text} ({hint})" if hint else text, is_away=is_away)
 
 
 def without_queries(text: str) -> str:

@@ -154,20 +154,23 @@ class GcsRequests:
         except TimeoutError as error:
             raise ConnectionFailedError("no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ConnectionFailedError(without_queries(f"{type(error).__name__}: {error}")) from None
+            is_away = not isinstance(error, aiohttp.ClientPayloadError)  # which broke off within its answer
+            reason = without_queries(f"{type(error).__name__}: {error}")
+            raise ConnectionFailedError(reason, is_away=is_away) from None
 
 
 class ConnectionFailedError(Exception):
     """An attempt got no whole answer: whether the service has carried it out is unknown."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_away: bool = True) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason, self.is_away = reason, is_away
 
     def as_store_error(self, verb: str, key: str) -> StoreError:
         """Return it in the form for the caller of the store."""
         hint = "does the network let this machine reach the service, and is gcs.endpoint.url right?"
-        return StoreError(verb=verb, key=key, reason=f"{' '.join(self.reason.split())} ({hint})")
+        reason = f"{' '.join(self.reason.split())} ({hint})"
+        return StoreError(verb=verb, key=key, reason=reason, is_away=self.is_away)
 
 
 def open_bytes(data: bytes, *, within_s: float) -> OpenBody:

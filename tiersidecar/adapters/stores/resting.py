@@ -1,7 +1,8 @@
 """A store that is read, and not asked on and on while it is away.
 
 Clients of a gateway try again twice a second each, and each time what they want is looked up anew.  Of a store that serves
-another cluster as well that is no help.
+another cluster as well that is no help.  Only what says that the store is away counts: an object that is missing, archived or
+cut off, or that we may not read, is an answer, and no reason to keep the others from everybody.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tiersidecar.adapters.stores.wrapped_store import WrappedStore
-from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
+from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.store import Buffer, Store, StoredObject
@@ -58,11 +59,11 @@ class RestingStore(WrappedStore):
         is_trial, began_s = self._is_trial(verb, key), self._clock.monotonic_s()
         try:
             yield
-        except (ObjectNotFoundError, ObjectTooLargeError):
-            self._worked()
-            raise
         except StoreError as error:
-            self._failed(error.reason, is_trial=is_trial)
+            if error.is_away:
+                self._failed(error.reason, is_trial=is_trial)
+            else:
+                self._worked()
             raise
         except asyncio.CancelledError:
             elapsed_s = self._clock.monotonic_s() - began_s
@@ -82,9 +83,8 @@ class RestingStore(WrappedStore):
         now_s = self._clock.monotonic_s()
         if now_s < self._until_s:
             left_s = self._until_s - now_s
-            raise StoreError(
-                verb=verb, key=key, reason=f"it is away ({self._reason}), and asked again in {left_s:.1f} s"
-            )
+            reason = f"it is away ({self._reason}), and asked again in {left_s:.1f} s"
+            raise StoreError(verb=verb, key=key, reason=reason, is_away=True)
         self._until_s = now_s + self._rest_s  # the others wait for what comes of this one
         return True
 

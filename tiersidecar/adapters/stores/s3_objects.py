@@ -10,7 +10,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ResponseStreamingError
+from botocore.exceptions import ConnectionError as NotConnectedError
 
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 from tiersidecar.ports.store import StoredObject
@@ -50,6 +51,10 @@ def _milliseconds(time: datetime | None) -> int:
 
 
 _NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
+_NO_ANSWER = (NotConnectedError, HTTPClientError, aiohttp.ClientError, OSError)
+_HALF_AN_ANSWER = (ResponseStreamingError, aiohttp.ClientPayloadError)
+"""The server answered, and broke off within the object: servers do that with one whose parts they have lost."""
+_SAYS_AWAY = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 _HINTS = {
     "NoSuchBucket": "create the bucket, or correct its name",
@@ -79,16 +84,24 @@ def s3_errors(verb: str, key: str) -> Iterator[None]:
             raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
         if code in _EXISTS:
             raise ObjectExistsError(verb=verb, key=key, reason="it exists already") from error
-        raise StoreError(verb=verb, key=key, reason=_explain(error)) from error
+        raise StoreError(verb=verb, key=key, reason=_explain(error), is_away=_says_away(error)) from error
     except TimeoutError as error:
-        raise StoreError(verb=verb, key=key, reason="no progress in time") from error
+        raise StoreError(verb=verb, key=key, reason="no progress in time", is_away=True) from error
     except (BotoCoreError, aiohttp.ClientError, OSError) as error:
-        raise StoreError(verb=verb, key=key, reason=f"{type(error).__name__}: {error}") from error
+        is_away = isinstance(error, _NO_ANSWER) and not isinstance(error, _HALF_AN_ANSWER)
+        reason = f"{type(error).__name__}: {error}"
+        raise StoreError(verb=verb, key=key, reason=reason, is_away=is_away) from error
 
 
 def code_of(error: ClientError) -> str:
     """Return S3's error code, or the HTTP status where the answer has no body (HEAD)."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _says_away(error: ClientError) -> bool:
+    """By the status; S3 answers 400 too where a request took too long."""
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return status >= 500 or status in {408, 429} or code_of(error) in _SAYS_AWAY
 
 
 def attempts_of(error: ClientError) -> int:

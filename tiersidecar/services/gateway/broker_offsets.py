@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -116,7 +117,7 @@ class BrokerOffsetsCache:
         back.  Partitions whose leader did not answer are left out, and so are those of which nothing is known ``within_s``."""
         now_s = self._clock.monotonic_s()
         self._ask([partition for partition in partitions if self._is_to_be_asked_for(partition, now_s)])
-        unknown = (partition for partition in partitions if self._age_s(partition, now_s) >= self._max_age_s)
+        unknown = [partition for partition in partitions if self._age_s(partition, now_s) >= self._max_age_s]
         await self._wait(unknown, within_s)
         return self._found(partitions, now_s - self._max_age_s)
 
@@ -190,10 +191,14 @@ class BrokerOffsetsCache:
         found = ((partition, self._known.get(partition)) for partition in partitions)
         return {one: known for one, known in found if known is not None and known.asked_at_s >= since_s}
 
-    async def _wait(self, partitions: Iterable[TopicIdPartition], within_s: float | None = None) -> None:
-        asking = {task for partition in partitions if (task := self._asking.get(partition)) is not None}
-        if asking:
-            await asyncio.wait(asking, timeout=within_s)  # a caller that gives up cancels nothing
+    async def _wait(self, partitions: Collection[TopicIdPartition], within_s: float | None = None) -> None:
+        """Where there are mounts, for what the leaders say, and then for what is seen of it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                for _ in range(2 if self._mounts.are_any else 1):
+                    asking = {task for partition in partitions if (task := self._asking.get(partition)) is not None}
+                    if asking:
+                        await asyncio.wait(asking)  # a caller that gives up cancels nothing
 
     def _ask(self, partitions: Collection[TopicIdPartition]) -> None:
         """Whoever asks in one turn of the loop asks together: for a thousand partitions, each by a task of its own, with three
@@ -211,13 +216,13 @@ class BrokerOffsetsCache:
     async def _fetch(self, wanted: dict[TopicIdPartition, LeaderEpoch]) -> None:
         self._next = None
         asked_at_s = self._clock.monotonic_s()
+        told = dict[TopicIdPartition, BrokerOffsets]()
         try:
             starts, watermarks, stables = await asyncio.gather(
                 self._broker.list_offsets(wanted, OffsetSpec.EARLIEST),
                 self._broker.list_offsets(wanted, OffsetSpec.LATEST),
                 self._broker.list_offsets(wanted, OffsetSpec.LATEST, read_committed=True),
             )
-            told = dict[TopicIdPartition, BrokerOffsets]()
             for partition in wanted:
                 answers = (starts[partition], watermarks[partition], stables[partition])
                 if all(answer.error is None for answer in answers):
@@ -227,18 +232,32 @@ class BrokerOffsetsCache:
                         last_stable_offset=stables[partition].offset,
                         asked_at_s=asked_at_s,
                     )
-            seen: Iterable[BrokerOffsets | None] = told.values()
-            if self._mounts.are_any:
-                seen = await asyncio.gather(*(self._mounts.seen(one, offsets) for one, offsets in told.items()))
         except RetriableError:
             return  # whoever waits finds nothing, and asks again with its next request
         finally:
             for partition in wanted:
                 del self._asking[partition]
-        for partition, known in zip(told, seen, strict=True):
-            self._known.pop(partition, None)
-            if known is not None:
-                self._known[partition] = known
+        for partition, offsets in told.items():
+            if self._mounts.are_any:
+                seeing = self._see(partition, offsets)
+                self._asking[partition] = asyncio.create_task(seeing, name="gateway: offsets of a mounted log")
+            else:
+                self._remember(partition, offsets)
+
+    async def _see(self, partition: TopicIdPartition, told: BrokerOffsets) -> None:
+        """Each on its own: one whose store hangs must not hold up what is known of the others."""
+        try:
+            seen = await self._mounts.seen(partition, told)
+        except RetriableError:
+            return
+        finally:
+            del self._asking[partition]
+        self._remember(partition, seen)
+
+    def _remember(self, partition: TopicIdPartition, known: BrokerOffsets | None) -> None:
+        self._known.pop(partition, None)
+        if known is not None:
+            self._known[partition] = known
         while len(self._known) > _KEPT_PARTITIONS:
             del self._known[next(iter(self._known))]
 

@@ -158,8 +158,8 @@ class OutOfRangeClassifier:
         asker: Asker,
         budget_s: float | None,
     ) -> None:
-        """Put each verdict into ``found`` as soon as it stands.  Of one partition that is not told of the others do not have to
-        wait longer than for half of ``budget_s``."""
+        """Put each verdict into ``found`` as soon as it stands: no partition waits for another.  What is not known at all is
+        waited for half of ``budget_s``, so that what was known of it before still counts."""
         views = dict[PartitionKey, TieredView]()
         for key in asked:
             with suppress(MetadataNotReadyError):
@@ -169,32 +169,20 @@ class OutOfRangeClassifier:
                 else:
                     views[key] = view
         within_s = None if budget_s is None else budget_s / 2
-        offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()], within_s=within_s)
-        doubtful = dict[PartitionKey, TieredView]()
 
         async def look(key: PartitionKey, view: TieredView) -> None:
-            one = await self._classify_one(asked[key].fetch_offset, view, offsets.get(view.topic_id_partition), None)
+            offset, partition = asked[key].fetch_offset, view.topic_id_partition
+            known = (await self._offsets.recent([partition], within_s=within_s)).get(partition)
+            one = await self._classify_one(offset, view, known, None)
             # What was remembered is good enough to fill by, and to have a client wait, but not to send it away.
-            if one.verdict in ANSWERED:
-                found[key] = one
-            else:
-                doubtful[key] = view
+            if one.verdict not in ANSWERED:
+                told = (await self._offsets.current([partition])).get(partition)
+                # After the offsets: what a broker has deleted before it told them was pinned before.
+                is_pinned = await self._pending.is_pending(partition)
+                one = await self._classify_one(offset, view, told, is_pinned)
+            found[key] = one
 
         await asyncio.gather(*(look(key, view) for key, view in views.items()))
-        if not doubtful:
-            return
-        offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
-        # After the offsets: what a broker has deleted before it told them was pinned before.
-        pinned = frozenset([key for key, view in doubtful.items() if await self._is_pending(view)])
-
-        async def look_again(key: PartitionKey, view: TieredView) -> None:
-            told = offsets.get(view.topic_id_partition)
-            found[key] = await self._classify_one(asked[key].fetch_offset, view, told, key in pinned)
-
-        await asyncio.gather(*(look_again(key, view) for key, view in doubtful.items()))
-
-    async def _is_pending(self, view: TieredView) -> bool:
-        return await self._pending.is_pending(view.topic_id_partition)
 
     async def _classify_one(
         self, offset: int, view: TieredView, offsets: BrokerOffsets | None, is_copy_pending: bool | None

@@ -57,7 +57,7 @@ def hdfs_error(verb: str, key: str, answer: Answer) -> StoreError:
         return ObjectNotFoundError(verb=verb, key=key, reason="no such object")
     if answer.exception == "FileAlreadyExistsException":
         return ObjectExistsError(verb=verb, key=key, reason="it exists already")
-    return StoreError(verb=verb, key=key, reason=_reason(answer))
+    return StoreError(verb=verb, key=key, reason=_reason(answer), is_away=answer.may_pass)
 
 
 def _reason(answer: Answer) -> str:

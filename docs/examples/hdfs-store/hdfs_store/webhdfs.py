@@ -28,7 +28,7 @@ class ConnectionFailedError(Exception):
     """There is no answer, or not all of it: whether the server has done what was asked is unknown."""
 
     def as_store_error(self, verb: str, key: str) -> StoreError:
-        return StoreError(verb=verb, key=key, reason=f"{self} ({_HINT})")
+        return StoreError(verb=verb, key=key, reason=f"{self} ({_HINT})", is_away=True)
 
 
 class WebHdfs:

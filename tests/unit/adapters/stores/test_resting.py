@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 
 import pytest
 
@@ -17,6 +18,7 @@ from tiersidecar.ports.store import BytesBody
 
 class Backend(MemoryStore):
     is_away, asked = False, 0
+    refused: Set[str] = frozenset()
     gate: asyncio.Event | None = None
     """Until it is set, requests are under way."""
 
@@ -25,7 +27,9 @@ class Backend(MemoryStore):
         if self.gate is not None:
             await self.gate.wait()
         if self.is_away:
-            raise StoreError(verb="fetch", key=key, reason="connection refused")
+            raise StoreError(verb="fetch", key=key, reason="connection refused", is_away=True)
+        if key in self.refused:
+            raise StoreError(verb="fetch", key=key, reason="InvalidObjectState")
         return await super().fetch_object(key, max_bytes=max_bytes)
 
 
@@ -92,6 +96,26 @@ async def test_objects_that_are_missing_are_no_failures() -> None:
         with pytest.raises(ObjectNotFoundError):
             await stage.store.fetch_object("none", max_bytes=10)
     assert stage.backend.asked == 20
+
+
+async def test_an_object_that_cannot_be_read_does_not_keep_the_others_from_anybody() -> None:
+    """Archived, cut off, or not for our rights: the store answered."""
+    stage = Stage()
+    await stage.store.put_object("k", BytesBody(b"data"))
+    stage.backend.refused = {"archived"}
+    for _ in range(20):
+        with pytest.raises(StoreError, match="InvalidObjectState"):
+            await stage.store.fetch_object("archived", max_bytes=10)
+    assert await stage.store.fetch_object("k", max_bytes=10) == b"data"
+
+
+async def test_an_object_that_cannot_be_read_ends_a_rest_as_one_that_can() -> None:
+    stage = await away()
+    stage.backend.is_away, stage.backend.refused = False, {"archived"}
+    await stage.clock.advance(0.6)
+    with pytest.raises(StoreError, match="InvalidObjectState"):
+        await stage.store.fetch_object("archived", max_bytes=10)
+    assert await stage.store.fetch_object("k", max_bytes=10) == b"data"
 
 
 async def test_many_that_fail_at_once_are_one_reason_to_rest() -> None:

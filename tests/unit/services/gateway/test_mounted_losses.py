@@ -158,6 +158,37 @@ async def test_a_store_that_hangs_keeps_a_fetch_of_other_partitions_for_seconds_
             assert (await asking).error_code is ErrorCode.not_leader_or_follower
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "asked for at first"])
+async def test_beside_a_partition_that_hangs_another_gets_its_last_word(is_known: bool) -> None:
+    """A client past the end would be told to try again for as long as the other one hangs."""
+    whole, partition = await plain()
+    async with open_world(whole, partition, local=EMPTY, is_mounted=True) as world:
+        other = whole.partition("plain-1")
+        world.broker.log_starts[other] = world.broker.last_stable_offsets[other] = MOUNTED_START
+        world.tiered.known = [partition, other]
+        if is_known:
+            assert (await answer(world, 0)).error_code is ErrorCode.none
+        bounds = world.path.reader.bounds
+
+        async def hang(asked: TopicIdPartition) -> OffsetBounds:
+            if asked != partition:
+                await asyncio.Event().wait()
+            return await bounds(asked)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.path.reader, "bounds", hang)
+            patch.setattr(mounted_logs, "_STORE_S", 600)
+            patch.setattr(out_of_range_module, "_STORE_S", 600)
+            patch.setattr(out_of_range_module, "_LEAST_STORE_S", 2)
+            asked = {other: Ask(offset=0), partition: Ask(offset=END + 1)}
+            async with asyncio.timeout(60):
+                pieces = await fetched(world, asked, dict.fromkeys(asked, out_of_range()), max_wait=timedelta(0))
+        assert pieces is not None
+        rows = read_rows(NEWEST, pieces)
+        assert rows[key_of(NEWEST, partition)].error_code is ErrorCode.offset_out_of_range
+        assert rows[key_of(NEWEST, other)].error_code is ErrorCode.not_leader_or_follower
+
+
 async def test_a_partition_that_hangs_adds_up_no_waits_and_one_that_is_known_is_read_beside_it() -> None:
     """A Fetch waits for all its questions together, about as long as its client wants to."""
     whole, partition = await plain()
