@@ -1,7 +1,8 @@
 """Implement telemetry with prometheus-client, in registries of its own.
 
-A metric with a label ``partition`` exists twice: as it is in the detailed registry, and summed over its partitions in the
-plain one.  At 4,000 partitions the detailed series are too many for every scrape; the sums are what alerts need.
+A gauge with a label ``partition`` is shown in two ways: as it is, or summed over its partitions.  At 4,000 partitions the
+detailed series are too many for every scrape; the sums are what alerts need.  Its values are plain floats here: seventeen
+objects of the library for each of 4,000 partitions take 58 MiB, and 0.6 s of CPU at each scrape.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from prometheus_client import (
     CollectorRegistry,
@@ -31,16 +33,16 @@ from tiersidecar.ports.telemetry import Metric
 
 PARTITION = "partition"
 
-PrometheusMetric = Counter | Gauge | Histogram
+LibraryMetric = Counter | Gauge | Histogram
 
-_CLASSES: dict[str, type[PrometheusMetric]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+_CLASSES: dict[str, type[LibraryMetric]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
 
 
 class PrometheusTelemetry:
     """Implements :class:`~tiersidecar.ports.telemetry.Telemetry` for the metrics of a catalogue.
 
     Raises:
-        ValueError: a histogram with a label ``partition``, which could not be summed.
+        ValueError: a counter or a histogram with a label ``partition``.
     """
 
     def __init__(self, *, version: str, catalogue: Iterable[Metric] = CATALOGUE) -> None:
@@ -77,6 +79,10 @@ class PrometheusTelemetry:
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
         """Set a gauge; raises as :meth:`count`."""
+        known = self._known(metric)
+        if isinstance(known, _PartitionGauge):
+            known.values[self._values(metric, labels)] = float(value)
+            return
         child = self._child(metric, labels)
         if not isinstance(child, Gauge):
             raise TypeError(f"{metric.name} is a {metric.kind}, not a gauge")
@@ -112,29 +118,28 @@ class PrometheusTelemetry:
         """The text exposition (version 0.0.4): per-partition series as they are, or summed by their other labels."""
         return generate_latest(self._plain) + generate_latest(self._detailed if partitions else self._sums)
 
-    def _register(self, metric: Metric) -> PrometheusMetric:
-        per_partition = PARTITION in metric.labels
-        if per_partition and metric.kind == "histogram":
-            raise ValueError(f"{metric.name}: a histogram cannot have a label {PARTITION}")
-        registry = self._detailed if per_partition else self._plain
+    def _register(self, metric: Metric) -> LibraryMetric | _PartitionGauge:
+        if PARTITION in metric.labels:
+            gauge = _PartitionGauge(metric)
+            self._detailed.register(gauge)
+            self._sums.register(_SumOverPartitions(gauge))
+            return gauge
         shown_when_set = metric.absent_until_set
         if shown_when_set:
             self._not_set_yet.add(metric.name)
-        made = _CLASSES[metric.kind](
-            metric.name, metric.help, metric.labels, registry=None if shown_when_set else registry
-        )
-        if per_partition:
-            self._sums.register(_SumOverPartitions(metric, made))
-        return made
+        registry = None if shown_when_set else self._plain
+        return _CLASSES[metric.kind](metric.name, metric.help, metric.labels, registry=registry)
 
-    def _known(self, metric: Metric) -> PrometheusMetric:
+    def _known(self, metric: Metric) -> LibraryMetric | _PartitionGauge:
         try:
             return self._metrics[metric.name]
         except KeyError:
             raise ValueError(f"{metric.name} is not in the catalogue of metrics") from None
 
-    def _child(self, metric: Metric, labels: dict[str, str]) -> PrometheusMetric:
+    def _child(self, metric: Metric, labels: dict[str, str]) -> LibraryMetric:
         known = self._known(metric)
+        if isinstance(known, _PartitionGauge):
+            raise TypeError(f"{metric.name} is a gauge, no other kind has a label {PARTITION}")
         values = self._values(metric, labels)
         return known.labels(*values) if values else known
 
@@ -145,30 +150,48 @@ class PrometheusTelemetry:
         return tuple(labels[name] for name in metric.labels)
 
 
-class _SumOverPartitions(Collector):
-    def __init__(self, metric: Metric, detailed: PrometheusMetric) -> None:
-        self._metric, self._detailed = metric, detailed
-        self._labels = tuple(name for name in metric.labels if name != PARTITION)
+class _PartitionGauge(Collector):
+    """``values`` by the metric's labels, in their order.  Set by the event loop, and collected in a thread from copies."""
+
+    def __init__(self, metric: Metric) -> None:
+        if metric.kind != "gauge":
+            raise ValueError(f"{metric.name}: a {metric.kind} cannot have a label {PARTITION}")
+        self.metric, self.values = metric, dict[tuple[str, ...], float]()
+
+    def remove(self, *labels: str) -> None:
+        """Drop one series, if it is there."""
+        self.values.pop(labels, None)
 
     def collect(self) -> Iterator[Family]:
-        sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
-        for family in self._detailed.collect():
-            for sample in family.samples:
-                sums[tuple(sample.labels[name] for name in self._labels)] += sample.value
-        help_text = f"{self._metric.help} Summed over partitions."
-        if self._metric.kind == "counter":
-            family = CounterMetricFamily(self._metric.name, help_text, labels=self._labels)
-        else:
-            family = GaugeMetricFamily(self._metric.name, help_text, labels=self._labels)
-        for values, value in sorted(sums.items()):
-            family.add_metric(values, value)
+        """All series, in the order in which they were first set."""
+        family = GaugeMetricFamily(self.metric.name, self.metric.help, labels=self.metric.labels)
+        for labels, value in self.values.copy().items():
+            family.add_metric(labels, value)
+        yield family
+
+
+class _SumOverPartitions(Collector):
+    def __init__(self, detailed: _PartitionGauge) -> None:
+        self._detailed = detailed
+        self._labels = tuple(name for name in detailed.metric.labels if name != PARTITION)
+        # One label is given as it is, several as a tuple.
+        self._group = itemgetter(*(detailed.metric.labels.index(name) for name in self._labels))
+
+    def collect(self) -> Iterator[Family]:
+        sums: defaultdict[str | tuple[str, ...], float] = defaultdict(float)
+        for labels, value in self._detailed.values.copy().items():
+            sums[self._group(labels)] += value
+        metric = self._detailed.metric
+        family = GaugeMetricFamily(metric.name, f"{metric.help} Summed over partitions.", labels=self._labels)
+        for group, value in sorted(sums.items()):
+            family.add_metric((group,) if isinstance(group, str) else group, value)
         yield family
 
 
 class _PluginMetrics(Collector):
     """Counters that have the meaning of one of Aiven's plugin, by its names too."""
 
-    def __init__(self, metrics: Mapping[str, PrometheusMetric]) -> None:
+    def __init__(self, metrics: Mapping[str, Collector]) -> None:
         self._known = [(one, metrics[one.source.name]) for one in SAME if one.source.name in metrics]
 
     def collect(self) -> Iterator[Family]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
+from typing import Literal
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -75,15 +80,6 @@ def test_a_partition_that_is_forgotten_leaves_the_sum(telemetry: PrometheusTelem
     assert not [name for name, _ in scrape(telemetry) if name == "kafka_remote_copy_lag_bytes"]
 
 
-def test_a_counter_per_partition_is_summed_under_its_own_name() -> None:
-    metric = Metric(name="t_bytes_total", kind="counter", help="Bytes.", labels=("topic", "partition"))
-    telemetry = PrometheusTelemetry(version="1", catalogue=(metric,))
-    telemetry.count(metric, 1, topic="a", partition="0")
-    telemetry.count(metric, 2, topic="a", partition="1")
-    assert scrape(telemetry)[series("t_bytes_total", topic="a")] == 3
-    assert scrape(telemetry, partitions=True)[series("t_bytes_total", topic="a", partition="1")] == 2
-
-
 def test_histograms_count_their_observations() -> None:
     metric = Metric(name="t_seconds", kind="histogram", help="Time.", labels=("verb",))
     telemetry = PrometheusTelemetry(version="1", catalogue=(metric,))
@@ -126,10 +122,53 @@ def test_two_telemetries_do_not_share_series() -> None:
     assert scrape(other)[series("tiersidecar_metadata_ready")] == 0
 
 
-def test_a_histogram_per_partition_is_refused() -> None:
-    metric = Metric(name="t_seconds", kind="histogram", help="Time.", labels=("topic", "partition"))
-    with pytest.raises(ValueError, match="histogram cannot have a label partition"):
+@pytest.mark.parametrize("kind", ["counter", "histogram"])
+def test_what_is_no_gauge_is_refused_per_partition(kind: Literal["counter", "histogram"]) -> None:
+    metric = Metric(name="t_seconds", kind=kind, help="Time.", labels=("topic", "partition"))
+    with pytest.raises(ValueError, match=f"{kind} cannot have a label partition"):
         PrometheusTelemetry(version="1", catalogue=(metric,))
+
+
+@pytest.mark.parametrize("labels", [{"topic": "orders"}, {"topic": "orders", "partition": "0", "state": "x"}])
+def test_a_gauge_per_partition_wants_its_own_labels(telemetry: PrometheusTelemetry, labels: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="kafka_remote_copy_lag_bytes has labels"):
+        telemetry.gauge(COPY_LAG_BYTES, 1, **labels)
+
+
+def test_a_gauge_per_partition_is_not_counted(telemetry: PrometheusTelemetry) -> None:
+    with pytest.raises(TypeError, match="kafka_remote_copy_lag_bytes is a gauge"):
+        telemetry.count(COPY_LAG_BYTES, 1, topic="orders", partition="0")
+
+
+def test_what_is_set_while_a_page_is_made_spoils_neither(telemetry: PrometheusTelemetry) -> None:
+    """The page is made in a thread; a dictionary that grows while it is walked ends the walk with an error."""
+    stop = threading.Event()
+
+    def set_more() -> None:
+        for partition in itertools.count():
+            if stop.is_set():
+                return
+            telemetry.gauge(COPY_LAG_BYTES, 1, topic="orders", partition=str(partition))
+
+    setting = threading.Thread(target=set_more)
+    setting.start()
+    try:
+        for _ in range(20):
+            telemetry.render()
+    finally:
+        stop.set()
+        setting.join()
+
+
+def test_four_thousand_partitions_take_little_memory_and_a_short_time(telemetry: PrometheusTelemetry) -> None:
+    """As objects of the library they were 58 MiB and 0.6 s."""
+    gauges = [metric for metric in CATALOGUE if "partition" in metric.labels]
+    for number in range(4_000):
+        for gauge in gauges:
+            telemetry.gauge(gauge, number, topic="orders", partition=str(number))
+    begun_s = time.thread_time()
+    telemetry.render()
+    assert time.thread_time() - begun_s < 0.25
 
 
 def test_the_age_of_a_run_that_never_was_is_not_there() -> None:
