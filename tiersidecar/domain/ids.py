@@ -47,13 +47,32 @@ def is_acceptable_random_uuid(uuid: Uuid) -> bool:
 _RESERVED = frozenset({Uuid(bytes(16)), Uuid(bytes(15) + b"\x01")})
 
 
+class _KeepsItsHash:
+    """``_hash`` is set when it is first asked for.  It is no field: a copy in another process has to make its own."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class TopicIdPartition:
-    """One partition of one incarnation of a topic: the name may come back, the id never does."""
+class TopicIdPartition(_KeepsItsHash):
+    """One partition of one incarnation of a topic: the name may come back, the id never does.
+
+    It is the key of nearly every table, and beside thousands of partitions a twentieth of what an idle process does is to make
+    hashes of them.
+    """
 
     topic_id: Uuid
     topic: str
     partition: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            value = hash((self.topic_id, self.topic, self.partition))
+            object.__setattr__(self, "_hash", value)
+            return value
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"

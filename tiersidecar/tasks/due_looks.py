@@ -7,7 +7,7 @@ tasks (``remote.log.manager.task.interval.ms``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tiersidecar.decide.topics import TieredPartition
@@ -41,6 +41,9 @@ class DueLooks:
         self._clock, self._lanes, self._interval_s = edges.clock, lanes, interval_s
         self._looked: dict[TopicIdPartition, _Looked] = {}
         self._unsettled: set[TopicIdPartition] = set()
+        self._order: Mapping[TopicIdPartition, TieredPartition] = {}
+        self._places: Mapping[TopicIdPartition, int] = {}
+        """In ``_order``, the assignment that they were taken from."""
         self._compared: tuple[object, object, int] = (None, None, -1)
         self._of_all: object = None
         self._state_changes = -1
@@ -58,7 +61,9 @@ class DueLooks:
             return []
         self._unsettled |= due
         # In the broker's order, which is that in which lanes queue: a set's differs from run to run.
-        return [partition for topic_id_partition, partition in assignment.items() if topic_id_partition in due]
+        if self._order is not assignment:
+            self._order, self._places = assignment, {one: place for place, one in enumerate(assignment)}
+        return [assignment[one] for one in sorted(due, key=self._places.__getitem__)]
 
     def note(self, partition: TieredPartition, *, is_settled: bool) -> None:
         """``partition`` has been looked at.  If it is not settled it waits for what no change tells of, and is due again; so is

@@ -150,10 +150,12 @@ class SnapshotLane:
                 await self._write(topic_id_partition, tiered)
 
         async with asyncio.TaskGroup() as writing:
+            is_ours = self._is_ours()
             for count, (topic_id_partition, tiered) in enumerate(list(self._table.assignment.items()), 1):
                 if count % _SLICE == 0:
                     await asyncio.sleep(0)
-                if not self._leads(topic_id_partition, tiered):
+                    is_ours = self._is_ours()
+                if not (is_ours and self._is_led(topic_id_partition, tiered)):
                     continue
                 led.add(topic_id_partition)
                 if self._is_due(topic_id_partition, tiered.view.leader_epoch, paused):
@@ -178,10 +180,10 @@ class SnapshotLane:
         self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
 
     def _leads(self, topic_id_partition: TopicIdPartition, tiered: TieredPartition) -> bool:
-        is_leader = tiered.role is PartitionRole.LEADER and self._table.leads(
-            topic_id_partition, tiered.view.leader_epoch
-        )
-        return is_leader and self._is_ours()
+        return self._is_led(topic_id_partition, tiered) and self._is_ours()
+
+    def _is_led(self, topic_id_partition: TopicIdPartition, tiered: TieredPartition) -> bool:
+        return tiered.role is PartitionRole.LEADER and self._table.leads(topic_id_partition, tiered.view.leader_epoch)
 
     def _is_due(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch, paused: _Paused) -> bool:
         now_s = self._clock.monotonic_s()

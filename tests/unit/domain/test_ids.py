@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,3 +75,12 @@ def test_names_are_those_of_logs_and_keys() -> None:
 def test_a_topic_that_came_back_is_another() -> None:
     first = TopicIdPartition(topic_id=Uuid(b"1" * 16), topic="orders", partition=0)
     assert first != TopicIdPartition(topic_id=Uuid(b"2" * 16), topic="orders", partition=0)
+
+
+def test_a_copy_for_another_process_has_no_hash_of_this_one() -> None:
+    """Hashes of text differ from process to process: a dictionary that is sent along would not be found in."""
+    one = TopicIdPartition(topic_id=Uuid(bytes(range(16))), topic="orders", partition=3)
+    assert hash(one) == hash(TopicIdPartition(topic_id=one.topic_id, topic="orders", partition=3))
+    sent = pickle.loads(pickle.dumps(one))
+    assert (hasattr(one, "_hash"), hasattr(sent, "_hash")) == (True, False)
+    assert (sent, hash(sent)) == (one, hash(one))
