@@ -26,9 +26,8 @@ from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.kafka.broker import open_broker
 from tiersidecar.adapters.state_topic.log import open_state_topic
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind

@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 
 from tiersidecar.domain.chunks import ChunkIndex
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import SegmentIndexes

@@ -22,9 +22,8 @@ from tiersidecar.adapters.kafka.broker import open_broker
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica, RestoredReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.metadata.partitioner import metadata_partition

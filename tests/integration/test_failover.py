@@ -29,8 +29,8 @@ from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import object_keys_in, read_events
 from tests.support.sidecars import METADATA_PARTITIONS, Sidecars
 from tiersidecar.adapters.metadata_topic.snapshot import load_snapshot
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.offsets import EpochEntry
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.reading.manifests import recorded_keys

@@ -33,9 +33,9 @@ from tests.unit.decide.test_native_tiering import NOW_MS, SITUATIONS, Situation
 from tiersidecar.app.cli import app
 from tiersidecar.decide.native_settings import BLIND_SETTINGS, RLMM_PREFIX
 from tiersidecar.decide.native_tiering import foretell
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.native_segments import NativeSegments
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,

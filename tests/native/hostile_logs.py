@@ -13,8 +13,8 @@ from typing import Any
 from crc32c import crc32c
 
 from tests.support.batches import batch_bytes, legacy_message
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.reading.batch_cutter import CutPlan
 

@@ -29,9 +29,8 @@ from tests.support.remote_runs import open_run
 from tests.unit.reading.test_lineage import FixedLog
 from tests.unit.reading.test_remote_log_reader import committed
 from tiersidecar.decide.reconcile_findings import FindingKind
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import RemoteLogSegmentId
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header

@@ -17,8 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, segment
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
 from tests.support.segments import TOPIC_ID_PARTITION
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.state_log import PartitionState

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.segments import remote_segment
 from tiersidecar.decide.expiry_standing import standings
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Lineage
 
 OFFSETS = st.integers(min_value=0, max_value=60)
 ENTRIES = st.lists(st.tuples(st.integers(min_value=0, max_value=6), OFFSETS), min_size=1, max_size=5)

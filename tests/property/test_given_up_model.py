@@ -20,8 +20,7 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.copy import CopyView, copied_offset_among, decide_copy
 from tiersidecar.decide.expiry_view import ExpiryLimits
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.ports.log_dirs import LogDirsView

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, added, updated
 from tiersidecar.decide.handover import HandoverView, Obstacle, PartitionHandover, decide_handover
 from tiersidecar.decide.native_tiering import DeletionReason, NativeLog, NativeRetention
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.native_segments import NativeSegments
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 
 END = 60

@@ -15,9 +15,8 @@ from tests.support.expiry_world import Sidecar, StoppedClock, World, run
 from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.pauses import GuardStop
-from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.offsets import Lineage
+from tiersidecar.domain.policy import GuardStop, TopicPolicy
 
 MOST_SEGMENTS = 3
 LIMITS = ExpiryLimits(max_share=0.5, max_bytes=MOST_SEGMENTS * SEGMENT_BYTES)

@@ -22,10 +22,9 @@ from tiersidecar.decide.recover import (
     events_of,
     wanted_manifests,
 )
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.formats.metadata.serde import read_event, write_event
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion, state_with

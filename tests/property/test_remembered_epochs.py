@@ -19,9 +19,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.metadata_events import FINISHED, ORDERS, added, updated
 from tiersidecar.decide.expiry_standing import standings
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.lineage import LineageKeeper

@@ -16,9 +16,8 @@ from tests.simulation.hazards import Hazard
 from tests.simulation.network import at_once
 from tests.simulation.replica_log import ReplicaLog
 from tests.simulation.world import World
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts

@@ -11,8 +11,7 @@ from tests.simulation.environment import Environment
 from tests.simulation.offset_wire import OffsetQuestion, Told
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.records import Batch
-from tiersidecar.domain.epochs import EpochEntry
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.services.gateway.request_heads import ApiKey
 

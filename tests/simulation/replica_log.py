@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from tests.simulation.producers import Producers
 from tests.simulation.records import Batch
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, write_leader_epochs
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted, write_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, write_producer_snapshot

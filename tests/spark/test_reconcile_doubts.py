@@ -14,9 +14,8 @@ import pytest
 from tests.support.directory_store import DirectoryStore
 from tiersidecar.decide.reconcile_findings import FindingKind as K
 from tiersidecar.decide.reconcile_findings import Graces
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata

@@ -23,9 +23,8 @@ from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State

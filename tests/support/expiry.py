@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.segments import local_segments, remote_segment
 from tiersidecar.decide.expire import ExpiryPlan
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 

@@ -22,10 +22,9 @@ from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import (
     LeaderView,

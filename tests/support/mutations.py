@@ -31,11 +31,10 @@ from tiersidecar.decide.pressure_trim import decide_pressure
 from tiersidecar.decide.trash import TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.decide.trim import TrimStep
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import OffsetOutOfRangeError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import Lease
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction

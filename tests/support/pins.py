@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.support.segments import TOPIC_ID_PARTITION
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.pins import Picture, PictureLook, Pin, PinnedPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.pins import DiskSpace, PinsView

@@ -11,9 +11,8 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.remote_runs import FixedLogStarts, RemoteRun, key_ring
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind

@@ -16,10 +16,9 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

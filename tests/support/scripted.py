@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tiersidecar.decide.pauses import why_paused
 from tiersidecar.domain.cleaner import CleanerClaim, merged_claims
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind, why_paused
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.trash import TrashEntry, TrashId, merged_entries
 from tiersidecar.ports.broker import (

@@ -20,9 +20,8 @@ from tiersidecar.app.commands.undelete import Wanted, end_holds, look_at_undelet
 from tiersidecar.app.config.config import Config
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import ClusterDescription

@@ -11,7 +11,7 @@ from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartitio
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
-from tiersidecar.domain.pauses import Pause, PauseKind
+from tiersidecar.domain.policy import Pause, PauseKind
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.trash import TrashEntry

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
 from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers

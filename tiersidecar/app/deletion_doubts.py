@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.reconcile_parts import read_owner
-from tiersidecar.decide.pauses import told
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
-from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.domain.policy import PauseKind, pause_sentence
 from tiersidecar.ports.store import Store
 
 
@@ -14,7 +13,7 @@ def reason_not_to_delete(session: Session) -> str | None:
     """Return why nothing may be deleted: the metadata topic and the state topic do not bear it, or an operator has paused it,
     of any topic; else None."""
     assert session.metadata is not None, "the session was opened with metadata"
-    paused = (told(pause) for pause in session.state.pauses() if pause.thing.kind is PauseKind.DELETES)
+    paused = (pause_sentence(pause) for pause in session.state.pauses() if pause.thing.kind is PauseKind.DELETES)
     return session.metadata.halted_reason or session.state.halted_reason or next(paused, None)
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import StateDirError
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.offsets import EpochEntry
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.erasing import KeyEraser

@@ -13,13 +13,13 @@ from tiersidecar.app.identity import Identity
 from tiersidecar.app.service_manager import Progress
 from tiersidecar.app.stop_signals import BeforeStop
 from tiersidecar.decide.explain import Explanation
-from tiersidecar.decide.pauses import told
 from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.policy import pause_sentence
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats import native
@@ -114,7 +114,7 @@ class ProcessStatus:
 
     def _paused(self) -> Sequence[str]:
         try:
-            return [] if self.state is None else [told(pause) for pause in self.state.pauses()]
+            return [] if self.state is None else [pause_sentence(pause) for pause in self.state.pauses()]
         except MetadataNotReadyError:
             return []
 

@@ -18,10 +18,9 @@ from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, Find
 from tiersidecar.decide.reconcile_offsets import readable_offsets
 from tiersidecar.decide.reconcile_repair import ManifestState, RepairView
 from tiersidecar.decide.recopy import without
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, ObjectTooLargeError
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid, parse_uuid
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Lineage
 from tiersidecar.domain.own_objects import MARKS, MOST_MARKS_BYTES
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State

@@ -15,10 +15,9 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source_store import open_reading_store
 from tiersidecar.decide.expiry_standing import Standing, standings
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TrashError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.telemetry import NoTelemetry

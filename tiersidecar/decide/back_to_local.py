@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 

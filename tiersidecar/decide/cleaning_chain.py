@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from tiersidecar.decide.expiry_standing import Standing, standings
 from tiersidecar.domain.cleaner import short_name
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import ByteRange, Offset
+from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import BY_NAME, REPLACED, TrashEntry
 

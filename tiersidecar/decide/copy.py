@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tiersidecar.decide.expiry_view import local_time_ms
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Lineage, Offset
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState

@@ -12,9 +12,8 @@ from enum import StrEnum
 
 from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.needless import is_covered
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid
-from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import BY_NAME, TrashEntry, replaced_segments

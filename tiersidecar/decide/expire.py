@@ -24,8 +24,7 @@ from tiersidecar.decide.needless import needless_segments
 from tiersidecar.decide.trash import NO_TRASH, TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.pauses import GuardStop
-from tiersidecar.domain.policy import UNLIMITED, RetentionMode
+from tiersidecar.domain.policy import UNLIMITED, GuardStop, RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import REPLACED, TrashKind

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import NO_OFFSET
+from tiersidecar.domain.offsets import NO_OFFSET, Lineage
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 

@@ -6,15 +6,12 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
-from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
-from tiersidecar.domain.pauses import GuardStop
-from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
+from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, Lineage
+from tiersidecar.domain.policy import UNLIMITED, GuardStop, TopicPolicy
 from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import TrashEntry
-from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.domain.trash import SaidDelete, TrashEntry
 
 DAY_MS = 24 * 3_600_000
 

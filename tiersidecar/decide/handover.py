@@ -22,10 +22,9 @@ from tiersidecar.decide.native_tiering import (
     NativeRetention,
     foretell,
 )
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.native_segments import NativeSegments
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 

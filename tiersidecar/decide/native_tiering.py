@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.native_segments import NativeSegments
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 

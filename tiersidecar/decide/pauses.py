@@ -1,4 +1,4 @@
-"""The effects of a pause, in words, and the records that ``pause`` and ``resume`` write (issue 20).
+"""The records that ``pause`` and ``resume`` write.
 
 A pause only ever takes away: copying, expiry and trims decide as without it, but do not act.  What they remember,
 such as a stop of the guard, does not depend on it, and the first round after a resume is a round like any other.
@@ -6,34 +6,11 @@ such as a stop of the guard, does not depend on it, and the first round after a 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
-from tiersidecar.domain.readable import moment_text
-
-_STOPPED = {PauseKind.COPIES: "copying is paused", PauseKind.DELETES: "deletes and trims are paused"}
-
-
-def things_of(topic_id: Uuid | None, kind: PauseKind) -> tuple[PausedThing, ...]:
-    """Return the records whose pauses count for a topic: the one of all topics first."""
-    everything = PausedThing(kind=kind)
-    return (everything,) if topic_id is None else (everything, PausedThing(kind=kind, topic_id=topic_id))
-
-
-def why_paused(known: Mapping[PausedThing, Pause], topic_id: Uuid | None, kind: PauseKind) -> str:
-    """Return the sentence that says why ``kind`` stands still for the topic, empty where it does not."""
-    if not known:
-        return ""
-    return next((told(known[thing]) for thing in things_of(topic_id, kind) if thing in known), "")
-
-
-def told(pause: Pause) -> str:
-    """Return the pause in one sentence, without a full stop."""
-    of_all = " for all topics" if pause.topic == ALL_TOPICS else f" for topic {pause.topic}"
-    reason = f": {pause.reason}" if pause.reason else ""
-    return f"{_STOPPED[pause.thing.kind]}{of_all} since {moment_text(pause.since_ms)} by {pause.by}{reason}"
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

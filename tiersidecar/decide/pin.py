@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.pins import DropReason, Pin, Unpin, epochs_with_pins
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, LocalSegment, RemoteLogSegmentMetadata

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
-from tiersidecar.domain.epochs import EpochEntry, Lineage
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, EpochEntry, Lineage
 from tiersidecar.domain.segments import NO_LOG_END
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import NO_OFFSET, ByteRange
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Lineage
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 

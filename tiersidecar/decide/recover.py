@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, SegmentEvent
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 

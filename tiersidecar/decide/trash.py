@@ -13,11 +13,9 @@ from dataclasses import dataclass, replace
 
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.trash_time import TrashTime
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, NEEDLESS, REPLACED, TrashEntry, TrashId, TrashKind
-from tiersidecar.domain.user_deletes import FINAL, SaidDelete
+from tiersidecar.domain.trash import BY_NAME, FINAL, NEEDLESS, REPLACED, SaidDelete, TrashEntry, TrashId, TrashKind
 
 MOST_NAMED = 500
 """Segments that one entry names: about 13 kB.  The rest is decided later."""

@@ -11,9 +11,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tiersidecar.decide.expiry_view import local_time_ms
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.decide.trash_time import TrashTime
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind, replaced_segments
-from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
+from tiersidecar.domain.trash import BY_NAME, SaidDelete, TrashEntry, TrashKind, merged_deletes, replaced_segments
 
 MOST_RANGES = 50
 NEARLY_DUE_MS = 10 * 60_000

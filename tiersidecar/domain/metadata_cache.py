@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.metadata_cache_epochs import EpochSegments, Run
 from tiersidecar.domain.metadata_cache_rows import (
     AddedFields,
     CacheImage,
+    EpochSegments,
     RelativeEpochs,
+    Run,
     SegmentPicture,
     SegmentRows,
     UpdatedFields,

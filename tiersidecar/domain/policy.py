@@ -1,9 +1,18 @@
-"""Tiering policy of a topic: its mode and its two retentions (DESIGN.md section 5)."""
+"""What a topic's owner asks for, its tiering mode and its two retentions (DESIGN.md section 5); the pauses that an operator has
+put on copying or deleting, of one topic or of all; and stops of expiry by its guard.
+
+``tiersidecar pause`` writes the pauses; the stops are in docs/design/0003-expiry-and-the-end-of-things.md.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.domain.readable import moment_text
 
 
 class RetentionMode(StrEnum):
@@ -102,3 +111,89 @@ def _at_most(local: int, total: int) -> int:
     if total == UNLIMITED:
         return local
     return total if local == UNLIMITED else min(local, total)
+
+
+ALL_TOPICS = "(all)"
+"""Stands for the topic in the pause of all topics; no topic of Kafka's can have this name."""
+
+
+class PauseKind(StrEnum):
+    """Operation that is paused.  ``DELETES`` includes trims of brokers' disks: nothing that a reader may still have goes."""
+
+    COPIES = "copies"
+    DELETES = "deletes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausedThing:
+    """Subject of a pause; ``topic_id`` of None is all topics, future ones too."""
+
+    kind: PauseKind
+    topic_id: Uuid | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A pause of ``thing`` until it is resumed.  ``topic``, ``since_ms``, ``by`` and ``reason`` are for the operator."""
+
+    thing: PausedThing
+    topic: str
+    since_ms: int
+    by: str
+    reason: str = ""
+
+
+_STOPPED = {PauseKind.COPIES: "copying is paused", PauseKind.DELETES: "deletes and trims are paused"}
+
+
+def things_of(topic_id: Uuid | None, kind: PauseKind) -> tuple[PausedThing, ...]:
+    """Return the records whose pauses count for a topic: the one of all topics first."""
+    everything = PausedThing(kind=kind)
+    return (everything,) if topic_id is None else (everything, PausedThing(kind=kind, topic_id=topic_id))
+
+
+def why_paused(known: Mapping[PausedThing, Pause], topic_id: Uuid | None, kind: PauseKind) -> str:
+    """Return the sentence that says why ``kind`` stands still for the topic, empty where it does not."""
+    if not known:
+        return ""
+    return next((pause_sentence(known[thing]) for thing in things_of(topic_id, kind) if thing in known), "")
+
+
+def pause_sentence(pause: Pause) -> str:
+    """Return the pause in one sentence, without a full stop."""
+    of_all = " for all topics" if pause.topic == ALL_TOPICS else f" for topic {pause.topic}"
+    reason = f": {pause.reason}" if pause.reason else ""
+    return f"{_STOPPED[pause.thing.kind]}{of_all} since {moment_text(pause.since_ms)} by {pause.by}{reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardStop:
+    """Too much was due at once: nothing expires until its cause ends, or an operator confirms.
+
+    ``up_to`` is the remote log start that was due.  The two retentions and the two limits are those by which it was judged,
+    ``since_ms`` is the wall clock then.  ``is_over``: it has ended.  ``leader_epoch`` and ``number`` order the leaders' records
+    of it; ``number`` counts up with each change.
+    """
+
+    reason: str
+    up_to: Offset
+    retention_ms: int
+    retention_bytes: int
+    max_share: float
+    max_bytes: int
+    since_ms: int
+    is_over: bool = False
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    number: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Return the sort key: of two stops the later one counts."""
+        return (self.leader_epoch, self.number)
+
+
+def later_stop(known: GuardStop | None, said: GuardStop | None) -> GuardStop | None:
+    """Return which of two counts; ``said`` comes later in the topic, and is None where it has no stop."""
+    if known is None or said is None:
+        return known if said is None else said
+    return said if said.order >= known.order else known

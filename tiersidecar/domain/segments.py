@@ -1,6 +1,7 @@
 """Segments: the metadata topic's records of them, and those on the broker's disk.
 
-The four record kinds of ``__remote_log_metadata`` keep Kafka's names and fields (FORMATS.md section 1).
+The four record kinds of ``__remote_log_metadata`` keep Kafka's names and fields (FORMATS.md section 1).  Fields are written for
+the Kafka version that will read our events, and read in every form.
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState, RemotePartitionDeleteState
 
 NO_LOG_END = 2**63 - 1
@@ -183,7 +183,7 @@ class LocalPartition:
     directory: str
     segments: tuple[LocalSegment, ...]
     leader_epochs: tuple[EpochEntry, ...]
-    """The broker's live leader-epoch-checkpoint: not a lineage, see :mod:`tiersidecar.domain.epochs`."""
+    """The broker's live leader-epoch-checkpoint: not a lineage, see :mod:`tiersidecar.domain.offsets`."""
     deleted: tuple[LocalSegment, ...] = ()
     """Segments below the first one that the broker has renamed and not removed yet, ascending: given up by it, to be copied
     from pins at most."""
@@ -202,3 +202,12 @@ class LeaderView:
     leader_epoch: LeaderEpoch
     replicas: tuple[BrokerId, ...]
     in_sync_replicas: tuple[BrokerId, ...]
+
+
+TXN_INDEX_EMPTY_SINCE = (4, 0)
+"""KAFKA-16780: absent from 3.9's records and storage API, present in 4.x (seen in 3.9.2 and 4.3.1)."""
+
+
+def knows_txn_index_empty(kafka_version: tuple[int, int]) -> bool:
+    """Return whether brokers of ``(major, minor)`` write TxnIndexEmpty in events and txnIdxEmpty in manifests."""
+    return kafka_version >= TXN_INDEX_EMPTY_SINCE

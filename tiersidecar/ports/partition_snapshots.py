@@ -9,7 +9,7 @@ from typing import Protocol
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.own_objects import SNAPSHOTS
-from tiersidecar.domain.pauses import Pause
+from tiersidecar.domain.policy import Pause
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.state_log import PartitionState, TopicState

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.pauses import GuardStop, Pause, PauseKind, later_stop
-from tiersidecar.domain.trash import TrashEntry, merged_entries
-from tiersidecar.domain.user_deletes import FINAL, SaidDelete, merged_deletes, without
+from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, EpochEntry, LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.policy import GuardStop, Pause, PauseKind, later_stop
+from tiersidecar.domain.trash import FINAL, SaidDelete, TrashEntry, merged_deletes, merged_entries, without
 
 MOST_EPOCHS = 8
 """Epochs of a history that are recorded: more than begin between the last copy and now, unless a store is away for long."""

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
-from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Lineage, Offset
 from tiersidecar.formats import native
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, EpochEntry, Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexKind
 from tiersidecar.formats.aiven.segment_bounds import bounds_of

@@ -13,10 +13,9 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import replaced_segments

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, HistoryChangedError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.indexes import read_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState

@@ -17,10 +17,9 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, UndecidedTransactionError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted, read_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState

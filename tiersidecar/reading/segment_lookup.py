@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock

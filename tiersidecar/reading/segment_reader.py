@@ -13,10 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan

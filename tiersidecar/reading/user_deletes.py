@@ -10,8 +10,7 @@ from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.trash import TrashEntry
-from tiersidecar.domain.user_deletes import FINAL
+from tiersidecar.domain.trash import FINAL, TrashEntry
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.state_records import TrashLog
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_segments import INDEXES, LOG, MANIFEST, SegmentRow
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, SegmentScan
 from tiersidecar.formats.aiven.index_blob import IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing

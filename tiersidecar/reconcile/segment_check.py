@@ -22,10 +22,9 @@ from tiersidecar.decide.reconcile_segments import (
     decide_segment,
     needs_manifest,
 )
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import format_uuid as _segment_id
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT

@@ -14,8 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets
-from tiersidecar.domain.epochs import EpochEntry
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.reconcile.report_schema import FINDINGS
 from tiersidecar.spark.columns import ddl, findings_batch

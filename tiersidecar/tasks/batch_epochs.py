@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import structlog
 
-from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.offsets import EpochEntry, Lineage
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.tasks.partition_table import PartitionTable

@@ -24,11 +24,10 @@ from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, Comp
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import RemoteLogSegmentId
-from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
-from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Lineage, Offset
+from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind

@@ -16,12 +16,10 @@ import structlog
 from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy
 from tiersidecar.decide.pin import is_remote, without_remote_pins
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
-from tiersidecar.domain.pauses import PauseKind
-from tiersidecar.domain.policy import RetentionMode
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.policy import PauseKind, RetentionMode
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metadata_log import MetadataView

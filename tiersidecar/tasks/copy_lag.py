@@ -9,9 +9,8 @@ from collections.abc import Mapping
 
 from tiersidecar.decide.copy import CopyLag, copied_offset_among, copy_lag, find_copied_offset, pending_segments
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView

@@ -22,11 +22,10 @@ from tiersidecar.decide.needless import is_covered, needless_segments, standing_
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.decide.undelete import pinned_ranges
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.pins import gone_below
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata

@@ -12,7 +12,7 @@ from tiersidecar.decide.trim import decide_trim
 from tiersidecar.domain.errors import NotLedHereError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.domain.policy import PauseKind
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import StoreGate

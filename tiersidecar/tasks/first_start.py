@@ -11,8 +11,8 @@ import structlog
 from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.first_start import first_start
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.pins import gone_below
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import LocalPartition

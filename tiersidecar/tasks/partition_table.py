@@ -19,9 +19,8 @@ from tiersidecar.decide.place import UnwrittenEpoch, reason_to_doubt_directory
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, LeaderEpoch
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, EpochEntry, LeaderEpoch, Lineage
 from tiersidecar.domain.pins import Pin, PinnedPartition, epochs_with_pins, pictured, with_pins
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LocalPartition, LocalSegment

@@ -22,7 +22,6 @@ from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.recopy import RecopyAction, RecopyStep, RecopyView, decide_recopy
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.undelete import final_start
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import (
     CorruptDataError,
     IllegalTransitionError,
@@ -34,8 +33,8 @@ from tiersidecar.domain.errors import (
     UnknownSegmentError,
 )
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_uuid
-from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.domain.offsets import Lineage, Offset
+from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import replaced_segments

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import EpochEntry
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.lineage import LiveLog
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import structlog
 
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, SegmentNotReadyError, TruncatedDataError
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, SegmentScan
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.kafka.checkpoints import write_leader_epochs

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.decide.trash import MOST_NAMED, TrashDelays, replaced
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import (
     CorruptDataError,
     CustomMetadataTooLargeError,
@@ -23,7 +22,7 @@ from tiersidecar.domain.errors import (
 )
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
 from tiersidecar.domain.lease import decision_ms
-from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import (
     LeaderView,
     LocalSegment,

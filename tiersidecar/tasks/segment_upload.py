@@ -18,7 +18,6 @@ import structlog
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.pin import is_remote
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import (
     CorruptDataError,
     CustomMetadataTooLargeError,
@@ -29,7 +28,7 @@ from tiersidecar.domain.errors import (
     UnknownSegmentError,
 )
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.log_dirs import LogDirs, SegmentFile

@@ -23,7 +23,7 @@ from tiersidecar.domain.errors import MetadataNotReadyError, ObjectExistsError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.pauses import Pause
+from tiersidecar.domain.policy import Pause
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashEntry

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, StateDirError
-from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.compaction.rewriting import RewrittenBatch, filler_batch
 from tiersidecar.formats.compaction.segments import SegmentRewriter

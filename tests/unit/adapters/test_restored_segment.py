@@ -17,10 +17,9 @@ from tiersidecar.adapters.restored_segment import (
     Span,
     digest_of,
 )
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.indexes import (

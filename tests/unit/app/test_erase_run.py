@@ -43,7 +43,7 @@ from tiersidecar.domain.errors import (
     TiersidecarError,
 )
 from tiersidecar.domain.ids import BrokerId, Uuid
-from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import planned_keys

@@ -12,9 +12,8 @@ from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.process_status import ProcessStatus, sidecars_of
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.lease import Lease
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.ports.log_dirs import LogDirsView

@@ -34,7 +34,7 @@ from tiersidecar.domain.errors import BrokerUnreachableError, LeaseHeldError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata

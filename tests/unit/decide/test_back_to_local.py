@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.decide.back_to_local import REMEDIES, Hindrance, Piece, ReturnView, decide_return, uncovered
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 
 FIRST, SECOND = remote_segment(0, 99), remote_segment(100, 199)
 

@@ -11,9 +11,8 @@ from tests.support.expiry import HOUR_MS, NOW_MS, segment
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.cleaner import short_name
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind

@@ -22,8 +22,7 @@ from tiersidecar.decide.copy import (
     find_copied_offset,
     pending_segments,
 )
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Lineage
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState

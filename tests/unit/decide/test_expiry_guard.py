@@ -13,8 +13,7 @@ from tests.support.segments import local_segments
 from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.pauses import GuardStop, later_stop
-from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.policy import GuardStop, RetentionMode, TopicPolicy, later_stop
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 GUARDED = ExpiryLimits()

@@ -17,8 +17,7 @@ from tiersidecar.decide.expire import ExpiryPlan, QuietRound, decide_expiry, qui
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.trash import TrashPlan
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pauses import GuardStop
-from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.policy import GuardStop, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind

@@ -16,7 +16,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.domain.trash import SaidDelete
 
 TEN_YEARS_H = 10 * 365 * 24
 GUARDED = ExpiryLimits()

@@ -17,8 +17,7 @@ from tiersidecar.decide.segment_rows import PartitionView, RowState, segment_row
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.decide.trim import TrimView, decide_trim
 from tiersidecar.decide.trim_holds import Holder, TrimHold, decide_hold
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata

@@ -10,7 +10,7 @@ from tests.support.pins import pin_of
 from tests.support.segments import local_segments, remote_segment
 from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.first_start import first_start
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Lineage
 
 LOCAL = local_segments(100, 200, 300)
 PINNED = (pin_of(0, 50).segment, *LOCAL)

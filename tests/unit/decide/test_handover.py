@@ -18,9 +18,8 @@ from tiersidecar.decide.handover import (
     last_before_mounts,
 )
 from tiersidecar.decide.native_tiering import NativeLog, NativeRetention
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.native_segments import NativeSegments
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import MetadataEvent
 
 UNLIMITED = NativeRetention()

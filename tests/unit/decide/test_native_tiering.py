@@ -19,9 +19,8 @@ from tiersidecar.decide.native_tiering import (
     foretell,
     highest_remote_offset,
 )
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.native_segments import NativeSegments
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import MetadataEvent
 
 NOW_MS = 1_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.decide.pauses import decide_pause, decide_resume, why_paused
+from tiersidecar.decide.pauses import decide_pause, decide_resume
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import ALL_TOPICS, Pause, PausedThing, PauseKind, why_paused
 
 ORDERS, AUDIT = Uuid(b"o" * 16), Uuid(b"a" * 16)
 NAMES = {ORDERS: "orders", AUDIT: "audit", None: ALL_TOPICS}

@@ -10,7 +10,7 @@ import pytest
 from tests.support.pins import local_partition, pin_of
 from tests.support.segments import FINISHED, local_segments, remote_segment
 from tiersidecar.decide.pin import PinView, decide_pin, is_cut_off, is_remote, without_remote_pins
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata

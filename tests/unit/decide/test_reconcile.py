@@ -19,8 +19,7 @@ from tiersidecar.decide.reconcile_segments import (
     decide_segment,
     needs_manifest,
 )
-from tiersidecar.domain.epochs import EpochEntry
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 NOW_MS, OLD_MS = 1_000_000, 100_000

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tiersidecar.decide.recopy import RecopyAction, RecopyView, decide_recopy, without
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 

@@ -22,12 +22,10 @@ from tiersidecar.decide.trash import (
     user_delete,
 )
 from tiersidecar.decide.trash_time import TrashTime
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
-from tiersidecar.domain.user_deletes import FINAL, SaidDelete
+from tiersidecar.domain.trash import FINAL, SaidDelete, TrashEntry, TrashId, TrashKind
 
 DAY = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
 AT_ONCE = TrashDelays()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.segments import local_segments, remote_segment
 from tiersidecar.decide.trim import TrimView, covering_segments, decide_trim, reason_behind_trash
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState

@@ -9,8 +9,7 @@ import pytest
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
 from tiersidecar.decide.trim import TrimView, decide_trim
 from tiersidecar.decide.trim_holds import GroupRead, GroupsView, decide_hold, holders_of
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
 
 BILLING = TrimHolds(groups=("billing",))

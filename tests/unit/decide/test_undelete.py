@@ -20,12 +20,10 @@ from tiersidecar.decide.undelete import (
     pinned_ranges,
     unavailable,
 )
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.trash import TrashEntry, TrashKind
-from tiersidecar.domain.user_deletes import FINAL, SaidDelete
+from tiersidecar.domain.trash import FINAL, SaidDelete, TrashEntry, TrashKind
 
 NOW_MINUS_HOURS = 3_600_000
 

@@ -13,11 +13,9 @@ from tests.support.segments import local_segments
 from tests.unit.decide.test_trash import entry
 from tests.unit.decide.test_undelete import undone
 from tiersidecar.decide.undelete import final_start, pinned_ranges, unavailable
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment
-from tiersidecar.domain.trash import TrashEntry, TrashKind
-from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.domain.trash import SaidDelete, TrashEntry, TrashKind
 
 USERS = entry(200, kind=TrashKind.USER)
 PENDING = SaidDelete(opened_ms=USERS.id.opened_ms, leader_epoch=LeaderEpoch(0), offset=Offset(200))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.user_deletes import FINAL, MOST_NAMED, SaidDelete, merged_deletes, without
+from tiersidecar.domain.trash import FINAL, MOST_NAMED, SaidDelete, merged_deletes, without
 
 
 def said(offset: int, opened_ms: int = FINAL, leader_epoch: int = 0) -> SaidDelete:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from tests.support.faulty_store import flip_bit
 from tests.support.golden import CLEAN_LOG_DIR
 from tests.support.local_batches import local_batches
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.offsets import NO_EPOCH
+from tiersidecar.domain.offsets import NO_EPOCH, Lineage
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
 

@@ -9,10 +9,9 @@ import pytest
 
 from tests.simulation.records import Batch, Marker, data_batch, marker_batch
 from tests.support.faulty_store import flip_bit
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.ports.broker import LocalBatches
 from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.segment_lookup import History

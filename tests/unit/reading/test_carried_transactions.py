@@ -9,8 +9,7 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import local_batches
 from tests.support.remote_runs import RemoteRun, load_run, segments_of
 from tests.unit.reading.test_undecided_transactions import BORDERS, without
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader

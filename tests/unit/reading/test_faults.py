@@ -14,7 +14,6 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import batches_between
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import (
     CorruptDataError,
     ObjectNotFoundError,
@@ -23,7 +22,7 @@ from tiersidecar.domain.errors import (
     TiersidecarError,
 )
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
-from tiersidecar.domain.offsets import ByteRange, Offset
+from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.reading.manifests import ManifestCache

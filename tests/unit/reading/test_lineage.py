@@ -15,10 +15,9 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.metadata_events import FINISHED, ORDERS, added, updated
 from tests.support.remote_runs import load_run, open_run
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import KeptEpochs, LineageKeeper, agrees

@@ -8,9 +8,8 @@ from tests.support.local_batches import local_batches
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.scripted import MemoryStateLog
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.segment_lookup import History, SegmentLookup

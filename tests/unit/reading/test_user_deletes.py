@@ -9,8 +9,7 @@ from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.trash import TrashKind
-from tiersidecar.domain.user_deletes import FINAL, SaidDelete
+from tiersidecar.domain.trash import FINAL, SaidDelete, TrashKind
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.user_deletes import Asker, UserDelete
 

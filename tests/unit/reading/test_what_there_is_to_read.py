@@ -14,10 +14,9 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import FixedLogStarts
 from tests.support.segments import FINISHED, TOPIC_ID_PARTITION, remote_segment
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.metrics.reading import READ_HOLES

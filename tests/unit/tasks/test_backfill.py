@@ -14,9 +14,8 @@ from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView

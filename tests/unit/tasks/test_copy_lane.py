@@ -20,12 +20,10 @@ from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.copy import CopyView
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.pauses import ALL_TOPICS, GuardStop, Pause, PausedThing, PauseKind
-from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.policy import ALL_TOPICS, GuardStop, Pause, PausedThing, PauseKind, RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS

@@ -19,10 +19,9 @@ from tests.support.recopy_requests import request_for
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays, needless
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, LeaseLostError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State

@@ -18,14 +18,12 @@ from tests.unit.decide.test_trash import entry
 from tests.unit.tasks.test_expire import FIVE_HOURS, FOREVER, TWO_OLD, sidecar, world_of
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pauses import GuardStop
-from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.policy import GuardStop, RetentionMode, TopicPolicy
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.domain.trash import SaidDelete
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
 from tiersidecar.ports.metrics import retention as metrics
 from tiersidecar.ports.state_log import Hold, PartitionState

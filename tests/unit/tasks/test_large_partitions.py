@@ -18,9 +18,9 @@ from tests.support.tier_shell import TierShell
 from tests.unit.tasks.test_expire import TWO_OLD, sidecar, world_of
 from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
 from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State

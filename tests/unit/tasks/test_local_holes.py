@@ -9,9 +9,8 @@ import pytest
 
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.tasks.copy import LocalHoles

@@ -17,9 +17,8 @@ from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tests.unit.tasks.test_expire import Gauges
 from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError
-from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState

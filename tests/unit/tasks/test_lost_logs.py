@@ -11,10 +11,9 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.unit.tasks.test_catch_up import Story, led
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import TopicLossError
 from tiersidecar.domain.ids import BrokerId, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.state_log import PartitionState

@@ -14,10 +14,9 @@ from tests.support.manual_clock import ManualClock
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import SegmentNotReadyError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.domain.states import RemoteLogSegmentState as State

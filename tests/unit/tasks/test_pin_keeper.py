@@ -17,9 +17,8 @@ from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.compacted_topics import read_cleaner_settings
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.trash import TrashDelays, user_delete
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import Uuid, format_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE

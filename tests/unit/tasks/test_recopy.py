@@ -19,12 +19,10 @@ from tiersidecar.decide.cleanup import Removal, decide_cleanup
 from tiersidecar.decide.compacted_topics import read_cleaner_settings
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays, replaced
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import SegmentChangedError, SegmentNotReadyError
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
-from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage
+from tiersidecar.domain.policy import ALL_TOPICS, Pause, PausedThing, PauseKind, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.log_dirs import LogDirsView

@@ -9,9 +9,9 @@ import pytest
 from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TOPIC_ID_PARTITION
 from tests.unit.reading.test_lineage import FixedLog
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks.remembered_epochs import RememberedEpochs
 

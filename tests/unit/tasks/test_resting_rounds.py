@@ -16,9 +16,8 @@ from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tests.unit.decide.test_trash import entry
 from tests.unit.tasks.test_expire import FOREVER, sidecar, world_of
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import MetadataNotReadyError
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.ports.log_dirs import LogDirsView

@@ -17,12 +17,10 @@ from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.decide.recover import events_of
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
-from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind, TopicPolicy
 from tiersidecar.domain.segments import (
     LeaderView,
     LocalPartition,

@@ -10,9 +10,8 @@ from tests.property.test_compaction_model import Writing
 from tests.support.compacted_logs import ABORT, LogSegment, aborted_of
 from tests.support.inline_blocking import InlineBlocking
 from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.formats.compaction.segments import WholeBatches
 from tiersidecar.formats.kafka.indexes import read_transaction_index, write_transaction_index

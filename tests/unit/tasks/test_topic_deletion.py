@@ -13,10 +13,9 @@ from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run,
 from tests.support.lane_parts import actor_of, edges_of, sources_of
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays, deleted_topic
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState as State

@@ -16,8 +16,7 @@ from tests.support.undelete_world import DELAYS, UndeleteWorld, command_config
 from tiersidecar.app.commands.trash import look_at_purge
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.trash import TrashKind
-from tiersidecar.domain.user_deletes import FINAL
+from tiersidecar.domain.trash import FINAL, TrashKind
 from tiersidecar.reading.user_deletes import Asker, UserDelete
 
 

@@ -14,7 +14,7 @@ from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry

@@ -18,10 +18,9 @@ from pathlib import Path
 from struct import Struct
 
 from tiersidecar.adapters.os_errors import explain_os_error
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, LogDirError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Offset
 from tiersidecar.domain.segments import NO_TIMESTAMP_MS, LocalPartition, LocalSegment
 from tiersidecar.formats.kafka.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,

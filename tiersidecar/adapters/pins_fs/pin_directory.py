@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_max_timestamp_ms
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, SegmentChangedError
 from tiersidecar.domain.ids import format_uuid, parse_uuid
-from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, EpochEntry, Lineage, Offset
 from tiersidecar.domain.pins import Pin, PinnedPartition
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epochs, write_leader_epochs

@@ -31,7 +31,7 @@ from tiersidecar.adapters.state_topic.record_codecs import pause_key, read_pause
 from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid, parse_uuid, topic_name_fault
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.pauses import Pause
+from tiersidecar.domain.policy import Pause
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataSnapshot
 from tiersidecar.formats.metadata.serde import read_snapshot, write_snapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion

@@ -15,12 +15,11 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from tiersidecar.adapters.state_topic.entry_codec import read_kept, write_kept
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pauses import GuardStop
-from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.policy import GuardStop
+from tiersidecar.domain.trash import SaidDelete, merged_deletes
 from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, SeenGeneration, TopicState
 
 SCHEMA_VERSION = 1

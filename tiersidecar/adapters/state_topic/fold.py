@@ -45,7 +45,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
-from tiersidecar.domain.pauses import Pause, PausedThing
+from tiersidecar.domain.policy import Pause, PausedThing
 from tiersidecar.domain.trash import TrashEntry, merged_entries
 from tiersidecar.ports.state_log import ForeignState, PartitionOfTopic, PartitionState, TopicState
 from tiersidecar.ports.state_records import RecopyRequest

@@ -34,13 +34,12 @@ from tiersidecar.adapters.state_topic.record_codecs import (
 from tiersidecar.adapters.state_topic.remembered import TopicMemory
 from tiersidecar.adapters.state_topic.replica import StateReplica
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
-from tiersidecar.decide.pauses import why_paused
 from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import BrokerUnreachableError, PublishTimeoutError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pauses import Pause, PauseKind
+from tiersidecar.domain.policy import Pause, PauseKind, why_paused
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints

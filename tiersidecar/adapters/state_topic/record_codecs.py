@@ -26,7 +26,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.lease import LEASE_FORMAT, Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import ALL_TOPICS, Pause, PausedThing, PauseKind
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.ports.state_records import RecopyRequest

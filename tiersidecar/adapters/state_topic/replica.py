@@ -17,11 +17,10 @@ from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.remembered import LastRecord, NoMemory, RememberedTopic, TopicMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
-from tiersidecar.decide.pauses import told
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
-from tiersidecar.domain.pauses import Pause, PausedThing
+from tiersidecar.domain.policy import Pause, PausedThing, pause_sentence
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.metrics.retention import PAUSED, UNSAFE_TOPICS
@@ -306,7 +305,7 @@ class StateReplica:
             self._telemetry.forget(PAUSED, topic=before[thing].topic, kind=thing.kind.value)
         for thing, pause in self._paused.items():
             if thing not in before:
-                _log.warning("pause.began", topic=pause.topic, kind=thing.kind.value, reason=told(pause))
+                _log.warning("pause.began", topic=pause.topic, kind=thing.kind.value, reason=pause_sentence(pause))
             self._telemetry.gauge(PAUSED, 1.0, topic=pause.topic, kind=thing.kind.value)
 
     # -- what it is worth

@@ -20,7 +20,7 @@ from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.identity import patiently
-from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
+from tiersidecar.domain.segments import knows_txn_index_empty
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.metadata_log import MetadataLog

@@ -11,7 +11,7 @@ from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.domain.policy import PauseKind
 from tiersidecar.tasks.edges import Actor
 from tiersidecar.tasks.ownership import UNQUESTIONED, LeasedOwnership, MayDelete, Ownership
 from tiersidecar.tasks.tier_lease import Contender, TierLease

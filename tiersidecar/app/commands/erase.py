@@ -211,7 +211,7 @@ async def _refusal(session: Session, topic: str) -> str:
     """Return why nothing of the topic may be erased; "" if it may."""
     from tiersidecar.app.deletion_doubts import is_native, reason_not_to_delete
     from tiersidecar.domain.lease import reason_to_wait_for_sidecars
-    from tiersidecar.domain.pauses import PauseKind
+    from tiersidecar.domain.policy import PauseKind
 
     view = (await session.partitions(topic))[0]
     topic_id = view.topic_id_partition.topic_id

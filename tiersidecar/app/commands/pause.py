@@ -9,9 +9,9 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
-from tiersidecar.decide.pauses import PausePlan, decide_pause, decide_resume, told
+from tiersidecar.decide.pauses import PausePlan, decide_pause, decide_resume
 from tiersidecar.domain.ids import Uuid, format_uuid
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import ALL_TOPICS, Pause, PausedThing, PauseKind, pause_sentence
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
@@ -110,7 +110,7 @@ async def look_at_resume(session: Session, topic: str | None, kinds: Sequence[Pa
     return Intent(
         facts=_facts(topic, known),
         steps=tuple(f"{one.topic}: {_GOES_ON[one.thing.kind]}" for one in plan.end),
-        notes=tuple(f"still so: {told(one)}" for one in plan.left),
+        notes=tuple(f"still so: {pause_sentence(one)}" for one in plan.left),
         apply=lambda: _publish(session, plan),
     )
 

@@ -22,9 +22,9 @@ from tiersidecar.app.commands.tables import table
 from tiersidecar.app.config.config import load_config
 from tiersidecar.decide.trash import purged_deletes
 from tiersidecar.decide.trash_time import TrashTime
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TiersidecarError, TrashError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.readable import printable
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState

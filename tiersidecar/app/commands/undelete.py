@@ -12,11 +12,10 @@ import typer
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Target, Yes, parse_target
 from tiersidecar.decide.undelete import Range, UndeleteView, Undeletion, decide_undelete, may_be_on_its_way, unavailable
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TrashError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import decision_ms, reason_to_wait_for_sidecars
-from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.policy import RetentionMode, TieringMode
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState

@@ -34,8 +34,7 @@ from tiersidecar.decide.back_to_local import (
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pauses import PauseKind
-from tiersidecar.domain.policy import TieringMode
+from tiersidecar.domain.policy import PauseKind, TieringMode
 from tiersidecar.domain.readable import size_text
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState

@@ -24,11 +24,10 @@ from tiersidecar.decide.handover import (
 )
 from tiersidecar.decide.native_events import gone_from, published_into
 from tiersidecar.decide.native_tiering import NativeLog, NativeRetention
-from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.native_segments import NativeSegments
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import (
     LeaderView,

@@ -13,10 +13,9 @@ from typing import Any
 
 from tiersidecar.adapters.broker_files import write_durably
 from tiersidecar.adapters.os_errors import explain_os_error
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid, topic_name_fault
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.readable import cut_text, duration_text, moment_text
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.metadata.serde import read_event, write_event

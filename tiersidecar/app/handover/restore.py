@@ -34,10 +34,9 @@ from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedPiece
 from tiersidecar.app.handover.seam import seam_fault
 from tiersidecar.app.handover.staged import StagedPartition
 from tiersidecar.decide.back_to_local import uncovered
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, HandoverError, LogDirError
 from tiersidecar.domain.ids import format_uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.readable import size_text
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.formats.kafka.checkpoints import LOG_START_OFFSET_CHECKPOINT

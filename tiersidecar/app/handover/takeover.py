@@ -23,9 +23,8 @@ from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC
 from tiersidecar.app.handover.verify import with_records
 from tiersidecar.app.reconcile_parts import read_owner
 from tiersidecar.decide.native_settings import BrokerFiles, Sight
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.broker import OffsetSpec

@@ -22,10 +22,10 @@ from tiersidecar.app.handover.look import (
 )
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedSegment, RecordsDigest
 from tiersidecar.app.handover.settings import as_native
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.readable import size_text
 from tiersidecar.ports.broker import OffsetSpec
 

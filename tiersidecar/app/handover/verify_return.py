@@ -10,9 +10,9 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.app.handover.look import list_objects_of, open_command_store
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, RecordsDigest
 from tiersidecar.app.handover.verify import COMMITTED, VerifiedPartition, digest_records
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, HandoverError
 from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.readable import size_text
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.aiven.keys import plugin_keys

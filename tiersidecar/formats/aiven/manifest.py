@@ -11,15 +11,13 @@ import json
 from dataclasses import dataclass, field
 
 from tiersidecar.domain.chunks import ChunkIndex
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_uuid, parse_uuid
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, knows_txn_index_empty
 from tiersidecar.formats.aiven.chunk_index import chunk_index_document, parse_chunk_index
 from tiersidecar.formats.aiven.index_blob import IndexKind, SegmentIndexes
 from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT, SegmentBounds
-from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
 
 _VERSION = "1"
 _MOST_POSITION = 1 << 31

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import StringIO
 
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import Uuid, parse_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"

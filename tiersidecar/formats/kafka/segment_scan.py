@@ -7,9 +7,8 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
-from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, EpochEntry, Offset
 from tiersidecar.domain.segments import FollowTransactions, SegmentScan
 from tiersidecar.formats import native
 from tiersidecar.formats.kafka.record_batches import (

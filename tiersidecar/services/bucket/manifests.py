@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import EpochEntry, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.keys import ObjectKind, ParsedObjectKey, parse_object_key

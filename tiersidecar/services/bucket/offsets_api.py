@@ -9,10 +9,9 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Lineage, Offset
 from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.read_path import ReadPath

@@ -11,11 +11,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import RetriableError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.mounts import MOUNTED_START
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.services.gateway.broker_offsets import BothTiers, check_gap

@@ -21,9 +21,8 @@ from tiersidecar.adapters.snapshots.shelf import StoreShelf, list_snapshots, rea
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import CorruptDataError, ObjectExistsError, StoreError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
-from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
-from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
+from tiersidecar.domain.trash import SaidDelete, TrashEntry, TrashId, TrashKind
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
 from tiersidecar.ports.store import BytesBody, StoredObject

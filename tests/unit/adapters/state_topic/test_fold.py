@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from tests.support.metadata_events import ORDERS
 from tiersidecar.adapters.state_topic.codec import partition_key, read_value, topic_key, write_state
 from tiersidecar.adapters.state_topic.fold import StateFold
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid, format_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.trash import SaidDelete
 from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, TopicState
 
 KEY, TOPIC_KEY = partition_key(ORDERS), topic_key(ORDERS.topic_id)

@@ -11,7 +11,7 @@ from tiersidecar.adapters.state_topic.codec import Writer, stamped
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.record_codecs import pause_key, read_pause_key, write_pause
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import ALL_TOPICS, Pause, PausedThing, PauseKind
 
 THINGS = [PausedThing(kind=kind, topic_id=one) for one in (None, ORDERS.topic_id) for kind in PauseKind]
 

@@ -15,10 +15,9 @@ from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.commands.delete_records import look_at_deletion
 from tiersidecar.app.commands.session import Session
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState

@@ -11,8 +11,7 @@ import typer
 from tests.unit.app.test_erase_run import KEY, World, world
 from tiersidecar.app.commands.erase import KeyFormat, Wanted, look_at_erasure, read_keys
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
-from tiersidecar.domain.policy import TieringMode
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind, TieringMode
 from tiersidecar.ports.broker import ClusterDescription
 from tiersidecar.ports.state_log import TopicState
 

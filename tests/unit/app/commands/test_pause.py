@@ -11,7 +11,7 @@ from tiersidecar.app.commands.pause import look_at_pause, look_at_resume
 from tiersidecar.app.commands.session import Session
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
 
 FORMER, ANEW = Uuid(b"f" * 16), Uuid(b"a" * 16)
 COPIES, DELETES = PauseKind.COPIES, PauseKind.DELETES

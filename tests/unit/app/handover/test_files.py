@@ -21,10 +21,9 @@ from tiersidecar.app.handover.plan import (
     read_plan,
     write_plan,
 )
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, HEADER_V2, LOG_OVERHEAD
 
 CLUSTER = "dGllcnNpZGVjYXItdGVzdA"

@@ -24,11 +24,10 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.app.handover.look import leader_epochs_of, open_histories
 from tiersidecar.decide.native_events import gone_from
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
-from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LeaderView, MetadataEvent
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
 from tiersidecar.ports.state_log import PartitionState

@@ -37,10 +37,9 @@ from tiersidecar.app.handover.staged import (
     write_staged,
 )
 from tiersidecar.app.handover.verify_return import least_bytes, log_start_faults
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 
 CLUSTER = "dGllcnNpZGVjYXItdGVzdA"
 ORDERS = TopicIdPartition(topic_id=TOPIC_ID, topic="orders", partition=0)

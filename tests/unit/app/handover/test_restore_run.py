@@ -24,9 +24,8 @@ from tiersidecar.app.cli import app
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.handover.plan import Plan, PlannedPartition, PlannedPiece, write_plan
 from tiersidecar.app.handover.restore_run import Deed, Restored, RestoreRequest, run_restore
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, HandoverError, StoreError
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 CLUSTER = "dGllcnNpZGVjYXItdGVzdA"

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.golden import AIVEN_OBJECTS, CLEAN_LOG_DIR, read_json
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind, slice_index

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden import CLEAN_LOG_DIR, UNCLEAN_LOG_DIR, read_json
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.offsets import EpochEntry
 from tiersidecar.formats.kafka.checkpoints import (
     MetaProperties,
     read_leader_epochs,

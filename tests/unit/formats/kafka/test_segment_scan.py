@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.batches import batch_bytes, legacy_message, plain_segment
 from tests.support.golden import GOLDEN, read_json_lines
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.segments import SegmentScan
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 

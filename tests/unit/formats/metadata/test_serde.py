@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from tests.unit.formats.metadata.events import added_segments, events, to_kafka_json
 from tests.unit.formats.metadata.kio_records import read_with_kio, to_record, write_with_kio
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,

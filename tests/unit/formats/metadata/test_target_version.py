@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
+from tiersidecar.domain.segments import knows_txn_index_empty
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.services.bucket.answers import epoch_fault
 from tiersidecar.services.bucket.fetch_api import FetchStep, decide_fetch
 from tiersidecar.services.bucket.memory_budget import MemoryBudget

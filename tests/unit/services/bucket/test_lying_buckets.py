@@ -12,10 +12,9 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import RemoteRun, load_run
 from tests.support.served_bucket import follower_of, serving
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.services.bucket.picture import BucketPicture
 

@@ -22,11 +22,10 @@ from tests.support.scripted import MemoryStateLog
 from tests.unit.formats.wire.entities import of_the_future
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError, PublishTimeoutError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.lease import Lease
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.kafka.records import read_records
