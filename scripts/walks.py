@@ -33,7 +33,7 @@ from tests.support.remote_runs import load_run  # noqa: E402
 from tests.support.scripted_kafka import gateway_between, request, response  # noqa: E402
 from tests.support.tier_shell import TierShell  # noqa: E402
 from tests.unit.services.reader.service import open_service  # noqa: E402
-from tiersidecar.adapters.blocking import ThreadBlocking  # noqa: E402
+from tiersidecar.adapters.clock import ThreadBlocking  # noqa: E402
 from tiersidecar.domain.policy import TopicPolicy  # noqa: E402
 from tiersidecar.tasks.segment_objects import LayoutSettings  # noqa: E402
 

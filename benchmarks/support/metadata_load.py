@@ -15,8 +15,7 @@ from typing import NamedTuple
 from aiokafka import AIOKafkaProducer
 
 from tests.support.kafka_cluster import KafkaCluster
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.internal_topics import TopicFacts
 from tiersidecar.adapters.kafka.broker import open_broker
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic

@@ -12,8 +12,7 @@ from benchmarks.support.log_dir import LogDir
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.adapters.stores.metered import MeteredStore

@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from benchmarks.support.our_copy import THREADS
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.remote_runs import FixedLogStarts
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.adapters.clock import SystemClock, ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.domain.ids import TopicIdPartition

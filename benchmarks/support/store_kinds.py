@@ -22,8 +22,7 @@ from benchmarks.support.s3_clients import make_bucket, upload_by_aioboto3
 from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, running_azurite
 from tests.support.gcs_server import running_gcs_server
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3_server
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.azure import open_azure_store
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.gcs import open_gcs_store

@@ -15,8 +15,7 @@ import pytest
 
 from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, AzuriteServer, account_sas
 from tests.support.loopback_ports import free_port
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.azure import AzureStore, open_azure_store
 from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
 from tiersidecar.domain.errors import StoreError

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.ports.store import Store
 from tiersidecar.testing.store_contract import StoreContract

@@ -21,8 +21,7 @@ from tests.support.gcs_fault_proxy import GcsFaultProxy, running_gcs_fault_proxy
 from tests.support.gcs_server import GcsServer
 from tests.support.loopback_ports import free_port
 from tests.support.s3_fault_proxy import Fault, FaultKind
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.gcs import GcsStore, open_gcs_store
 from tiersidecar.adapters.stores.gcs_settings import MIB, GcsSettings
 from tiersidecar.domain.errors import ObjectExistsError, StoreError

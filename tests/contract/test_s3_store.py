@@ -25,8 +25,7 @@ from tests.support.certificates import CertificateAuthority
 from tests.support.s3_fault_proxy import Fault, FaultKind, S3FaultProxy, running_s3_fault_proxy
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server
 from tests.support.token_service import TokenService, running_token_service
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.s3 import S3Store, open_s3_store
 from tiersidecar.adapters.stores.s3_quick_reads import S3QuickReads
 from tiersidecar.adapters.stores.s3_settings import MIB, S3Checksums, S3Settings

@@ -29,8 +29,7 @@ from tests.support.hdfs_fault_proxy import HdfsFaultProxy
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
 from tests.support.s3_fault_proxy import Fault, FaultKind, running_fault_proxy
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import BytesBody, Options, Store, StoreTools

@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, added, updated
 from tests.support.patience import patient_s
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.kafka.broker import open_broker
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog, open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings

@@ -31,10 +31,9 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 from tests.support.read_service import fetch_records, shape_of
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.adapters.clock import SystemClock, ThreadBlocking
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
-from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
+from tiersidecar.adapters.log_dirs_fs.segment_file import read_segment_artefacts
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.domain.pins import Pin
 

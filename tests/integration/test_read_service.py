@@ -22,8 +22,7 @@ from tests.support.kafka_properties import Listener
 from tests.support.local_batches import batches_between, consumed_records
 from tests.support.patience import patient_s
 from tests.support.remote_runs import load_run, open_run
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.kafka.authorizer import CallerListener, open_authorizer
 from tiersidecar.adapters.kafka.security import SaslMechanism, SecurityProtocol
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store

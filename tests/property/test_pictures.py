@@ -21,7 +21,7 @@ from tests.support.compacted_logs import LogSegment, clean, committed_records, t
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.lane_parts import edges_of, sources_of
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
-from tiersidecar.decide.compacted_topics import read_cleaner_settings
+from tiersidecar.decide.topics import read_cleaner_settings
 from tiersidecar.domain.errors import CleanedBeforePinnedError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import Unpin

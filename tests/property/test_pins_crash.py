@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.adapters.pins_fs.real_segments import copy_log_dir, name_of, read_partition
-from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
+from tiersidecar.adapters.log_dirs_fs.segment_file import read_segment_artefacts
 from tiersidecar.adapters.pins_fs.pin_directory import PinDirectory
 from tiersidecar.domain.segments import LocalSegment
 

@@ -12,8 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.filesystem import FilesystemStore
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.ports.store import Store
 

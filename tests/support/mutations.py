@@ -22,12 +22,11 @@ from tiersidecar.decide import expire as expire_decision
 from tiersidecar.decide import pin as decide_pin_module
 from tiersidecar.decide.cleanup import decide_cleanup
 from tiersidecar.decide.expire import Due, decide_expiry
-from tiersidecar.decide.expiry_standing import Standing
+from tiersidecar.decide.expiry_standing import Standing, first_start
 from tiersidecar.decide.expiry_view import ExpiryView
-from tiersidecar.decide.first_start import first_start
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
-from tiersidecar.decide.place import reason_to_doubt_directory
 from tiersidecar.decide.pressure_trim import decide_pressure
+from tiersidecar.decide.topics import reason_to_doubt_directory
 from tiersidecar.decide.trash import TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.decide.trim import TrimStep

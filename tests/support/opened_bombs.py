@@ -20,8 +20,7 @@ import zstandard
 
 from tests.support.batches import batch_bytes, varint
 from tests.support.memory_use import measure
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.adapters.clock import SystemClock, ThreadBlocking
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory

@@ -1,4 +1,7 @@
-"""Provide time, ids and randomness from the operating system."""
+"""Time, ids, randomness and threads from the operating system.
+
+Blocking calls (files, compression, encryption) run in a bounded number of threads.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ import os
 import random
 import time
 import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
 
 from tiersidecar.domain.ids import Uuid, is_acceptable_random_uuid
 
@@ -37,3 +45,83 @@ class SystemIds:
 
     def random(self) -> float:
         return random.random()
+
+
+T = TypeVar("T")
+
+
+class ThreadBlocking:
+    """A pool of ``max_threads`` threads; what finds none free waits in order.
+
+    A thread cannot be stopped.  So a cancelled :meth:`run` takes back a function that has not begun, and otherwise waits
+    for its end before it raises ``CancelledError`` (as trio and anyio do): the caller may release buffers and descriptors
+    at once, and no function works on after its owner is gone.  Functions are therefore short: slices of a file, not files.
+    ``initializer`` runs first in each thread.
+    """
+
+    def __init__(
+        self, *, max_threads: int, name: str = "blocking", initializer: Callable[[], None] | None = None
+    ) -> None:
+        self._executor = ThreadPoolExecutor(max_threads, thread_name_prefix=name, initializer=initializer)
+        self.ended = 0
+        """Calls that came to an end."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take no more work and drop what has not begun.  Does not wait: a call stuck in a dead disk must not keep the
+        process from closing the rest."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Run ``function(*args)`` in a thread and give its result or its exception."""
+        running = self._executor.submit(function, *args)
+        try:
+            await _end_of(running)
+        except asyncio.CancelledError:
+            if not running.cancel():
+                await _wait_whatever_comes(running)
+            raise
+        if running.cancelled():
+            raise asyncio.CancelledError  # the pool was closed before its turn came
+        self.ended += 1
+        return running.result()
+
+
+def _end_of(running: Future[T]) -> asyncio.Future[None]:
+    """Done when ``running`` is, with whatever result.
+
+    Half the processor time of asyncio.wrap_future and shield, which pass results through two more futures; and a
+    StopIteration, which asyncio's futures do not take, leaves nobody waiting for ever.
+    """
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    running.add_done_callback(lambda _: _tell(loop, ended))
+    return ended
+
+
+def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """In the thread that worked.  A loop that has closed meanwhile left it alone in a dead disk."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(_end, ended)
+
+
+def _end(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def _wait_whatever_comes(running: Future[T]) -> None:
+    """Return when ``running`` is done, deaf to further cancellation: the first one is raised by the caller."""
+    ended = _end_of(running)
+    while not ended.done():
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            continue

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source_config import ConfigSource, config_source, takes_option
 from tiersidecar.app.data_source_store import log_errors_only, open_manifests, open_reading_store

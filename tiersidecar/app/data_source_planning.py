@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.adapters.clock import SystemClock, ThreadBlocking
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.app.commands.session import Session, open_session
 from tiersidecar.app.config.config import Config

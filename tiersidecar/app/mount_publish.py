@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.at_once import at_once
 from tiersidecar.app.builders.store import open_store

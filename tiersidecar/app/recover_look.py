@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, read_latest
 from tiersidecar.app.at_once import at_once
 from tiersidecar.app.commands.session import Session

@@ -13,8 +13,7 @@ from importlib.metadata import version
 import structlog
 import uvloop
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.metadata_topic.finished_segments import FinishedSegments
 from tiersidecar.adapters.opening_rests import OpeningRests
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors

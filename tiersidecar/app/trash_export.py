@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import BinaryIO
 
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config.config import Config

@@ -13,8 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, cast
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.copy_journal import open_copy_journal
 from tiersidecar.adapters.failpoints import EnvironmentFailpoints
 from tiersidecar.adapters.internal_topics import OthersTopics, TopicBroker

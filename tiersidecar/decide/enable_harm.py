@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tiersidecar.decide.trim_holds import is_matching
+from tiersidecar.decide.trim import is_matching
 from tiersidecar.domain.policy import TrimHolds
 
 _STREAMS_TOPICS = ("-changelog", "-repartition")

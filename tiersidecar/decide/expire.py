@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 from tiersidecar.decide.cleanup import Removal, decide_cleanup
 from tiersidecar.decide.expiry_reach import Reach, find_reach
-from tiersidecar.decide.expiry_standing import Standing, standings
+from tiersidecar.decide.expiry_standing import Standing, first_start, standings
 from tiersidecar.decide.expiry_stops import reason_to_stop
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView, local_time_ms, time_anchor_ms
-from tiersidecar.decide.first_start import first_start
 from tiersidecar.decide.needless import needless_segments
 from tiersidecar.decide.trash import NO_TRASH, TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime

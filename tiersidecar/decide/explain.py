@@ -18,6 +18,7 @@ from tiersidecar.decide.expiry_view import local_time_ms, time_anchor_ms
 from tiersidecar.decide.segment_rows import LOCAL_STATES, PartitionView, RowState, SegmentRow, segment_rows
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.decide.trim import (
+    TrimHold,
     TrimStep,
     counts,
     covering_segments,
@@ -26,7 +27,6 @@ from tiersidecar.decide.trim import (
     newest_ms,
     reason_behind_trash,
 )
-from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.readable import duration_text, moment_text, size_text
 from tiersidecar.domain.segments import LocalSegment

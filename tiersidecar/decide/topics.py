@@ -1,4 +1,27 @@
-"""Partitions that are tiered here, their roles, and whether a topic's broker settings allow it (DESIGN.md section 5)."""
+"""Partitions that are tiered here, their roles and directories, and what a topic's broker settings allow (DESIGN.md section 5).
+
+**Directory.**  The directory of a led partition must be proven to be the one that its broker writes, not one of the same name
+and topic id.  Another may be left of a disk that was replaced, or show under another mount than the broker's.  The proof: a
+broker that becomes leader writes its leader epoch as the last entry of the leader-epoch-checkpoint, of an empty log too, and
+flushes it (``UnifiedLog.assignEpochStartOffset``); and it changes to another log dir by a restart, which ends the epoch, or by
+a move.
+
+A move takes over only the epochs in which records were written: a log that was moved before the first record of its leader
+epoch does not know that epoch until there is one.  Then the broker's answer decides (:class:`UnwrittenEpoch`): it does not
+know the epoch either, and ends the last one of our file at the high watermark, not before our active segment.  Records of one
+epoch are the same wherever they are, for one leader wrote them: our sealed segments are the broker's, whatever the directory.
+
+**Compacted topics.**  Their cleanup policy limits retention:
+
+| cleanup.policy | local segment goes | remote segment goes |
+| --- | --- | --- |
+| delete | copied, past local retention | past total retention |
+| compact,delete | copied, past local retention | past total retention |
+| compact | copied, past local retention, and wholly below the cleaner offset | never for its age or size |
+
+The KIP says both that local deletion of a compacted topic ignores whether it was cleaned and that it waits for cleaning.  Here
+it waits: until then a dirty segment can be cleaned without fetching it, and its tombstones are still on this disk.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +30,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from tiersidecar.decide.compaction import CompactionSettings
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
-from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.segments import LeaderView, LocalPartition
 
 _TOPIC_ID_CHARACTERS = 22
 INTERNAL_TOPICS = frozenset(
@@ -132,3 +157,154 @@ def _policies(configs: Mapping[str, str | None]) -> frozenset[str]:
 
 def _is_true(value: str | None) -> bool:
     return (value or "").strip().lower() == "true"
+
+
+TELL_AFTER_S = 60.0
+"""A new partition, an election, or a move between log dirs has settled by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnwrittenEpoch:
+    """Answer of the broker that its log does not know ``leader_epoch``, in which it leads, and ends ``last_epoch``, and itself,
+    at ``end_offset`` (exclusive)."""
+
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    end_offset: Offset
+
+
+def may_be_unwritten(view: LeaderView, local: LocalPartition) -> LeaderEpoch | None:
+    """Return the last epoch of ``local`` if it may be last only because nothing was written in the epoch of ``view``."""
+    if not local.leader_epochs or local.leader_epochs[-1].epoch >= view.leader_epoch:
+        return None
+    return local.leader_epochs[-1].epoch
+
+
+def reason_to_doubt_directory(view: LeaderView, local: LocalPartition, unwritten: UnwrittenEpoch | None = None) -> str:
+    """Return why ``local`` is not taken for the log of the leader that ``view`` names; empty where it is proven.
+
+    Right after an election the file may not have the epoch yet, and an answer of the broker be older than the file.
+    """
+    last_epoch = local.leader_epochs[-1].epoch if local.leader_epochs else None
+    if last_epoch == view.leader_epoch:
+        return ""
+    if (
+        unwritten is not None
+        and (unwritten.leader_epoch, unwritten.last_epoch) == (view.leader_epoch, last_epoch)
+        and local.segments
+        and local.segments[-1].base_offset <= unwritten.end_offset
+    ):
+        return ""
+    ends = "has no leader epoch" if last_epoch is None else f"ends with leader epoch {last_epoch}"
+    return (
+        f"{local.directory} {ends}, and the broker leads in {view.leader_epoch}: it is not the directory that the broker "
+        "writes. Nothing of the partition is copied, trimmed or expired. Compare log.dirs and mounts of broker and sidecar"
+    )
+
+
+_FAULTS_NAMED = 3
+"""Each of thousands of partitions may have this reason, and each of their directories be faulty."""
+
+
+def reason_unseen(faults: Mapping[str, str]) -> str:
+    """Return why a led partition is not tiered at all; ``faults`` are those of the log dirs."""
+    named = sorted(faults)[:_FAULTS_NAMED]
+    more = f" and {len(faults) - len(named)} others" if len(faults) > len(named) else ""
+    faulty = f", unless in what cannot be read: {', '.join(named)}{more}" if faults else ""
+    return (
+        f"the broker leads it, and no log dir of this configuration has its directory{faulty}: it is not tiered. Compare "
+        "log.dirs and mounts of broker and sidecar"
+    )
+
+
+class CleanupPolicy(StrEnum):
+    """Kafka's ``cleanup.policy``."""
+
+    DELETE = "delete"
+    COMPACT = "compact"
+    COMPACT_AND_DELETE = "compact,delete"
+
+
+def read_cleanup_policy(value: str) -> CleanupPolicy | None:
+    """Read the topic config, in which the order is free; return None where it names anything else, or nothing."""
+    match frozenset(part.strip() for part in value.split(",")):
+        case parts if parts == {"delete"}:
+            return CleanupPolicy.DELETE
+        case parts if parts == {"compact"}:
+            return CleanupPolicy.COMPACT
+        case parts if parts == {"compact", "delete"}:
+            return CleanupPolicy.COMPACT_AND_DELETE
+        case _:
+            return None
+
+
+def is_compacted(configs: Mapping[str, str | None]) -> bool:
+    """Return whether the broker's cleaner rewrites segments of a topic with these settings."""
+    return "compact" in (part.strip() for part in (configs.get("cleanup.policy") or "").split(","))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerSettings:
+    """What the cleaner of one compacted topic goes by."""
+
+    policy: CleanupPolicy
+    compaction: CompactionSettings
+    delete_retention_ms: int
+
+
+def read_cleaner_settings(configs: Mapping[str, str | None]) -> CleanerSettings | None:
+    """Read the effective settings as a broker tells them; None where the topic is not compacted, or one is not told or no
+    number: nothing is cleaned by a guess."""
+    policy = read_cleanup_policy(configs.get("cleanup.policy") or "")
+    if policy in {None, CleanupPolicy.DELETE}:
+        return None
+    assert policy is not None
+    try:
+        return CleanerSettings(
+            policy=policy,
+            compaction=CompactionSettings(
+                min_cleanable_dirty_ratio=float(_told(configs, "min.cleanable.dirty.ratio")),
+                min_compaction_lag_ms=int(_told(configs, "min.compaction.lag.ms")),
+                max_compaction_lag_ms=int(_told(configs, "max.compaction.lag.ms")),
+                segment_bytes=int(_told(configs, "segment.bytes")),
+                segment_index_bytes=int(_told(configs, "segment.index.bytes")),
+            ),
+            delete_retention_ms=int(_told(configs, "delete.retention.ms")),
+        )
+    except ValueError:
+        return None
+
+
+def _told(configs: Mapping[str, str | None], name: str) -> str:
+    value = configs.get(name)
+    if value is None:
+        raise ValueError(name)
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgedSegment:
+    """``end_offset`` is inclusive; ``is_copied``: finished, durable and read back."""
+
+    end_offset: Offset
+    is_copied: bool
+    is_past_local_retention: bool
+    is_past_total_retention: bool
+
+
+def reason_to_keep_locally(policy: CleanupPolicy, segment: AgedSegment, cleaner_offset: Offset | None) -> str:
+    """Return why the broker's copy stays; "": it may go."""
+    if not segment.is_copied:
+        return "it is not in the remote tier"
+    if not segment.is_past_local_retention:
+        return "local retention keeps it"
+    if policy is CleanupPolicy.COMPACT and (cleaner_offset is None or segment.end_offset >= cleaner_offset):
+        return f"it is not cleaned: the cleaner offset is {0 if cleaner_offset is None else cleaner_offset}"
+    return ""
+
+
+def reason_to_keep_remotely(policy: CleanupPolicy, segment: AgedSegment) -> str:
+    """Return why the remote segment stays; "": it may go."""
+    if policy is CleanupPolicy.COMPACT:
+        return "cleanup.policy=compact: no record goes for its age or size"
+    return "" if segment.is_past_total_retention else "total retention keeps it"

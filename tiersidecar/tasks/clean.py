@@ -19,9 +19,8 @@ import structlog
 
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
-from tiersidecar.decide.compacted_topics import CleanerSettings, read_cleaner_settings
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
-from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
 from tiersidecar.domain.errors import BrokerRefusedError

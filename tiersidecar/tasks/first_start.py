@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import structlog
 
-from tiersidecar.decide.expiry_standing import standings
-from tiersidecar.decide.first_start import first_start
+from tiersidecar.decide.expiry_standing import first_start, standings
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.offsets import Lineage

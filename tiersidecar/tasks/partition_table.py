@@ -11,14 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tiersidecar.decide.compacted_topics import CleanerSettings, CleanupPolicy
 from tiersidecar.decide.copy import CopyLag
 from tiersidecar.decide.disk_pressure import DiskState
 from tiersidecar.decide.expire import ExpiryPlan
-from tiersidecar.decide.place import UnwrittenEpoch, reason_to_doubt_directory
 from tiersidecar.decide.pressure_trim import PressureTrim
-from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.decide.trim_holds import TrimHold
+from tiersidecar.decide.topics import (
+    CleanerSettings,
+    CleanupPolicy,
+    PartitionRole,
+    TieredPartition,
+    UnwrittenEpoch,
+    reason_to_doubt_directory,
+)
+from tiersidecar.decide.trim import TrimHold
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, EpochEntry, LeaderEpoch, Lineage
 from tiersidecar.domain.pins import Pin, PinnedPartition, epochs_with_pins, pictured, with_pins

@@ -7,10 +7,9 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.decide.compacted_topics import CleanerSettings
 from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
 from tiersidecar.decide.pin import is_cut_off, is_remote
-from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.topics import CleanerSettings, TieredPartition
 from tiersidecar.domain.errors import CleanedBeforePinnedError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset

@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from tiersidecar.decide.compacted_topics import is_compacted, read_cleaner_settings
-from tiersidecar.decide.topics import reason_not_to_store, reason_not_to_tier, reason_not_to_trim
+from tiersidecar.decide.topics import (
+    is_compacted,
+    read_cleaner_settings,
+    reason_not_to_store,
+    reason_not_to_tier,
+    reason_not_to_trim,
+)
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.broker import DescribeConfigs
 from tiersidecar.ports.clock import Clock

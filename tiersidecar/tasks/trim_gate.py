@@ -15,8 +15,7 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.decide.trim import TrimStep
-from tiersidecar.decide.trim_holds import GroupRead, GroupsView, TrimHold, decide_hold, holders_of
+from tiersidecar.decide.trim import GroupRead, GroupsView, TrimHold, TrimStep, decide_hold, holders_of
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import RetentionMode, TrimHolds

@@ -14,8 +14,14 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.decide.place import TELL_AFTER_S, UnwrittenEpoch, may_be_unwritten, reason_unseen
-from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.topics import (
+    TELL_AFTER_S,
+    PartitionRole,
+    TieredPartition,
+    UnwrittenEpoch,
+    may_be_unwritten,
+    reason_unseen,
+)
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 
 
 async def test_gives_the_result_and_runs_off_the_loop() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.process_limits import enter_idle_io_class, io_class
 
 _FILL = """

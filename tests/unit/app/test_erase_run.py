@@ -23,8 +23,7 @@ from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
 from tests.unit.app.config.config_files import LEAST, load
 from tests.unit.app.test_repair_run import view_of
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.clean_world import COMPACTED
-from tiersidecar.decide.compacted_topics import (
+from tiersidecar.decide.topics import (
     AgedSegment,
     CleanupPolicy,
     read_cleaner_settings,

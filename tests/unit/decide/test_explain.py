@@ -15,8 +15,7 @@ from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.explain import Account, Finding, Stops, explain
 from tiersidecar.decide.segment_rows import PartitionView, RowState, segment_rows
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.decide.trim import TrimView, decide_trim
-from tiersidecar.decide.trim_holds import Holder, TrimHold, decide_hold
+from tiersidecar.decide.trim import Holder, TrimHold, TrimView, decide_hold, decide_trim
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.seen_time import UnseenTime

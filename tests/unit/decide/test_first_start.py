@@ -8,8 +8,7 @@ import pytest
 
 from tests.support.pins import pin_of
 from tests.support.segments import local_segments, remote_segment
-from tiersidecar.decide.expiry_standing import standings
-from tiersidecar.decide.first_start import first_start
+from tiersidecar.decide.expiry_standing import first_start, standings
 from tiersidecar.domain.offsets import Lineage
 
 LOCAL = local_segments(100, 200, 300)

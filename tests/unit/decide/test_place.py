@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
-from tiersidecar.decide.place import UnwrittenEpoch, may_be_unwritten, reason_to_doubt_directory, reason_unseen
+from tiersidecar.decide.topics import UnwrittenEpoch, may_be_unwritten, reason_to_doubt_directory, reason_unseen
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
-from tiersidecar.decide.trim import TrimView, decide_trim
-from tiersidecar.decide.trim_holds import GroupRead, GroupsView, decide_hold, holders_of
+from tiersidecar.decide.trim import GroupRead, GroupsView, TrimView, decide_hold, decide_trim, holders_of
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
 

@@ -11,8 +11,7 @@ import pytest
 
 from tests.support.local_batches import batches_between
 from tests.support.remote_runs import load_run, open_run, segments_of
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.domain.errors import CorruptDataError, StoreError

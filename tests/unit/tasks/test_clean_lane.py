@@ -10,8 +10,7 @@ import pytest
 from tests.support.clean_world import COMPACTED, CleanWorld, live
 from tests.support.compacted_logs import committed_records, table
 from tests.unit.tasks.test_clean import puts, random_log
-from tiersidecar.decide.compacted_topics import read_cleaner_settings
-from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.decide.topics import PartitionRole, read_cleaner_settings
 from tiersidecar.tasks.clean_lane import CleanLane
 
 INTERVAL_S = 10.0

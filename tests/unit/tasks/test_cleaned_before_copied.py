@@ -13,8 +13,8 @@ from tests.support.manual_clock import ManualClock
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
 from tests.unit.tasks.test_odd_segments import companion
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.decide.compacted_topics import read_cleaner_settings
+from tiersidecar.adapters.clock import ThreadBlocking
+from tiersidecar.decide.topics import read_cleaner_settings
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import Pin, PinnedPartition
 from tiersidecar.domain.policy import TopicPolicy

@@ -17,7 +17,7 @@ from tests.support.pins import pin_of
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.copy import CopyView
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError

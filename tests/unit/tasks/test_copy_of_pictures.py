@@ -11,10 +11,10 @@ from tests.support.clean_world import COMPACTED
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.decide.compacted_topics import CleanerSettings, read_cleaner_settings
+from tiersidecar.decide.topics import CleanerSettings, read_cleaner_settings
 from tiersidecar.domain.errors import CleanedBeforePinnedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset

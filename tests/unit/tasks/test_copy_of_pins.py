@@ -12,7 +12,7 @@ import pytest
 from tests.support.recopy_requests import always_wanted
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.domain.errors import SegmentChangedError, SegmentNotReadyError, StoreError

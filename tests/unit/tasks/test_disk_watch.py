@@ -18,11 +18,11 @@ from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressureTrim
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.decide.trim_holds import Holder, TrimHold
+from tiersidecar.decide.trim import Holder, TrimHold
 from tiersidecar.domain.errors import NotOwnedError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset

@@ -12,7 +12,7 @@ import pytest
 from tests.support.explained_world import expire_of
 from tests.support.manual_clock import ManualClock
 from tests.support.tier_shell import BROKER, TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.explain import Finding
 from tiersidecar.decide.segment_rows import RowState

@@ -17,7 +17,7 @@ from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.support.tier_shell import TierShell
 from tests.unit.tasks.test_expire import TWO_OLD, sidecar, world_of
 from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import Lineage

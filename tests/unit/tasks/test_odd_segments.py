@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.domain.errors import SegmentNotReadyError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset

@@ -14,8 +14,8 @@ from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
 from tests.support.segments import TOPIC_ID_PARTITION
-from tiersidecar.decide.compacted_topics import read_cleaner_settings
 from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.decide.topics import read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset

@@ -14,10 +14,9 @@ from tests.support.clean_world import COMPACTED
 from tests.support.recopy_requests import always_wanted, request_for
 from tests.support.tier_shell import BROKER, TierShell
 from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does, pin_all
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.cleanup import Removal, decide_cleanup
-from tiersidecar.decide.compacted_topics import read_cleaner_settings
-from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.topics import PartitionRole, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.errors import SegmentChangedError, SegmentNotReadyError
 from tiersidecar.domain.ids import BrokerId

@@ -12,7 +12,7 @@ from tests.support.deep_checks import deep_findings
 from tests.support.recopy_requests import rewrite_of
 from tests.support.tier_shell import BROKER, TierShell
 from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy

@@ -15,7 +15,7 @@ from tests.support.recopy_requests import always_wanted
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import PARTITIONS, TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.domain.errors import (
     BrokerRefusedError,

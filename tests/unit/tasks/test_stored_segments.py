@@ -15,8 +15,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.remote_events import fold, in_state
 from tests.support.remote_runs import key_ring
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import SegmentChangedError, SegmentNotReadyError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition

@@ -9,7 +9,7 @@ import pytest
 from tests.property.test_compaction_model import Writing
 from tests.support.compacted_logs import ABORT, LogSegment, aborted_of
 from tests.support.inline_blocking import InlineBlocking
-from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
+from tiersidecar.adapters.log_dirs_fs.segment_file import read_segment_artefacts
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trash import NO_DELAYS, replaced

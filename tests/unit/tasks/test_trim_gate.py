@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.decide.trim_holds import TrimHold
+from tiersidecar.decide.trim import TrimHold
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
 from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP, TRIM_REFUSALS

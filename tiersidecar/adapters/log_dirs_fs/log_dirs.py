@@ -20,8 +20,7 @@ import structlog
 
 from tiersidecar.adapters.log_dirs_fs.directory_watch import DirectoryWatch
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import LogDirScan, LogDirScanner
-from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
-from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, translated
+from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, read_segment_artefacts, translated
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import CorruptDataError, LogDirError, UnformattedLogDirError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid

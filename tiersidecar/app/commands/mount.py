@@ -156,8 +156,7 @@ def plan(
 
 
 async def _find(config: Config, wanted: Wanted, say: StepProgress) -> Findings:
-    from tiersidecar.adapters.blocking import ThreadBlocking
-    from tiersidecar.adapters.clock import SystemClock, SystemIds
+    from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
     from tiersidecar.app.builders.store import open_key_ring
     from tiersidecar.app.builders.untouched_store import open_store_untouched
     from tiersidecar.app.mount_plan import MountPlanner

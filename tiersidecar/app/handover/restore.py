@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.broker_files import sync_directory
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.restored_segment import STAGED, RestoredFile, RestoredSegment, RestoredSegmentWriter, Span

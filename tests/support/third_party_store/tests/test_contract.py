@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from sqlite_store.store import kind
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.ports.store import Store, StoreTools
 from tiersidecar.testing.store_contract import StoreContract
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.manual_clock import ManualClock
 from tests.unit.adapters.log_dirs_fs.broker_files import GOLDEN, TOPIC_ID, ScratchLogDir, topic_id_partition
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.domain.errors import LogDirError, UnformattedLogDirError
 from tiersidecar.domain.ids import Uuid, format_uuid

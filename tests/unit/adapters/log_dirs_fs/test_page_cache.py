@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.inline_blocking import InlineBlocking
-from tiersidecar.adapters.log_dirs_fs import page_cache
-from tiersidecar.adapters.log_dirs_fs.page_cache import SLICE_BYTES, PageCacheFootprint, resident_slices
-from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
+from tiersidecar.adapters.log_dirs_fs import segment_file
+from tiersidecar.adapters.log_dirs_fs.segment_file import FOOTPRINT_SLICE_BYTES as SLICE_BYTES
+from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, PageCacheFootprint, resident_slices
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalSegment
 
@@ -83,7 +83,7 @@ def test_a_large_file_is_asked_about_with_rests(fileno: int, monkeypatch: pytest
     """U14: of 1 GiB at once it would take a core for 35 ms."""
     rests: list[float] = []
     monkeypatch.setattr(time, "sleep", rests.append)
-    monkeypatch.setattr(page_cache, "_SLICES_AT_ONCE", 5)
+    monkeypatch.setattr(segment_file, "_SLICES_AT_ONCE", 5)
     os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_RANDOM)
     os.pread(fileno, 100, SIZE - 100)
     assert resident(fileno) == [False] * (SLICES - 1) + [True]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.manual_clock import ManualClock
 from tests.unit.adapters.log_dirs_fs.broker_files import GOLDEN, copy_golden_partition, sealed_segment
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.log_dirs_fs import segment_file
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.domain.errors import CorruptDataError, LogDirError, SegmentChangedError, SegmentNotReadyError

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.domain.errors import SegmentChangedError
 from tiersidecar.domain.offsets import Offset

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.adapters.pins_fs.real_segments import copy_log_dir, name_of, read_partition
-from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
+from tiersidecar.adapters.log_dirs_fs.segment_file import read_segment_artefacts
 from tiersidecar.adapters.pins_fs.pin_directory import PinDirectory
 from tiersidecar.domain.errors import SegmentChangedError
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.adapters.pins_fs.real_segments import copy_log_dir, name_of, read_partition
-from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.domain.errors import PinError, SegmentChangedError
 

@@ -19,8 +19,7 @@ from typing import TypeVar
 
 import pytest
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.stores import temporary_file
 from tiersidecar.adapters.stores.filesystem import FilesystemStore, open_filesystem_store
@@ -188,7 +187,7 @@ def test_a_root_that_may_not_be_written_is_named_with_its_cause(tmp_path: Path) 
         directory.chmod(0o755)
     program = (
         "import asyncio, os, sys\n"
-        "from tiersidecar.adapters.blocking import ThreadBlocking\n"
+        "from tiersidecar.adapters.clock import ThreadBlocking\n"
         "from tiersidecar.adapters.clock import SystemIds\n"
         "from tiersidecar.adapters.stores.filesystem import FilesystemStore\n"
         "from tiersidecar.domain.errors import StoreError\n"
@@ -212,7 +211,7 @@ def test_a_disk_that_fills_up_is_named_and_leaves_nothing(tmp_path: Path) -> Non
     program = (
         "import asyncio, resource, sys\n"
         "from tiersidecar.testing.store_contract import PiecesBody\n"
-        "from tiersidecar.adapters.blocking import ThreadBlocking\n"
+        "from tiersidecar.adapters.clock import ThreadBlocking\n"
         "from tiersidecar.adapters.clock import SystemIds\n"
         "from tiersidecar.adapters.stores.filesystem import FilesystemStore\n"
         "from tiersidecar.domain.errors import StoreError\n"

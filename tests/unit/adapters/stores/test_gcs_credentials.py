@@ -22,8 +22,7 @@ from google.auth.credentials import Credentials
 from google.auth.exceptions import TransportError
 
 from tests.support.inline_blocking import InlineBlocking
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.gcs_credentials import GcsTokens, credentials_loader
 from tiersidecar.adapters.stores.gcs_requests import ConnectionFailedError, GcsRequests, new_session
 from tiersidecar.adapters.stores.gcs_settings import GcsSettings

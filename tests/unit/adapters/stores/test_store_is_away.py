@@ -19,8 +19,7 @@ from botocore.exceptions import (
 )
 from obstore.exceptions import GenericError, InvalidPathError, PermissionDeniedError
 
-from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.azure_errors import azure_errors
 from tiersidecar.adapters.stores.filesystem import FilesystemStore
 from tiersidecar.adapters.stores.gcs_errors import gcs_error

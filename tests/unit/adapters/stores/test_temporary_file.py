@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tiersidecar.adapters.log_dirs_fs.page_cache import resident_slices
+from tiersidecar.adapters.log_dirs_fs.segment_file import resident_slices
 from tiersidecar.adapters.stores import temporary_file
 from tiersidecar.adapters.stores.temporary_file import TemporaryFile, make_directories
 
