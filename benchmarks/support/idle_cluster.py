@@ -33,7 +33,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
 from tiersidecar.formats.aiven.layout import plan_objects
 from tiersidecar.formats.kafka.indexes import rebuild_indexes
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.formats.metadata.serde import write_event

@@ -6,7 +6,6 @@ import hashlib
 import os
 from pathlib import Path
 
-from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -14,6 +13,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import SegmentIndexes
 from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.formats.aiven.manifest import write_manifest
+from tiersidecar.formats.aiven.transforms import ChunkIndex
 from tiersidecar.formats.metadata.hot import write_added, write_updated
 from tiersidecar.reconcile.inputs import KnownTopic
 from tiersidecar.reconcile.local import RawEvent

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.batches import batch_bytes, record_bytes
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import rebuild_indexes
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, iter_batch_headers
 
 _RECORDS_PER_BATCH = 10

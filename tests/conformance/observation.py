@@ -13,18 +13,18 @@ from tests.conformance.script import Step
 from tests.simulation.offset_wire import OffsetQuestion, Told, offset_request, read_offset_response
 from tests.simulation.wire import key_of, records_in
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.formats.kafka.checkpoints import (
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
+from tiersidecar.formats.kafka.log_dir_files import (
     LEADER_EPOCH_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
+    LogFileKind,
+    parse_log_file,
     read_leader_epochs,
     read_offset_checkpoint,
 )
-from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
-from tiersidecar.formats.kafka.log_names import LogFileKind, parse_log_file
-from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import read_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
-from tiersidecar.formats.wire.fetch_requests import write_single_fetch
-from tiersidecar.formats.wire.fetch_responses import read_fetch_response
+from tiersidecar.formats.wire.fetch import read_fetch_response, write_single_fetch
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.services.gateway.request_heads import ApiKey
 

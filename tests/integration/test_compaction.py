@@ -18,7 +18,7 @@ from tests.support.compacted_topic import cleaner_offset, read_segments, wait_un
 from tests.support.kafka_cluster import KafkaCluster
 from tiersidecar.formats.compaction.cleaning import LastRecord, last_records
 from tiersidecar.formats.compaction.rewriting import delete_horizon_ms
-from tiersidecar.formats.kafka.producer_snapshots import ProducerStates
+from tiersidecar.formats.kafka.producer_state import ProducerStates
 from tiersidecar.formats.kafka.record_batches import Compression, RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import read_control_marker, read_records
 

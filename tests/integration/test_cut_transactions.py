@@ -19,7 +19,7 @@ from tests.support.loopback_ports import free_port
 from tests.support.produce import ProducedRecord, draw_batch
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.sidecars import Sidecars
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 

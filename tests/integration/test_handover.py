@@ -43,7 +43,7 @@ from tiersidecar.domain.segments import (
     RemotePartitionDeleteMetadata,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.kafka.checkpoints import (
+from tiersidecar.formats.kafka.log_dir_files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     PARTITION_METADATA,

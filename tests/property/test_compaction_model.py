@@ -21,7 +21,7 @@ from tests.support.compacted_logs import (
     table,
 )
 from tiersidecar.formats.compaction.cleaning import last_records
-from tiersidecar.formats.kafka.producer_snapshots import ProducerStates
+from tiersidecar.formats.kafka.producer_state import ProducerStates
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_control_marker, read_records
 

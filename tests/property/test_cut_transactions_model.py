@@ -32,10 +32,15 @@ from tiersidecar.decide.reconcile_findings import FindingKind
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import (
+    ProducerState,
+    TransactionWalk,
+    complete_index,
+    complete_snapshot,
+    merge_open,
+)
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
-from tiersidecar.formats.kafka.transactions import TransactionWalk, complete_index, complete_snapshot, merge_open
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache

@@ -26,7 +26,7 @@ from tiersidecar.domain.errors import CleanedBeforePinnedError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import Unpin
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.tasks.partition_table import PinTable
 from tiersidecar.tasks.pictures import Pictures

@@ -19,10 +19,8 @@ from tests.simulation.records import (
 )
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
-from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
-from tiersidecar.formats.kafka.segment_scan import SegmentScanner
-from tiersidecar.formats.kafka.transactions import (
+from tiersidecar.formats.kafka.producer_state import (
+    ProducerState,
     SegmentTransactions,
     TransactionWalk,
     complete_index,
@@ -31,7 +29,10 @@ from tiersidecar.formats.kafka.transactions import (
     lacks_none,
     merge_open,
     open_states,
+    read_producer_snapshot,
 )
+from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

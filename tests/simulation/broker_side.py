@@ -12,19 +12,17 @@ from tests.simulation.offset_wire import offset_response, read_offset_request
 from tests.simulation.wire import fetch_response
 from tiersidecar.domain.errors import OffsetOutOfRangeError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.wire.fetch_requests import (
+from tiersidecar.formats.wire.fetch import (
+    FETCH_SESSION_ID_NOT_FOUND,
     FULL_EPOCH,
+    NO_ERROR,
+    OFFSET_OUT_OF_RANGE,
     SESSIONLESS_EPOCH,
     FetchPartition,
     FetchRequest,
+    FilledPartition,
     PartitionKey,
     read_fetch_request,
-)
-from tiersidecar.formats.wire.fetch_responses import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    NO_ERROR,
-    OFFSET_OUT_OF_RANGE,
-    FilledPartition,
 )
 from tiersidecar.ports.broker import LocalBatches
 from tiersidecar.services.gateway.request_heads import ApiKey

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from tests.simulation.broker_port import SimulatedBroker
 from tests.simulation.chances import Chances
 from tiersidecar.domain.errors import RetriableError
-from tiersidecar.formats.wire.fetch_requests import is_flexible
+from tiersidecar.formats.wire.fetch import is_flexible
 from tiersidecar.services.gateway.exchange import (
     ConnectionState,
     Exchange,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tests.simulation.records import Batch, Marker, data_batch, marker_batch, open_transactions
 from tests.simulation.replica_log import ReplicaLog
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.formats.kafka.checkpoints import (
+from tiersidecar.formats.kafka.log_dir_files import (
     META_PROPERTIES,
     REPLICATION_OFFSET_CHECKPOINT,
     write_offset_checkpoint,

@@ -22,7 +22,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegme
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.aiven.layout import plan_objects
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
+from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.formats.metadata.serde import write_event
 from tiersidecar.ports.store import BytesBody

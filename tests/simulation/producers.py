@@ -12,7 +12,7 @@ from dataclasses import replace
 from tests.simulation.records import Batch, Marker
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import ProducerState
 
 States = dict[int, ProducerState]
 _NONE = -1

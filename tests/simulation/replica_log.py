@@ -18,9 +18,9 @@ from tests.simulation.producers import Producers
 from tests.simulation.records import Batch
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
-from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, write_leader_epochs
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, write_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, write_leader_epochs
+from tiersidecar.formats.kafka.producer_state import ProducerState, write_producer_snapshot
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
 
 FILE_DELETE_DELAY_S = 60.0

@@ -22,14 +22,14 @@ from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeErr
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import ControlKind, aborted_ranges, read_control_marker, read_records
-from tiersidecar.formats.wire.fetch_requests import write_single_fetch
-from tiersidecar.formats.wire.fetch_responses import (
+from tiersidecar.formats.wire.fetch import (
     KAFKA_STORAGE_ERROR,
     NO_ERROR,
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
     FetchedPartition,
     read_fetch_response,
+    write_single_fetch,
 )
 from tiersidecar.ports.broker import Credentials, OffsetSpec, ReadLocal
 from tiersidecar.reading.remote_log_reader import RemoteBatches

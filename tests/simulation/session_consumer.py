@@ -12,12 +12,14 @@ from tests.simulation.environment import Environment
 from tests.simulation.read_check import ReadCheck, Seen
 from tests.simulation.serving import Ask, Fate, Serving, fetched_answer
 from tests.simulation.wire import SessionFetch, fetch_request, key_of
-from tiersidecar.formats.wire.fetch_requests import FULL_EPOCH, FetchPartition, PartitionKey
-from tiersidecar.formats.wire.fetch_responses import (
+from tiersidecar.formats.wire.fetch import (
     FETCH_SESSION_ID_NOT_FOUND,
+    FULL_EPOCH,
     NO_ERROR,
     FetchedPartition,
+    FetchPartition,
     FetchResponse,
+    PartitionKey,
     read_fetch_response,
 )
 from tiersidecar.services.gateway.exchange import UpstreamClosedError

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.wire.cursor import length_bytes, string_bytes
-from tiersidecar.formats.wire.fetch_requests import CONSUMER, FetchPartition, PartitionKey, is_by_topic_id, is_flexible
-from tiersidecar.formats.wire.fetch_responses import (
+from tiersidecar.formats.wire.fetch import (
+    CONSUMER,
     FIRST_WITH_SESSIONS,
     NO_ERROR,
     FetchedPartition,
+    FetchPartition,
     FilledPartition,
+    PartitionKey,
+    is_by_topic_id,
+    is_flexible,
     write_partition,
 )
 

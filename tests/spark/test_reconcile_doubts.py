@@ -18,8 +18,7 @@ from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartitio
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
-from tiersidecar.formats.aiven.keys import planned_keys
+from tiersidecar.formats.aiven.keys import CustomMetadata, planned_keys, write_custom_metadata
 from tiersidecar.formats.metadata.serde import write_event
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
 from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler

@@ -28,10 +28,9 @@ from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, ProducerStates
+from tiersidecar.formats.kafka.producer_state import ProducerState, ProducerStates, TransactionWalk
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_control_marker, read_records
-from tiersidecar.formats.kafka.transactions import TransactionWalk
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader

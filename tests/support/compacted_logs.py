@@ -18,9 +18,9 @@ from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilde
 from tiersidecar.formats.compaction.rewriting import RewrittenBatch
 from tiersidecar.formats.compaction.segments import RewrittenSegment, SegmentRewriter
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.producer_state import TransactionWalk
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_records
-from tiersidecar.formats.kafka.transactions import TransactionWalk
 
 CODECS = {
     0: lambda data: data,

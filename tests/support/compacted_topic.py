@@ -14,7 +14,7 @@ from tests.support.compacted_logs import LogSegment
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.produce import Style, open_sender
-from tiersidecar.formats.kafka.checkpoints import read_offset_checkpoint
+from tiersidecar.formats.kafka.log_dir_files import read_offset_checkpoint
 
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 STYLES = (

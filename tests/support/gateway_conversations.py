@@ -56,8 +56,7 @@ from tiersidecar.decide.trash import NO_DELAYS
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.formats.wire.fetch_requests import PartitionKey
-from tiersidecar.formats.wire.fetch_responses import FetchResponse, FilledPartition, read_fetch_response
+from tiersidecar.formats.wire.fetch import FetchResponse, FilledPartition, PartitionKey, read_fetch_response
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.addresses import in_fetch

@@ -24,7 +24,7 @@ from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeErr
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MountedTopic
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, is_by_topic_id, read_fetch_request
+from tiersidecar.formats.wire.fetch import FETCH_API_KEY, is_by_topic_id, read_fetch_request
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.clock import Blocking

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from tiersidecar.formats.wire.cursor import Cursor
-from tiersidecar.formats.wire.fetch_requests import read_fetch_request
+from tiersidecar.formats.wire.fetch import read_fetch_request
 
 PRODUCE, FETCH, METADATA, HEARTBEAT, SYNC_GROUP = 0, 1, 3, 12, 14
 HANDSHAKE, API_VERSIONS, DELETE_RECORDS, AUTHENTICATE = 17, 18, 21, 36

@@ -37,8 +37,8 @@ from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
-from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
+from tiersidecar.formats.kafka.producer_state import ProducerState
+from tiersidecar.formats.wire.fetch import FETCH_SESSION_ID_NOT_FOUND, write_session_error
 from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.lineage import LineageKeeper, StateLogStarts
 from tiersidecar.reading.open_transactions import CarriedTransactions

@@ -17,9 +17,9 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegme
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
 from tiersidecar.formats.aiven.layout import new_segment_encryption, plan_objects
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, rebuild_indexes, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, write_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
+from tiersidecar.formats.kafka.producer_state import ProducerState, write_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.ports.store import BytesBody
 

@@ -24,7 +24,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.formats.kafka.checkpoints import read_offset_checkpoint
+from tiersidecar.formats.kafka.log_dir_files import read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry

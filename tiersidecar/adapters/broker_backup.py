@@ -18,8 +18,12 @@ from pathlib import Path
 from tiersidecar.adapters.broker_files import CLEAN_SHUTDOWN, write_durably, write_whole
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import HandoverError
-from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
-from tiersidecar.formats.kafka.log_names import DirectoryKind, parse_log_directory
+from tiersidecar.formats.kafka.log_dir_files import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    DirectoryKind,
+    parse_log_directory,
+)
 
 _MANIFEST, _VERSION = "backup.json", 1
 _COPY = re.compile(rf"[0-9]{{6}}-({LEADER_EPOCH_CHECKPOINT}|{LOG_START_OFFSET_CHECKPOINT})")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import HandoverError
-from tiersidecar.formats.kafka.checkpoints import META_PROPERTIES
+from tiersidecar.formats.kafka.log_dir_files import META_PROPERTIES
 
 LOCK_FILE = ".lock"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"

@@ -25,7 +25,7 @@ from typing import BinaryIO
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
-from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
+from tiersidecar.formats.kafka.log_dir_files import LogFileKind, log_file_name
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder

@@ -20,8 +20,8 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.erasing import KeyEraser
 from tiersidecar.formats.compaction.segments import RewrittenSegment, SegmentRewriter, SegmentTally
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFiles
 from tiersidecar.reading.segment_stream import Pace, SegmentStream

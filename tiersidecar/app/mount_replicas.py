@@ -17,8 +17,8 @@ from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.domain.cluster_topics import NewPartition
 from tiersidecar.domain.errors import MountRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.formats.kafka.checkpoints import PARTITION_METADATA, read_partition_metadata
 from tiersidecar.formats.kafka.cluster_metadata import find_topics
+from tiersidecar.formats.kafka.log_dir_files import PARTITION_METADATA, read_partition_metadata
 from tiersidecar.formats.kafka.server_properties import NodePlaces
 
 METADATA_LOG = "__cluster_metadata-0"

@@ -23,8 +23,8 @@ from tiersidecar.adapters.node_files import (
 from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.app.mount_replicas import METADATA_LOG, NewFile, Replicas, has_metadata, look_at_replicas
 from tiersidecar.domain.errors import CorruptDataError, MountRefusedError
-from tiersidecar.formats.kafka.checkpoints import META_PROPERTIES, MetaProperties, read_meta_properties
 from tiersidecar.formats.kafka.cluster_metadata import append_records, write_producer_ids_record, write_topic_records
+from tiersidecar.formats.kafka.log_dir_files import META_PROPERTIES, MetaProperties, read_meta_properties
 from tiersidecar.formats.kafka.server_properties import NodePlaces, read_node_places
 
 _FIRST_RECORDS = ("bootstrap.checkpoint", f"{METADATA_LOG}/00000000000000000000-0000000000.checkpoint")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.domain.chunks import Chunk
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.formats.aiven.transforms import Chunk
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange, ReadStore

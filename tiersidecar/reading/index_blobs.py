@@ -11,9 +11,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange, EpochEntry, Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.index_blob import IndexKind
-from tiersidecar.formats.aiven.segment_bounds import bounds_of
-from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
+from tiersidecar.formats.aiven.index_blob import IndexKind, bounds_of
 from tiersidecar.formats.kafka.indexes import (
     AbortedTransaction,
     OffsetIndex,
@@ -22,7 +20,8 @@ from tiersidecar.formats.kafka.indexes import (
     read_time_index,
     read_transaction_index,
 )
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import read_leader_epochs
+from tiersidecar.formats.kafka.producer_state import ProducerState, read_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange

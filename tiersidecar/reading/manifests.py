@@ -5,23 +5,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
-from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.formats.aiven.keys import ObjectKeys, plugin_keys
-from tiersidecar.formats.aiven.layout import reading_plan
-from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
-from tiersidecar.formats.aiven.segment_bounds import (
+from tiersidecar.formats.aiven.index_blob import (
     ANY_SEGMENT,
     MOST_CHUNK_BYTES,
     MOST_INDEX_BYTES,
     SegmentBounds,
     bounds_of,
 )
-from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, TransformPlan
+from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.keys import ObjectKeys, plugin_keys, read_custom_metadata
+from tiersidecar.formats.aiven.layout import reading_plan
+from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex, TransformPlan
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FetchRange, Store, StoredObject
 from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, ByteLru, SingleFlight, fetch_within

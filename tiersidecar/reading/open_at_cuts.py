@@ -15,9 +15,14 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.indexes import read_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import (
+    ProducerState,
+    TransactionWalk,
+    WalkWithin,
+    open_before,
+    open_states,
+)
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
-from tiersidecar.formats.kafka.transactions import TransactionWalk, WalkWithin, open_before, open_states
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.reading.chunk_manager import ChunkManager

@@ -22,9 +22,8 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted, read_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import ProducerState, open_before, open_states
 from tiersidecar.formats.kafka.record_batches import NO_PRODUCER_ID
-from tiersidecar.formats.kafka.transactions import open_before, open_states
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
 from tiersidecar.reading.open_at_cuts import OpenAtCuts, held_before

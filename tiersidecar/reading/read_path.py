@@ -13,10 +13,10 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexKind
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.indexes import write_transaction_index
+from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.reading import FETCH_BYTES, FETCH_REQUESTS, READ_REQUESTED_BYTES

@@ -8,8 +8,8 @@ from typing import Protocol
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.index_blob import MOST_CHUNK_BYTES, MOST_INDEX_BYTES
 from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES, MOST_INDEX_BYTES
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FeedWithRests, HeadObject, ReadStore
 from tiersidecar.reading.chunk_manager import StoreChunkManager

@@ -14,9 +14,9 @@ from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, Obj
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT
 from tiersidecar.formats.aiven.keys import ObjectKind, main_path, parse_object_key
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
-from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.ports.store import FetchRange, ListObjects, StoredObject
 
 MANIFESTS_AT_ONCE = 64

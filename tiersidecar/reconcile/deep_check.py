@@ -17,14 +17,12 @@ from tiersidecar.decide.reconcile_segments import INDEXES, LOG, MANIFEST, Segmen
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, SegmentScan
-from tiersidecar.formats.aiven.index_blob import IndexKind, slice_index
+from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT, IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.formats.aiven.layout import reading_plan
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
-from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.formats.aiven.transforms import TransformPlan
 from tiersidecar.formats.compaction.segments import WholeBatches
-from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.indexes import (
     AbortedTransaction,
     OffsetIndex,
@@ -33,18 +31,20 @@ from tiersidecar.formats.kafka.indexes import (
     read_time_index,
     read_transaction_index,
 )
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
-from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
-from tiersidecar.formats.kafka.segment_scan import SegmentScanner
-from tiersidecar.formats.kafka.transaction_check import TransactionFaults, check_transactions
-from tiersidecar.formats.kafka.transactions import (
+from tiersidecar.formats.kafka.log_dir_files import read_leader_epochs
+from tiersidecar.formats.kafka.producer_state import (
+    ProducerState,
     TransactionWalk,
     WalkWithin,
     ended_unseen,
     lacks_none,
     open_before,
     open_states,
+    read_producer_snapshot,
 )
+from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.formats.kafka.transaction_check import TransactionFaults, check_transactions
 from tiersidecar.ports.store import FetchRange
 
 _MOST_TOLD = 5

@@ -26,8 +26,8 @@ from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, Obj
 from tiersidecar.domain.ids import format_uuid as _segment_id
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
-from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.ports.store import Store
 from tiersidecar.reconcile.deep_check import DeepCheck, Preceding
 

@@ -11,7 +11,7 @@ from typing import Any
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.segment_fold import FoldedSegment, SegmentStep, clearings, fold_segment
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
-from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
+from tiersidecar.formats.aiven.keys import read_custom_metadata
 from tiersidecar.formats.metadata import hot
 from tiersidecar.formats.metadata.serde import read_event
 

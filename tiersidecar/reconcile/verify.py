@@ -17,8 +17,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
-from tiersidecar.formats.aiven.keys import main_path
+from tiersidecar.formats.aiven.keys import main_path, read_custom_metadata
 from tiersidecar.ports.store import Buffer, Store
 from tiersidecar.reconcile.deep_check import DeepCheck, KeyRingOpener
 from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS, SegmentCheck, preceding_of

@@ -32,7 +32,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, last_records
 from tiersidecar.formats.compaction.segments import SegmentTally
-from tiersidecar.formats.kafka.transactions import open_states
+from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.reading.hidden_segments import hidden_segments

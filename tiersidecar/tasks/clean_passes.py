@@ -22,9 +22,9 @@ from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.cleaning import Cleaner, SegmentCleaner
 from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap, OffsetMapBuilder
 from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally, WholeBatches
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.tasks.segment_swap import NewSegment, SwapStore, require
 

@@ -31,7 +31,7 @@ from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import NEEDLESS, TrashKind
-from tiersidecar.formats.aiven.custom_metadata import stored_bytes
+from tiersidecar.formats.aiven.keys import stored_bytes
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metadata_log import CatchUpMetadata, MetadataView
 from tiersidecar.ports.metrics.retention import (

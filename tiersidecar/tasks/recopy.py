@@ -38,8 +38,8 @@ from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import replaced_segments
-from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import LogFileKind, log_file_name
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading.index_blobs import IndexBlobReader

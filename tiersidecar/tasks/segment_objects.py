@@ -9,15 +9,14 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import SegmentChangedError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentScan
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
 from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.keys import CustomMetadataField
 from tiersidecar.formats.aiven.layout import SegmentLayout, new_segment_encryption, plan_objects
-from tiersidecar.formats.aiven.transforms import IV_SIZE, TransformPlan
+from tiersidecar.formats.aiven.transforms import IV_SIZE, ChunkIndex, TransformPlan
 from tiersidecar.ports.clock import Blocking, Ids
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import SegmentFile

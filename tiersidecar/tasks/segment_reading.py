@@ -16,18 +16,10 @@ from tiersidecar.domain.errors import CorruptDataError, SegmentNotReadyError, Tr
 from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, SegmentScan
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import (
+from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
+from tiersidecar.formats.kafka.producer_state import (
     ProducerState,
-    read_open_producers,
-    read_producer_snapshot,
-    write_producer_snapshot,
-)
-from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, Compression, read_batch_header
-from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
-from tiersidecar.formats.kafka.segment_scan import SegmentScanner
-from tiersidecar.formats.kafka.transactions import (
     SegmentTransactions,
     TransactionWalk,
     complete_index,
@@ -36,7 +28,13 @@ from tiersidecar.formats.kafka.transactions import (
     lacks_none,
     merge_open,
     open_states,
+    read_open_producers,
+    read_producer_snapshot,
+    write_producer_snapshot,
 )
+from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, Compression, read_batch_header
+from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import Artefact, LogDirs, SegmentArtefacts, SegmentFile
 

@@ -33,8 +33,8 @@ from tiersidecar.domain.segments import (
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
-from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import Failpoints

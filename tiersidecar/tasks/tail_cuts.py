@@ -20,7 +20,7 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.compaction.rewriting import RewrittenBatch, filler_batch
 from tiersidecar.formats.compaction.segments import SegmentRewriter
 from tiersidecar.formats.kafka.indexes import read_transaction_index, write_transaction_index
-from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
+from tiersidecar.formats.kafka.log_dir_files import LogFileKind, log_file_name
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.tasks.partition_table import PartitionTable

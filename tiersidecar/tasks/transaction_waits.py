@@ -16,7 +16,7 @@ import structlog
 from tiersidecar.domain.errors import CorruptDataError, RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.segments import LocalSegment
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers
+from tiersidecar.formats.kafka.producer_state import ProducerState, read_open_producers
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import SegmentArtefacts
 from tiersidecar.ports.metrics.copying import OPEN_TRANSACTION_SECONDS

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tests.support.golden import read_json_lines
 from tests.support.remote_runs import RUNS
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
-from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
+from tiersidecar.formats.aiven.keys import read_custom_metadata
 from tiersidecar.formats.metadata import hot
 from tiersidecar.formats.metadata.serde import read_event
 from tiersidecar.reconcile.segment_rows import UNREADABLE

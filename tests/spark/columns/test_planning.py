@@ -18,7 +18,7 @@ from tests.support.remote_rows import RowReads, SilentBroker, opened_rows
 from tiersidecar.domain.errors import ConfigError, OffsetOutOfRangeError, UndecidedTransactionError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.spark.datasource import plan
 from tiersidecar.spark.datasource.filters import PushedBounds

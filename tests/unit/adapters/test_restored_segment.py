@@ -21,14 +21,14 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.indexes import (
     read_offset_index,
     read_time_index,
     read_transaction_index,
     write_transaction_index,
 )
-from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot, write_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import read_leader_epochs
+from tiersidecar.formats.kafka.producer_state import read_producer_snapshot, write_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.reading.segment_stream import SegmentStream
 

@@ -37,8 +37,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
-from tiersidecar.formats.aiven.keys import planned_keys
+from tiersidecar.formats.aiven.keys import CustomMetadata, planned_keys, write_custom_metadata
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
 from tiersidecar.reading.manifests import recorded_keys

@@ -16,7 +16,7 @@ from tests.unit.reading.test_histories import between
 from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFiles, merged_ranges
 from tiersidecar.reading.manifests import ManifestCache, recorded_keys

@@ -13,11 +13,10 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.remote_builder import RemoteBuilder
 from tests.support.remote_runs import RemoteRun, key_ring, load_run, segments_of
 from tests.unit.reading.test_histories import source
-from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES
-from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE
+from tiersidecar.formats.aiven.index_blob import MOST_CHUNK_BYTES
+from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.reading.manifests import ManifestCache, recorded_keys
 

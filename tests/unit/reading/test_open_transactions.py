@@ -16,7 +16,7 @@ from tests.unit.reading.test_histories import between
 from tests.unit.reading.test_lineage import FixedLog
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange, Offset
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.reading.manifests import recorded_keys
 

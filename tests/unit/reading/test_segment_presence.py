@@ -15,8 +15,8 @@ from tests.unit.reading.test_histories import source
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.index_blob import bounds_of
 from tiersidecar.formats.aiven.keys import ObjectKeys
-from tiersidecar.formats.aiven.segment_bounds import bounds_of
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
 

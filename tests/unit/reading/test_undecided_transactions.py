@@ -21,7 +21,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.ports.metrics.reading import READ_HOLES
 from tiersidecar.reading.read_path import ReadPath
 

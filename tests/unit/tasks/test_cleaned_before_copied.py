@@ -20,10 +20,9 @@ from tiersidecar.domain.pins import Pin, PinnedPartition
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.kafka.producer_snapshots import read_open_producers
+from tiersidecar.formats.kafka.producer_state import open_states, read_open_producers
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
-from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 TOPIC = "transactions-0"

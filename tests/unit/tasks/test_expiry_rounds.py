@@ -24,7 +24,7 @@ from tiersidecar.domain.policy import GuardStop, RetentionMode, TopicPolicy
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import SaidDelete
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
+from tiersidecar.formats.aiven.keys import CustomMetadata, write_custom_metadata
 from tiersidecar.ports.metrics import retention as metrics
 from tiersidecar.ports.state_log import Hold, PartitionState
 from tiersidecar.ports.telemetry import Metric

@@ -23,9 +23,8 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.index_blob import IndexKind
 from tiersidecar.formats.aiven.manifest import read_manifest
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_time_index, read_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import open_states, read_producer_snapshot
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
-from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 

@@ -18,8 +18,7 @@ from tiersidecar.domain.errors import LeaseLostError, NotOwnedError, PublishTime
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
-from tiersidecar.formats.aiven.keys import planned_keys
+from tiersidecar.formats.aiven.keys import CustomMetadata, planned_keys, write_custom_metadata
 from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.tasks.ownership import Unquestioned
 from tiersidecar.tasks.removal import SegmentRemover

@@ -19,8 +19,8 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
+from tiersidecar.formats.kafka.producer_state import SegmentTransactions, TransactionWalk
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
-from tiersidecar.formats.kafka.transactions import SegmentTransactions, TransactionWalk
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings

@@ -35,7 +35,7 @@ from tiersidecar.domain.segments import (
     RemotePartitionDeleteMetadata,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
+from tiersidecar.formats.aiven.keys import CustomMetadataField
 from tiersidecar.ports.metrics.retention import TRIM_REFUSALS
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody

@@ -15,7 +15,7 @@ from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.formats.compaction.segments import WholeBatches
 from tiersidecar.formats.kafka.indexes import read_transaction_index, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.tasks.tail_cuts import TailCuts, is_to_be_cut
 
 LINEAGE = Lineage((EpochEntry(LeaderEpoch(0), Offset(0)),))

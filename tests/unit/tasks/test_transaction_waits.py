@@ -16,7 +16,7 @@ from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers
+from tiersidecar.formats.kafka.producer_state import ProducerState, read_open_producers
 from tiersidecar.ports.metrics.copying import OPEN_TRANSACTION_SECONDS
 from tiersidecar.tasks.partition_table import WhoWaits
 from tiersidecar.tasks.segment_objects import LayoutSettings

@@ -10,7 +10,7 @@ from contextlib import suppress
 import structlog
 from asyncinotify import Event, Inotify, Mask, Watch
 
-from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
+from tiersidecar.formats.kafka.log_dir_files import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
 from tiersidecar.ports.clock import Clock
 
 _log = structlog.get_logger(__name__)

@@ -22,20 +22,18 @@ from tiersidecar.domain.errors import CorruptDataError, LogDirError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import EpochEntry, Offset
 from tiersidecar.domain.segments import NO_TIMESTAMP_MS, LocalPartition, LocalSegment
-from tiersidecar.formats.kafka.checkpoints import (
+from tiersidecar.formats.kafka.log_dir_files import (
+    DELETED_SUFFIX,
     LEADER_EPOCH_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,
-    read_leader_epochs,
-    read_partition_metadata,
-)
-from tiersidecar.formats.kafka.log_names import (
-    DELETED_SUFFIX,
     DirectoryKind,
     LogDirectoryName,
     LogFileKind,
     parse_log_directory,
     parse_log_file,
+    read_leader_epochs,
+    read_partition_metadata,
 )
 
 _ENTRY = Struct(">qi")

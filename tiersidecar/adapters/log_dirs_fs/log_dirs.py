@@ -26,7 +26,7 @@ from tiersidecar.domain.errors import CorruptDataError, LogDirError, Unformatted
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.formats.kafka.checkpoints import (
+from tiersidecar.formats.kafka.log_dir_files import (
     LEADER_EPOCH_CHECKPOINT,
     META_PROPERTIES,
     PARTITION_METADATA,

@@ -27,8 +27,8 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import FollowTransactions, LocalSegment, SegmentScan
 from tiersidecar.formats.kafka.indexes import read_offset_index, read_time_index, read_transaction_index
-from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
-from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import LogFileKind, log_file_name
+from tiersidecar.formats.kafka.producer_state import read_producer_snapshot
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.log_dirs import Artefact, ArtefactFault, SegmentArtefacts, SegmentFingerprint

@@ -22,8 +22,13 @@ from tiersidecar.domain.ids import format_uuid, parse_uuid
 from tiersidecar.domain.offsets import NO_EPOCH, EpochEntry, Lineage, Offset
 from tiersidecar.domain.pins import Pin, PinnedPartition
 from tiersidecar.domain.segments import LocalSegment
-from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epochs, write_leader_epochs
-from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
+from tiersidecar.formats.kafka.log_dir_files import (
+    LEADER_EPOCH_CHECKPOINT,
+    LogFileKind,
+    log_file_name,
+    read_leader_epochs,
+    write_leader_epochs,
+)
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
 

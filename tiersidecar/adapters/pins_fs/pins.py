@@ -23,7 +23,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import Picture, PictureLook, Pin, PinnedPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.formats.kafka.checkpoints import CLEANER_OFFSET_CHECKPOINT, META_PROPERTIES, read_offset_checkpoint
+from tiersidecar.formats.kafka.log_dir_files import CLEANER_OFFSET_CHECKPOINT, META_PROPERTIES, read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
 from tiersidecar.ports.pins import DiskSpace, PinsView

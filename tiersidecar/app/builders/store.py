@@ -25,8 +25,8 @@ from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
+from tiersidecar.formats.aiven.keys import CustomMetadataField
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.store import Store, StoreTools
 from tiersidecar.ports.telemetry import Telemetry

@@ -21,16 +21,17 @@ from tiersidecar.domain.errors import CorruptDataError, HandoverError, LogDirErr
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalPartition
-from tiersidecar.formats.kafka.checkpoints import (
+from tiersidecar.formats.kafka.log_dir_files import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     META_PROPERTIES,
+    DirectoryKind,
+    parse_log_directory,
     read_meta_properties,
     read_offset_checkpoint,
     write_leader_epochs,
     write_offset_checkpoint,
 )
-from tiersidecar.formats.kafka.log_names import DirectoryKind, parse_log_directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from tiersidecar.domain.segments import (
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import replaced_segments
 from tiersidecar.formats.aiven.keys import plugin_keys
-from tiersidecar.formats.kafka.transactions import open_states
+from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, OffsetSpec
 from tiersidecar.ports.metadata_log import MetadataLog

@@ -20,7 +20,7 @@ from tiersidecar.app.handover.plan import Plan, PlannedPartition
 from tiersidecar.app.handover.staged import Staged, StagedPartition, in_order, staged_path
 from tiersidecar.domain.errors import CorruptDataError, HandoverError, LogDirError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.formats.kafka.log_names import LogFileKind, parse_log_file
+from tiersidecar.formats.kafka.log_dir_files import LogFileKind, parse_log_file
 
 _ANSWER_S = 2.0
 _SNAPSHOT = f".{LogFileKind.SNAPSHOT}"

@@ -38,8 +38,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.readable import size_text
 from tiersidecar.domain.segments import LocalPartition
-from tiersidecar.formats.kafka.checkpoints import LOG_START_OFFSET_CHECKPOINT
-from tiersidecar.formats.kafka.log_names import DirectoryKind, parse_log_directory
+from tiersidecar.formats.kafka.log_dir_files import LOG_START_OFFSET_CHECKPOINT, DirectoryKind, parse_log_directory
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache

@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.formats.kafka.indexes import read_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import read_open_producers
+from tiersidecar.formats.kafka.producer_state import read_open_producers
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
 

@@ -22,7 +22,7 @@ from tiersidecar.domain.errors import HandoverError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.readable import cut_text
-from tiersidecar.formats.kafka.log_names import LogFileKind, parse_log_file
+from tiersidecar.formats.kafka.log_dir_files import LogFileKind, parse_log_file
 
 _VERSION = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -8,7 +8,7 @@ from typing import Any
 from tiersidecar.app.commands.tables import table
 from tiersidecar.app.handover.files import LogDirChanges
 from tiersidecar.app.handover.verify import VerifiedPartition
-from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
+from tiersidecar.formats.kafka.log_dir_files import read_leader_epochs
 
 _EPOCHS_SHOWN = 4
 

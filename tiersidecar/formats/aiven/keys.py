@@ -1,20 +1,181 @@
 """Keys: ``<key.prefix><topic>-<topicId>/<partition>/<startOffset, 20 digits>-<segmentId>.<suffix>`` (``ObjectKeyFactory``).
 
 The prefix is put in front as it is: a slash only where it has one.
+
+A segment's custom metadata may name its key.  They are a section of Kafka tagged fields (``SegmentCustomMetadataSerde``):
+``count uvarint`` and per field ``tag uvarint | size uvarint | value``: tag 0 the size of the three objects together (zig-zag
+varlong), 1 the key prefix and 2 the key without prefix and suffix (compact strings: length + 1 as uvarint, UTF-8).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
+from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, parse_uuid
 from tiersidecar.domain.ids import format_uuid as text_of
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+
+class CustomMetadataField(StrEnum):
+    """Values of ``custom.metadata.fields.include``."""
+
+    REMOTE_SIZE = "REMOTE_SIZE"
+    OBJECT_PREFIX = "OBJECT_PREFIX"
+    OBJECT_KEY = "OBJECT_KEY"
+
+
+_REMOTE_SIZE_TAG, _OBJECT_PREFIX_TAG, _OBJECT_KEY_TAG = range(3)
+_LONGEST_VARLONG = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomMetadata:
+    """The fields; None for one that is left out."""
+
+    remote_size: int | None = None
+    object_prefix: str | None = None
+    object_key: str | None = None
+
+
+def write_custom_metadata(metadata: CustomMetadata) -> bytes:
+    """Return the bytes; none at all without fields."""
+    values: dict[int, bytes] = {}
+    if metadata.remote_size is not None:
+        values[_REMOTE_SIZE_TAG] = _unsigned_varint(metadata.remote_size << 1 ^ metadata.remote_size >> 63)
+    if metadata.object_prefix is not None:
+        values[_OBJECT_PREFIX_TAG] = _compact_string(metadata.object_prefix)
+    if metadata.object_key is not None:
+        values[_OBJECT_KEY_TAG] = _compact_string(metadata.object_key)
+    if not values:
+        return b""
+    fields = (_unsigned_varint(tag) + _unsigned_varint(len(value)) + value for tag, value in values.items())
+    return _unsigned_varint(len(values)) + b"".join(fields)
+
+
+def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") -> CustomMetadata:
+    """Return the known fields; others are skipped.
+
+    Raises:
+        CorruptDataError: not such a section, or cut short; or tags that do not ascend, which Kafka's ``TaggedFields`` refuses.
+    """
+    if not data:
+        return CustomMetadata()
+    reader = _Reader(data, where)
+    fields = dict(reader.tagged_fields())
+    reader.expect_end()
+    return CustomMetadata(
+        remote_size=_read_signed(fields.get(_REMOTE_SIZE_TAG), where),
+        object_prefix=_read_string(fields.get(_OBJECT_PREFIX_TAG), where),
+        object_key=_read_string(fields.get(_OBJECT_KEY_TAG), where),
+    )
+
+
+def stored_bytes(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
+    """Return the size of ``segments`` in the store, from the end of each copy until its deletion is finished.
+
+    A segment counts with its size on the broker's disk if its custom metadata have no REMOTE_SIZE, or are another plugin's.
+    """
+    return sum(_stored_bytes(one) for one in segments if one.state in _STORED)
+
+
+_STORED = frozenset({State.COPY_SEGMENT_FINISHED, State.DELETE_SEGMENT_STARTED})
+
+
+def _stored_bytes(segment: RemoteLogSegmentMetadata) -> int:
+    if segment.custom_metadata:
+        try:
+            remote_size = read_custom_metadata(segment.custom_metadata).remote_size
+        except CorruptDataError:
+            return segment.segment_size_in_bytes
+        if remote_size is not None and remote_size >= 0:
+            return remote_size
+    return segment.segment_size_in_bytes
+
+
+class _Reader:
+    def __init__(self, data: bytes, where: str) -> None:
+        self._data, self._where, self._position = data, where, 0
+
+    def unsigned_varint(self) -> int:
+        value = 0
+        for index, byte in enumerate(self._data[self._position : self._position + _LONGEST_VARLONG]):
+            value |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                self._position += index + 1
+                return value
+        raise self._corrupt("a variable-length integer that does not end")
+
+    def tagged_fields(self) -> Iterator[tuple[int, bytes]]:
+        """Yield tags with their values, ascending: of a repeated tag, two readers could believe different values."""
+        former = -1
+        for _ in range(self.unsigned_varint()):
+            tag = self.unsigned_varint()
+            if tag <= former:
+                raise self._corrupt(f"tag {tag} after tag {former}")
+            former = tag
+            yield tag, self.bytes_of(self.unsigned_varint())
+
+    def bytes_of(self, size: int) -> bytes:
+        value = self._data[self._position : self._position + size]
+        if len(value) < size:
+            raise self._corrupt(f"a field of {size} bytes where {len(value)} are left")
+        self._position += size
+        return value
+
+    def rest(self) -> bytes:
+        return self._data[self._position :]
+
+    def expect_end(self) -> None:
+        if self._position != len(self._data):
+            raise self._corrupt(f"{len(self._data) - self._position} bytes after the last field")
+
+    def _corrupt(self, reason: str) -> CorruptDataError:
+        return CorruptDataError(where=self._where, position=self._position, reason=reason)
+
+
+def _read_signed(value: bytes | None, where: str) -> int | None:
+    if value is None:
+        return None
+    reader = _Reader(value, where)
+    raw = reader.unsigned_varint()
+    reader.expect_end()
+    return raw >> 1 ^ -(raw & 1)
+
+
+def _read_string(value: bytes | None, where: str) -> str | None:
+    if value is None:
+        return None
+    reader = _Reader(value, where)
+    size = reader.unsigned_varint() - 1
+    if size < 0:
+        return None
+    text = reader.bytes_of(size)
+    reader.expect_end()
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(where=where, position=error.start, reason="a string that is not UTF-8") from error
+
+
+def _compact_string(text: str) -> bytes:
+    encoded = text.encode()
+    return _unsigned_varint(len(encoded) + 1) + encoded
+
+
+def _unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 class ObjectKind(StrEnum):

@@ -9,20 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, CustomMetadataField, write_custom_metadata
-from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexBlob, SegmentIndexes, build_index_blob
+from tiersidecar.formats.aiven.index_blob import (
+    MOST_CHUNKS,
+    IndexArtefacts,
+    IndexBlob,
+    SegmentIndexes,
+    build_index_blob,
+)
 from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.formats.aiven.keys import ObjectKeys, main_path, planned_keys
+from tiersidecar.formats.aiven.keys import (
+    CustomMetadata,
+    CustomMetadataField,
+    ObjectKeys,
+    main_path,
+    planned_keys,
+    write_custom_metadata,
+)
 from tiersidecar.formats.aiven.manifest import Manifest, ManifestEncryption, write_manifest
-from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNKS
 from tiersidecar.formats.aiven.transforms import (
     AAD_SIZE,
     DATA_KEY_SIZE,
     DEFAULT_CHUNK_SIZE,
     ChunkCipher,
+    ChunkIndex,
     TransformPlan,
 )
 

@@ -16,7 +16,7 @@ from tiersidecar.formats.compaction.rewriting import (
 )
 from tiersidecar.formats.compaction.transactions import CleanedTransactions
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, RecordBatchHeader
 
 

@@ -5,24 +5,66 @@
 * ``.txnindex``: version i16 | producer id i64 | first offset i64 | last offset i64 | last stable offset i64.
 
 The first two are preallocated with zeros while their segment is active, and trimmed when it is sealed.
+
+Rows of a file of fixed layout are kept as its bytes, and made when they are looked at: as objects they take six times the
+memory.  A transaction index or a producer snapshot of 10 MiB, which any client with write access to the bucket can make, would
+be 60 MiB and more.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import le, lt
+from operator import eq, le, lt
 from struct import Struct
 from sys import byteorder
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.kafka.packed_rows import PackedRows
 from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, Buffer, RecordBatchHeader
+
+T = TypeVar("T")
+
+
+class PackedRows(Sequence[T]):
+    """``make`` takes the fields of one row of ``layout``."""
+
+    __slots__ = ("_data", "_layout", "_make")
+
+    def __init__(self, data: bytes, layout: Struct, make: Callable[[tuple[Any, ...]], T]) -> None:
+        self._data, self._layout, self._make = data, layout, make
+
+    def __len__(self) -> int:
+        return len(self._data) // self._layout.size
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, self._layout.iter_unpack(self._data))
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, place: int | slice) -> T | tuple[T, ...]:
+        if isinstance(place, slice):
+            return tuple(self[at] for at in range(*place.indices(len(self))))
+        at = place + len(self) if place < 0 else place
+        if not 0 <= at < len(self):
+            raise IndexError(place)
+        return self._make(self._layout.unpack_from(self._data, at * self._layout.size))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    def __hash__(self) -> int:
+        return hash(self._data)
+
+    def __repr__(self) -> str:
+        return f"PackedRows({len(self)} rows)"
+
 
 _OFFSET_ENTRY = Struct(">ii")
 _TIME_ENTRY = Struct(">qi")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiersidecar.domain.errors import TruncatedDataError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import IndexRebuilder, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerStates, read_producer_snapshot, write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import ProducerStates, read_producer_snapshot, write_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import read_control_marker, read_records
 

@@ -11,6 +11,7 @@ from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
 from tiersidecar.domain.offsets import NO_EPOCH, EpochEntry, Offset
 from tiersidecar.domain.segments import FollowTransactions, SegmentScan
 from tiersidecar.formats import native
+from tiersidecar.formats.kafka.producer_state import TRANSACTION_FLAGS, TransactionWalk
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,
     CRC_START_V2,
@@ -22,7 +23,6 @@ from tiersidecar.formats.kafka.record_batches import (
     RecordBatchHeader,
     read_batch_header,
 )
-from tiersidecar.formats.kafka.transactions import TRANSACTION_FLAGS, TransactionWalk
 from tiersidecar.formats.native import Walks, clamped
 
 _SCANNED = Struct(">qiibIhi8xq")

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
-from tiersidecar.formats.kafka.record_batches import Buffer
-from tiersidecar.formats.kafka.segment_scan import SegmentScanner
-from tiersidecar.formats.kafka.transactions import (
+from tiersidecar.formats.kafka.producer_state import (
+    ProducerState,
     SegmentTransactions,
     TransactionWalk,
     lacking_entries,
     lacks_none,
 )
+from tiersidecar.formats.kafka.record_batches import Buffer
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,16 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 
 from tiersidecar.formats.wire.cursor import Buffer, Cursor
-from tiersidecar.formats.wire.fetch_requests import PartitionKey, TopicKey, is_flexible, read_topic_key
-from tiersidecar.formats.wire.fetch_responses import (
+from tiersidecar.formats.wire.fetch import (
     FIRST_WITH_SESSIONS,
     NO_ERROR,
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
+    PartitionKey,
+    TopicKey,
+    is_flexible,
     partition_layout,
+    read_topic_key,
 )
 from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
 

@@ -11,7 +11,7 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.formats.wire.cursor import Buffer
-from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, FETCH_VERSIONS
+from tiersidecar.formats.wire.fetch import FETCH_API_KEY, FETCH_VERSIONS
 from tiersidecar.formats.wire.messages import write_message
 from tiersidecar.services.bucket import refusals
 from tiersidecar.services.bucket.answers import Asked, items, made

@@ -17,19 +17,17 @@ from tiersidecar.domain.errors import OffsetOutOfRangeError, QuotaExceededError,
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.wire.cursor import Buffer, length_bytes, string_bytes
-from tiersidecar.formats.wire.fetch_requests import (
+from tiersidecar.formats.wire.fetch import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    FIRST_WITH_SESSIONS,
     NO_SESSION,
     FetchPartition,
     FetchRequest,
+    FilledPartition,
     PartitionKey,
     TopicKey,
     is_flexible,
     read_fetch_request,
-)
-from tiersidecar.formats.wire.fetch_responses import (
-    FETCH_SESSION_ID_NOT_FOUND,
-    FIRST_WITH_SESSIONS,
-    FilledPartition,
     write_partition,
     write_session_error,
 )

@@ -13,8 +13,8 @@ import structlog
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT
 from tiersidecar.formats.aiven.manifest import read_manifest
-from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.bucket import (
     BUCKET_LOOK_FAILURES,

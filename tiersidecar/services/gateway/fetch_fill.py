@@ -26,20 +26,18 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.wire.fetch_requests import (
+from tiersidecar.formats.wire.fetch import (
     FETCH_API_KEY,
-    FetchPartition,
-    FetchRequest,
-    PartitionKey,
-    write_single_fetch,
-)
-from tiersidecar.formats.wire.fetch_responses import (
     KAFKA_STORAGE_ERROR,
     NO_ERROR,
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
+    FetchPartition,
+    FetchRequest,
     FilledPartition,
+    PartitionKey,
     read_fetch_response,
+    write_single_fetch,
 )
 from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
 from tiersidecar.ports.broker import LocalBatches

@@ -17,14 +17,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from weakref import WeakSet
 
-from tiersidecar.formats.wire.fetch_passing import FetchPassing
-from tiersidecar.formats.wire.fetch_requests import (
+from tiersidecar.formats.wire.fetch import (
+    NO_ERROR,
     FetchPartition,
     FetchRequest,
+    FetchResponse,
     PartitionKey,
     read_fetch_request,
 )
-from tiersidecar.formats.wire.fetch_responses import NO_ERROR, FetchResponse
+from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange

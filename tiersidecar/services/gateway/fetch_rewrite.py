@@ -14,26 +14,24 @@ from typing import Any
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
 from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.formats.wire.cursor import Replacement, splice
-from tiersidecar.formats.wire.fetch_requests import (
+from tiersidecar.formats.wire.fetch import (
+    FETCH_SESSION_ID_NOT_FOUND,
     FETCH_VERSIONS,
     FULL_EPOCH,
-    SESSIONLESS_EPOCH,
-    FetchPartition,
-    FetchRequest,
-    PartitionKey,
-    most_partitions,
-    session_epoch_position,
-)
-from tiersidecar.formats.wire.fetch_responses import (
-    FETCH_SESSION_ID_NOT_FOUND,
     NO_ERROR,
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
+    SESSIONLESS_EPOCH,
     FetchedPartition,
+    FetchPartition,
+    FetchRequest,
     FetchResponse,
     FilledPartition,
+    PartitionKey,
+    most_partitions,
     read_fetch_response,
     replacing,
+    session_epoch_position,
     throttling,
     write_session_error,
 )

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tiersidecar.formats.wire.cursor import Replacement
-from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
-from tiersidecar.formats.wire.fetch_responses import FetchedPartition, FetchResponse
+from tiersidecar.formats.wire.fetch import FetchedPartition, FetchPartition, FetchRequest, FetchResponse, PartitionKey
 from tiersidecar.services.gateway.out_of_range import Classified
 
 

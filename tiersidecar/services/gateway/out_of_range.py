@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
 from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.formats.wire.fetch_requests import FetchPartition, PartitionKey
+from tiersidecar.formats.wire.fetch import FetchPartition, PartitionKey
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.state_log import PartitionState, StateLog

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiersidecar.formats.wire.fetch import FetchRequest, PartitionKey
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
-from tiersidecar.formats.wire.fetch_requests import FetchRequest, PartitionKey
 from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.services.gateway.broker_offsets import Mounts
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange

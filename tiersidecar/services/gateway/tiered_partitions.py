@@ -17,12 +17,14 @@ from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, T
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.kafka.record_batches import read_batch_header
-from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
-from tiersidecar.formats.wire.fetch_responses import (
+from tiersidecar.formats.wire.fetch import (
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
     FetchedPartition,
+    FetchPartition,
+    FetchRequest,
     FilledPartition,
+    PartitionKey,
 )
 from tiersidecar.ports.state_log import StateLog
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalSegment
-from tiersidecar.formats.kafka.log_names import parse_log_file
+from tiersidecar.formats.kafka.log_dir_files import parse_log_file
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "log-dirs"
 TOPIC_ID = Uuid(bytes(range(1, 17)))

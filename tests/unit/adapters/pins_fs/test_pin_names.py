@@ -10,7 +10,7 @@ from tiersidecar.adapters.pins_fs.pin_directory import PROBE_NAME, PinName, pars
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import PinnedPartition
-from tiersidecar.formats.kafka.log_names import parse_log_directory, parse_log_file
+from tiersidecar.formats.kafka.log_dir_files import parse_log_directory, parse_log_file
 
 NAME = PinName(owner=PinnedPartition(Uuid(bytes(range(1, 17))), 3), base_offset=Offset(35), next_base_offset=Offset(70))
 PREFIX = "tiersidecar-pin.AQIDBAUGBwgJCgsMDQ4PEA.3.00000000000000000035-00000000000000000070."

@@ -11,7 +11,7 @@ from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directo
 from tiersidecar.app.handover.seam import seam_fault
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, write_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import ProducerState, write_producer_snapshot
 
 
 class Replica:

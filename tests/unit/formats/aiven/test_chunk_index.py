@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden import read_json
-from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.formats.aiven.chunk_index import (
+from tiersidecar.formats.aiven.manifest import (
     chunk_index_document,
     parse_chunk_index,
     read_chunk_sizes,
     write_chunk_sizes,
 )
+from tiersidecar.formats.aiven.transforms import ChunkIndex
 
 VECTORS = read_json("aiven-vectors.json")
 SIZES = [pytest.param(v["values"], v["hex"], id=f"{len(v['values'])} sizes") for v in VECTORS["chunk_sizes_codec"]]

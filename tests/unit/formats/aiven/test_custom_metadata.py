@@ -13,7 +13,7 @@ from tests.support.golden import read_json
 from tests.support.segments import remote_segment
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.custom_metadata import (
+from tiersidecar.formats.aiven.keys import (
     CustomMetadata,
     read_custom_metadata,
     stored_bytes,

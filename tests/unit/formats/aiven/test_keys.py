@@ -11,15 +11,16 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, parse_uuid
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
 from tiersidecar.formats.aiven.keys import (
     LAYOUT_PATTERN,
+    CustomMetadata,
     ObjectKeys,
     ObjectKind,
     main_path,
     parse_object_key,
     planned_keys,
     plugin_keys,
+    write_custom_metadata,
 )
 
 TOPIC_ID = "OrpMwEoTQh6VZ_dz9HFK5g"

@@ -13,10 +13,9 @@ from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
-from tiersidecar.formats.aiven.keys import ObjectKind, ParsedObjectKey, parse_object_key
+from tiersidecar.formats.aiven.keys import CustomMetadataField, ObjectKind, ParsedObjectKey, parse_object_key
 from tiersidecar.formats.aiven.layout import (
     SegmentEncryption,
     SegmentLayout,
@@ -26,8 +25,8 @@ from tiersidecar.formats.aiven.layout import (
 )
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.formats.aiven.transforms import IV_SIZE, ChunkCipher
-from tiersidecar.formats.kafka.checkpoints import read_leader_epochs, write_leader_epochs
 from tiersidecar.formats.kafka.indexes import read_transaction_index
+from tiersidecar.formats.kafka.log_dir_files import read_leader_epochs, write_leader_epochs
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 
 

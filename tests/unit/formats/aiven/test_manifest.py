@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from tests.support.golden import AIVEN_OBJECTS
 from tests.support.segments import remote_segment
-from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.formats.aiven.index_blob import SegmentIndexes
 from tiersidecar.formats.aiven.keys import parse_object_key
 from tiersidecar.formats.aiven.manifest import ManifestEncryption, read_manifest, write_manifest
+from tiersidecar.formats.aiven.transforms import ChunkIndex
 
 PATHS = [pytest.param(path, id=path.stem) for path in sorted(AIVEN_OBJECTS.rglob("*.rsm-manifest"))]
 INDEXES = SegmentIndexes(

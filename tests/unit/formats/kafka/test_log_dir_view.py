@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.golden import CLEAN_LOG_DIR, UNCLEAN_LOG_DIR, read_json
 from tiersidecar.domain.segments import SegmentScan
-from tiersidecar.formats.kafka.checkpoints import read_offset_checkpoint
-from tiersidecar.formats.kafka.log_names import LogFileKind, parse_log_file
-from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.formats.kafka.log_dir_files import LogFileKind, parse_log_file, read_offset_checkpoint
+from tiersidecar.formats.kafka.producer_state import read_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_records
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner

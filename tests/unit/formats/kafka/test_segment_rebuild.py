@@ -10,7 +10,7 @@ from tests.support.golden import CLEAN_LOG_DIR
 from tiersidecar.domain.errors import TruncatedDataError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import read_time_index
-from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import read_producer_snapshot
 from tiersidecar.formats.kafka.segment_rebuild import RebuiltArtefacts, SegmentRebuilder
 
 SEALED = [

@@ -10,10 +10,9 @@ import pytest
 from tests.support.golden import CLEAN_LOG_DIR
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import ProducerState, merge_open, read_producer_snapshot
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
 from tiersidecar.formats.kafka.transaction_check import TransactionFaults, check_transactions, expected_transactions
-from tiersidecar.formats.kafka.transactions import merge_open
 
 LOGS = sorted((CLEAN_LOG_DIR / "transactions-0").glob("*.log"))
 Uploaded = tuple[Sequence[AbortedTransaction], Sequence[ProducerState]]

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from tests.unit.formats.wire.test_fetch_responses import responses
+from tests.unit.formats.wire.test_fetch import responses
+from tiersidecar.formats.wire.fetch import FETCH_VERSIONS, is_flexible
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
-from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, is_flexible
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
 
 

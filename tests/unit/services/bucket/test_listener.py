@@ -12,8 +12,7 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
 from tests.support.served_bucket import AUDITOR, NARROW, KafkaTalk, serving
-from tiersidecar.formats.wire.fetch_requests import write_single_fetch
-from tiersidecar.formats.wire.fetch_responses import FetchResponse, read_fetch_response
+from tiersidecar.formats.wire.fetch import FetchResponse, read_fetch_response, write_single_fetch
 from tiersidecar.formats.wire.framing import write_frame, write_request
 from tiersidecar.ports.metrics.bucket import BUCKET_LOGINS
 from tiersidecar.ports.store import BytesBody

@@ -14,7 +14,7 @@ from tests.support.local_batches import batches_between, local_batches
 from tests.unit.services.gateway.test_fetch_rewrite import HIGH_WATERMARK, NEWEST, OTHER, fetched, plain
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS
+from tiersidecar.formats.wire.fetch import FETCH_VERSIONS
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.exchange import ConnectionState
 

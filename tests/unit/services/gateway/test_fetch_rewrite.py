@@ -40,8 +40,7 @@ from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import read_records
-from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, read_fetch_request
-from tiersidecar.formats.wire.fetch_responses import write_session_error
+from tiersidecar.formats.wire.fetch import FETCH_VERSIONS, read_fetch_request, write_session_error
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.metrics.reading import READS_SHED

@@ -14,7 +14,7 @@ from tests.support.remote_runs import RUNS
 from tests.support.scripted_authorizer import ScriptedAuthorizer
 from tests.unit.services.reader.service import ALL_TOPICS, Service, open_service
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
+from tiersidecar.formats.kafka.log_dir_files import read_leader_epochs
 
 PLAIN = "/topics/plain/partitions/0"
 SUFFIXES = {"offset": ".index", "timestamp": ".timeindex", "transaction": ".txnindex"}

@@ -13,7 +13,7 @@ from tests.support.golden import CLEAN_LOG_DIR, UNCLEAN_LOG_DIR
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import read_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import (
+from tiersidecar.formats.kafka.producer_state import (
     ProducerState,
     ProducerStates,
     read_producer_snapshot,

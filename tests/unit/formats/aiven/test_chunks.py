@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiersidecar.domain.chunks import Chunk, ChunkIndex
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.formats.aiven.transforms import Chunk, ChunkIndex
 
 
 @st.composite
