@@ -41,11 +41,10 @@ from tiersidecar.formats.kafka.producer_state import (
 )
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAtCuts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache
-from tiersidecar.reading.open_at_cuts import OpenAtCuts
-from tiersidecar.reading.open_transactions import CarriedTransactions
 
 PRODUCERS = 2
 

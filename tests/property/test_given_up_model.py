@@ -25,7 +25,7 @@ from tiersidecar.domain.policy import UNLIMITED, RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.tasks.first_start import FirstStart
+from tiersidecar.tasks.copy import FirstStart
 
 LENGTH = 100
 LINEAGE = Lineage.of([(0, 0)])

@@ -9,11 +9,10 @@ from tests.simulation.chances import Chances
 from tests.simulation.local_files import LocalFiles
 from tests.simulation.network import FaultRates, Network, at_once
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Ids
-from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject
+from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject, probe_store
 
 _OF_SEGMENTS = (".log", ".indexes", ".rsm-manifest")
 

@@ -11,13 +11,13 @@ from tests.simulation.records import visible_offsets
 from tests.simulation.scenario import Blow, Kind
 from tests.simulation.sidecar import config_of, open_parts, until_ready
 from tests.simulation.world import World
-from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import aborted_ranges
 from tiersidecar.ports.broker import Credentials, ReadLocal
+from tiersidecar.ports.store import PROBE_NAME
 from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.read_path import open_read_path
 from tiersidecar.reading.remote_log_reader import RemoteBatches

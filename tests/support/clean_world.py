@@ -37,7 +37,7 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask
-from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
 from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore

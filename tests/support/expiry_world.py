@@ -41,8 +41,7 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
-from tiersidecar.tasks.in_flight import InFlight
-from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.ownership import UNQUESTIONED, InFlight, Ownership
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks

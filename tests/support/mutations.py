@@ -39,9 +39,9 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.formats.wire.fetch import FETCH_SESSION_ID_NOT_FOUND, write_session_error
-from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
+from tiersidecar.reading import batch_cutter, segment_lookup, segment_reader
+from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.lineage import LineageKeeper, StateLogStarts
-from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.services.gateway import (
@@ -61,10 +61,9 @@ from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.tasks import copy as copy_module
 from tiersidecar.tasks import disk_watch, partition_table
 from tiersidecar.tasks import expire as expire_module
-from tiersidecar.tasks import first_start as first_start_task
+from tiersidecar.tasks.copy import FirstStart
 from tiersidecar.tasks.expire import ExpireTask
-from tiersidecar.tasks.first_start import FirstStart
-from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects
@@ -265,7 +264,7 @@ def readers_trust_the_store() -> Patches:
 
 
 def local_reads_may_end_early() -> Patches:
-    return [patch.object(local_cut._Taken, "check", lambda *args: None)]
+    return [patch.object(segment_reader._Taken, "check", lambda *args: None)]
 
 
 def between_the_tiers_is_out_of_range() -> Patches:
@@ -445,7 +444,7 @@ def start_passes_over_pins() -> Patches:
     def start(**view: Any) -> Offset:
         return original(**{**view, "broker_expires": False})
 
-    return [patch.object(one, "first_start", start) for one in (first_start_task, expire_decision)]
+    return [patch.object(one, "first_start", start) for one in (copy_module, expire_decision)]
 
 
 def retention_is_over_what_the_broker_keeps() -> Patches:

@@ -32,11 +32,11 @@ from tiersidecar.ports.store import BytesBody, Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.chunk_manager import ChunkLayer
-from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, LiveLog, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
+from tiersidecar.reading.reader_limits import ColdReads
 
 SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 RUNS = ("plain", "prefix-custommeta", "compressed", "compressed-bigchunk", "encrypted")

@@ -22,7 +22,7 @@ from tiersidecar.ports.metrics.copying import COPY_BYTES, COPY_LAG_BYTES
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS, GATEWAY_FILLED_BYTES, GATEWAY_UNMAPPED_BROKERS
 from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS
 from tiersidecar.ports.metrics.reading import FETCH_BYTES
-from tiersidecar.reading.cold_reads import ColdReading
+from tiersidecar.reading.reader_limits import ColdReading
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.status.access import Secrets
 from tiersidecar.services.status.history import INTERVAL_MS, POINTS, History

@@ -28,20 +28,17 @@ from tiersidecar.formats.kafka.log_dir_files import read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAtCuts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
-from tiersidecar.reading.open_at_cuts import OpenAtCuts
-from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots, StoreGate
-from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots, StoreGate
 from tiersidecar.tasks.lanes import Backoff
-from tiersidecar.tasks.ownership import UNQUESTIONED
+from tiersidecar.tasks.ownership import UNQUESTIONED, InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask

@@ -16,7 +16,6 @@ from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.proposals_topic.log import ProposalsTopicSettings
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.adapters.stores.probe import PROBE_NAME, probe_store
 from tiersidecar.app.builders.gateway import advertised_addresses
 from tiersidecar.app.builders.logs import open_state_log
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
@@ -51,7 +50,7 @@ from tiersidecar.decide.topics import reason_not_to_store, reason_not_to_tier, r
 from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError, StoreError, TiersidecarError
 from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
-from tiersidecar.ports.store import BytesBody, Store
+from tiersidecar.ports.store import PROBE_NAME, BytesBody, Store, probe_store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.policies import resolved_policy
 

@@ -26,9 +26,9 @@ from tiersidecar.formats import native
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.state_records import KnownLeases, TrashLog
-from tiersidecar.reading.cold_reads import ColdReads
+from tiersidecar.reading.reader_limits import ColdReads
 from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary, TierBytes
-from tiersidecar.tasks.copy_lag import pending_copies
+from tiersidecar.tasks.copy_admission import pending_copies
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.partition_table import DiskNote, PartitionTable

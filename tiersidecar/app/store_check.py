@@ -13,12 +13,11 @@ from typing import Any
 
 from crc32c import crc32c
 
-from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock, Ids
-from tiersidecar.ports.store import BytesBody, Store, StoredObject
+from tiersidecar.ports.store import PROBE_NAME, BytesBody, Store, StoredObject
 
 _CONCURRENCIES = (1, 2, 4, 8)
 _WRITERS = 8

@@ -36,8 +36,7 @@ from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.tasks.catch_up import CatchUp, LaneWork
-from tiersidecar.tasks.copy_admission import Backfill, CopyQuota, StoreGate
-from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_admission import Backfill, CopyLagReport, CopyQuota, StoreGate
 from tiersidecar.tasks.due_looks import DueLooks
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.follow import FollowTask

@@ -1,5 +1,8 @@
 """Operations of an object store: one Protocol per verb (obspec's way), and :class:`Store`, which has them all.
 
+What every kind of store does alike is here too: which keys it takes, those that mean the same object everywhere, and the probe
+that finds a bad store at start.
+
 Keys are ``/``-separated relative paths.  Every verb raises :class:`~tiersidecar.domain.errors.StoreError` (retriable) when
 the store is away or refuses, and its subclasses where named.
 """
@@ -7,12 +10,14 @@ the store is away or refuses, and its subclasses where named.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.domain.errors import LogDirError
+from tiersidecar.domain.errors import LogDirError, StoreError
+from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 
@@ -257,3 +262,69 @@ class StoreKind(Protocol):
 
     def open_store(self, options: Options, tools: StoreTools) -> AbstractAsyncContextManager[Store]:
         """Yield the store, closed at the end.  One that is away does not fail here, but when it is used."""
+
+
+MAX_KEY_BYTES = 1024
+"""S3's limit, the shortest of the stores'."""
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def require_valid_key(verb: str, key: str) -> None:
+    """Refuse a key that a file system would read as another place, or that S3 would refuse.
+
+    Raises:
+        StoreError: absolute, empty or dot segments, control characters, not UTF-8, or over 1024 bytes.
+    """
+    reason = _fault_of(key)
+    if reason is not None:
+        raise StoreError(verb=verb, key=key, reason=reason)
+
+
+def _fault_of(key: str) -> str | None:
+    if not key:
+        return "an object key cannot be empty"
+    segments = key.split("/")
+    if "" in segments:
+        return "an object key has no empty segments: no slash first, last, or next to another"
+    if "." in segments or ".." in segments:
+        return "an object key has no '.' or '..' segments"
+    if _CONTROL_CHARACTERS.search(key):
+        return "an object key has no control characters"
+    try:
+        size_bytes = len(key.encode())
+    except UnicodeEncodeError:
+        return "an object key is UTF-8"
+    return (
+        f"an object key has at most {MAX_KEY_BYTES} bytes, this one {size_bytes}"
+        if size_bytes > MAX_KEY_BYTES
+        else None
+    )
+
+
+PROBE_NAME = "tiersidecar-probe-"
+
+
+async def probe_store(store: Store, *, ids: Ids, prefix: str) -> None:
+    """Do each verb once on ``<prefix>tiersidecar-probe-<id>``; nothing stays behind.
+
+    ``prefix`` is where our objects go (``key.prefix``): credentials may not be good for any other place.
+
+    Raises:
+        StoreError: of the verb that failed; also when the store returns other bytes than were written.
+    """
+    key = f"{prefix}{PROBE_NAME}{format_uuid(ids.random_uuid())}"
+    try:
+        await _write_and_find(store, key, ids.random_bytes(32))
+    except BaseException:
+        with suppress(StoreError):
+            await store.delete_objects([key])
+        raise
+    await store.delete_objects([key])
+
+
+async def _write_and_find(store: Store, key: str, data: bytes) -> None:
+    await store.put_object(key, BytesBody(data))
+    if await store.fetch_object(key, max_bytes=len(data)) != data:
+        raise StoreError(verb="read back", key=key, reason="the store gave other bytes than were written")
+    if [found.key async for found in store.list_objects(key)] != [key]:
+        raise StoreError(verb="list", key=key, reason="an object just written is not listed")

@@ -22,8 +22,7 @@ from tiersidecar.ports.metrics.reading import (
 )
 from tiersidecar.ports.store import Buffer, ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.cold_reads import READER, ColdReads
-from tiersidecar.reading.fair_places import ASKER, FairPlaces, PlacesFullError
+from tiersidecar.reading.reader_limits import ASKER, READER, ColdReads, FairPlaces, PlacesFullError
 
 _LEAST_S, _MOST_S = 1.0, 10.0
 _LOOK_EVERY_S = 1.0

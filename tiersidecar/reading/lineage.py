@@ -3,18 +3,21 @@
 The broker's leader-epoch-checkpoint has forgotten the epochs below its log start.  What it has forgotten stands in the epoch
 blob of a remote segment: of the last finished one that agrees with the live file, because every blob has all epochs from
 the first remote segment on.  Of what is not remote and yet deleted by the broker, pins keep the epochs.
+
+All segments of a partition, which may have a hundred thousand, are made without holding up the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -23,8 +26,34 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import CountMetadata, MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.state_records import TrashLog
-from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.reading.shared_fetches import ByteLru, SingleFlight
+
+T = TypeVar("T")
+
+_MADE_ON_THE_LOOP = 256
+"""One or two milliseconds."""
+
+
+async def pictured_segments(
+    picture: SegmentPicture, blocking: Blocking, *, from_offset: int = 0
+) -> tuple[RemoteLogSegmentMetadata, ...]:
+    """Return :meth:`SegmentPicture.segments`; made in a thread where there are many."""
+    if len(picture) <= _MADE_ON_THE_LOOP:
+        return picture.segments(from_offset)
+    return await blocking.run(picture.segments, from_offset)
+
+
+async def of_pictured(
+    picture: SegmentPicture,
+    blocking: Blocking,
+    found_in: Callable[[Sequence[RemoteLogSegmentMetadata]], T],
+    *,
+    from_offset: int = 0,
+) -> T:
+    """Return ``found_in(segments)``; called in a thread, too, where there are many: it must look at nothing that changes."""
+    if len(picture) <= _MADE_ON_THE_LOOP:
+        return found_in(picture.segments(from_offset))
+    return await blocking.run(lambda: found_in(picture.segments(from_offset)))
 
 
 class LogStarts(Protocol):

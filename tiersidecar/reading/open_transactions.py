@@ -1,7 +1,6 @@
-"""Transactions that are open where a segment begins or where the history leaves it, and those that stay undecided.
+"""Transactions that readers of committed records must know: open where the history leaves a segment, aborted, or undecided.
 
-A transaction is open where a segment begins if the remote segment before it says so (DESIGN.md rule 14); where the history
-leaves a segment, at its own end or where an election has cut it, its producer snapshot says so.
+Where the history leaves a segment, at its own end or where an election has cut it, its producer snapshot says which are open.
 
 A transaction whose end lies in a hole of the remote tier may have been committed or not: its marker may have been in the hole,
 and then no transaction index has it.  Without this, read_committed would show what was aborted.  Only a hole makes it cost
@@ -15,85 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-import structlog
-
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, UndecidedTransactionError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import Lineage, Offset
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted, read_transaction_index
-from tiersidecar.formats.kafka.producer_state import ProducerState, open_before, open_states
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted
+from tiersidecar.formats.kafka.producer_state import ProducerState, open_states
 from tiersidecar.formats.kafka.record_batches import NO_PRODUCER_ID
-from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
-from tiersidecar.reading.open_at_cuts import OpenAtCuts, held_before
+from tiersidecar.reading.carried_transactions import OpenAtCuts
+from tiersidecar.reading.index_blobs import RemoteIndexCache
 from tiersidecar.reading.segment_lookup import Hole, Located, SegmentLookup
 from tiersidecar.reading.shared_fetches import ByteLru, SingleFlight
-
-log = structlog.get_logger(__name__)
-
-_States = tuple[ProducerState, ...]
-
-
-class CarriedTransactions:
-    """Read producer snapshots of remote segments, and keep those that this process has written itself.
-
-    Each snapshot that is uploaded is completed from its batches and the snapshot before it.  So this process need not trust a
-    broker's memory, and only the store has to survive a restart or a change of leaders.
-    """
-
-    def __init__(self, *, metadata: MetadataView, blobs: IndexBlobReader, cuts: OpenAtCuts) -> None:
-        self._metadata, self._blobs, self._cuts = metadata, blobs, cuts
-        self._kept: ByteLru[RemoteLogSegmentId, _States] = ByteLru(_SEGMENTS_KEPT)
-
-    def keep(self, segment: RemoteLogSegmentMetadata, open_at_end: Sequence[ProducerState]) -> None:
-        """Keep the snapshot written for ``segment``, so that the next one need not fetch it."""
-        self._kept.put(segment.remote_log_segment_id, tuple(open_at_end), 1)
-
-    async def at(self, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage) -> _States:
-        """Return the producers whose transaction is open at ``offset``, without those for which a segment of ``lineage`` that
-        reaches past it shows a commit.  None where no remote segment reaches it, or its files are lost.
-
-        An election may have cut such a segment: what it has past the cut, a commit among it, may have another end in the
-        history that counts, so its front is walked (simulation, cluster seed 800213).
-
-        Raises:
-            StoreError: they could not be read.
-        """
-        held = held_before(self._metadata, topic_id_partition, offset, lineage)
-        # The one that goes on past the offset the least; a whole one before one that an election has cut.
-        before = min(held, key=lambda one: (not one.is_within(lineage), one.end_offset), default=None)
-        if before is None:
-            return ()
-        if not before.is_within(lineage):
-            try:
-                return await self._cuts.at(before, offset, lineage)
-            except (ObjectNotFoundError, CorruptDataError) as error:
-                _tell_unknown(before, error)
-        try:
-            return await self._told_by(before, offset)
-        except (ObjectNotFoundError, CorruptDataError) as error:
-            _tell_unknown(before, error)
-            return ()
-
-    async def _told_by(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
-        """Return the producers with an open transaction by the segment's own files."""
-        states = self._kept.get(before.remote_log_segment_id)
-        if states is None:
-            states = open_states(await self._blobs.read_producer_snapshot(before))
-            self.keep(before, states)
-        if before.next_offset == offset:
-            return states
-        index = b""
-        if not before.txn_index_empty:
-            index = (await self._blobs.read_index_files(before)).transaction_index
-        where = f"transaction index of {before.remote_log_segment_id}"
-        return open_before(offset, read_transaction_index(index, base_offset=before.start_offset, where=where), states)
-
-
-def _tell_unknown(segment: RemoteLogSegmentMetadata, error: Exception) -> None:
-    log.warning("segment.transactions.unknown", segment_id=str(segment.remote_log_segment_id), error=str(error))
-
 
 _SEGMENTS_KEPT = 10_000
 _Open = frozenset[tuple[int, int]]

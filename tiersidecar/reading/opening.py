@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, TypeVarTuple
 from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.reading.fair_places import ASKER, FairPlaces
+from tiersidecar.reading.reader_limits import ASKER, FairPlaces
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -24,16 +24,16 @@ from tiersidecar.ports.store import ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.admission import FetchQuota, ReaderPool
 from tiersidecar.reading.batch_cutter import BatchCutter
+from tiersidecar.reading.carried_transactions import OpenAtCuts
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
-from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.holes import GIVE_UP
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource, LogStarts
 from tiersidecar.reading.manifests import ManifestCache
-from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.open_transactions import AbortedTransactions, OpenTransactions, UndecidedTransactions
 from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, Opening
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
+from tiersidecar.reading.reader_limits import ColdReads
 from tiersidecar.reading.remote_log_reader import RemoteLogReader, SegmentWalk
 from tiersidecar.reading.segment_lookup import CatchUp, SegmentLookup
 from tiersidecar.reading.segment_reader import SegmentReader, beginning_of, cut_plan, first_batch

@@ -115,7 +115,7 @@ class DeepCheck:
     async def _open_at_cut(
         self, store: FetchRange, opened: _Opened, offset: int, lineage: Lineage
     ) -> Sequence[ProducerState]:
-        """As :class:`~tiersidecar.reading.open_at_cuts.OpenAtCuts`, one segment back at most.
+        """As :class:`~tiersidecar.reading.carried_transactions.OpenAtCuts`, one segment back at most.
 
         A transaction from before that, of which no file tells, is taken to begin where its producer first writes in it: a later
         offset than the true one makes no finding.

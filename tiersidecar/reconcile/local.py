@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets
 from tiersidecar.domain.ids import Uuid, format_uuid
@@ -24,7 +23,7 @@ from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import LAYOUT_PATTERN, ObjectKind
 from tiersidecar.formats.metadata import hot
-from tiersidecar.ports.store import Store, StoredObject
+from tiersidecar.ports.store import PROBE_NAME, Store, StoredObject
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings, Seen
 from tiersidecar.reconcile.listing import list_ranges, ranges_between
 from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS, SegmentCheck, epochs_of, preceding_of

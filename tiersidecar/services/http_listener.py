@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from tiersidecar.domain.errors import ListenError
-from tiersidecar.reading.fair_places import FairPlaces
+from tiersidecar.reading.reader_limits import FairPlaces
 from tiersidecar.services.descriptors import SpareDescriptors, is_used_up
 from tiersidecar.services.http_crowd import Crowd, origin_of
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.formats.aiven.keys import LAYOUT_PATTERN, ObjectKind
+from tiersidecar.ports.store import PROBE_NAME
 from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS
 
 if TYPE_CHECKING:

@@ -38,8 +38,7 @@ from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
-from tiersidecar.tasks.in_flight import InFlight
-from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.ownership import InFlight, Ownership
 from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SegmentSwap, SwapStore, SwapTrash
 
 log = structlog.get_logger(__name__)

@@ -5,6 +5,10 @@ Offsets below the copied one that only the broker still holds: nobody has given 
 A former release passed over segments that were past their retention at the time, and a typing error may have made them so.
 
 Offsets that neither tier holds any more, told once: the first thing an operator must hear of (DESIGN.md rule 1).
+
+Before the first segment of a partition is copied, the start of its remote log is published.  Until then users delete at the
+broker itself: what they deleted must not be readable again once the segment that it was in is remote.  Afterwards only a
+decision moves the start.
 """
 
 from __future__ import annotations
@@ -14,24 +18,28 @@ from functools import partial
 import structlog
 
 from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy
+from tiersidecar.decide.expiry_standing import first_start, standings
 from tiersidecar.decide.pin import is_remote, without_remote_pins
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Lineage, Offset
+from tiersidecar.domain.pins import gone_below
 from tiersidecar.domain.policy import PauseKind, RetentionMode
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.broker import ListOffsets, OffsetSpec
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import GAP_OFFSETS
-from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.reading.segment_lookup import agreed_stop
 from tiersidecar.tasks.batch_epochs import BatchEpochs
-from tiersidecar.tasks.copy_admission import CopyAdmission
-from tiersidecar.tasks.copy_lag import CopyLagReport, copied_offset_of
+from tiersidecar.tasks.copy_admission import CopyAdmission, CopyLagReport, copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
-from tiersidecar.tasks.first_start import FirstStart
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_reading import next_base_offset_of
 from tiersidecar.tasks.tail_cuts import UploadSegment
 from tiersidecar.tasks.transaction_waits import TransactionWaits
@@ -318,4 +326,59 @@ class CopyTask:
             partition=topic_id_partition.partition,
             segments=[segment.base_offset for segment in plan.segments],
             bytes=sum(segment.size_bytes for segment in plan.segments),
+        )
+
+
+class FirstStart:
+    """Asks the broker, once per partition in its life."""
+
+    def __init__(
+        self,
+        *,
+        table: PartitionTable,
+        broker: ListOffsets,
+        metadata: MetadataView,
+        state: StateLog,
+        blocking: Blocking,
+        failpoints: Failpoints,
+    ) -> None:
+        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
+        self._blocking, self._failpoints = blocking, failpoints
+
+    async def ensure(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> None:
+        """Return once a start is durable, whoever said it.
+
+        Raises:
+            BrokerRefusedError: the broker does not say where its log starts, or another leads by now.
+        """
+        topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        state = self._state.partition_state(topic_id_partition)
+        if state.start_in(lineage) >= 0:
+            return
+        answer = (await self._broker.list_offsets({topic_id_partition: leader_epoch}, OffsetSpec.EARLIEST))[
+            topic_id_partition
+        ]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
+        remote = await pictured_segments(self._metadata.picture(topic_id_partition), self._blocking)
+        start = first_start(
+            log_start_offset=answer.offset,
+            found=standings(remote, lineage),
+            segments=gone_below(answer.offset, local.segments, self._table.pins.of(topic_id_partition)),
+            broker_expires=partition.policy.mode is RetentionMode.RACE
+            or topic_id_partition.topic in self._table.untrimmable_topics,
+            trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
+            held_offset=state.held_in(lineage),
+        )
+        await self._state.publish_partition_state(
+            topic_id_partition, state.with_delete(start, leader_epoch).with_epochs(lineage)
+        )
+        await self._failpoints.reach("copy.start.published")
+        log.info(
+            "remote_log_start.first",
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
+            leader_epoch=leader_epoch,
+            remote_log_start_offset=start,
+            log_start_offset=answer.offset,
         )

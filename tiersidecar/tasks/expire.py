@@ -47,10 +47,10 @@ from tiersidecar.ports.metrics.retention import (
 )
 from tiersidecar.ports.state_log import Hold, PartitionState, SeenGeneration, StateLog
 from tiersidecar.ports.state_records import RecopyRequests, TrashLog, segments_of
-from tiersidecar.reading.pictured_segments import pictured_segments
+from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
-from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
+from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 from tiersidecar.tasks.resting_rounds import RestingRounds
 from tiersidecar.tasks.topic_checks import TopicChecks

@@ -16,7 +16,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import DropReason, PictureLook, Pin, Unpin
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.pins import MakePins, TakePictures
-from tiersidecar.tasks.copy_lag import copied_offset_of
+from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 

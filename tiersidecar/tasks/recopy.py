@@ -43,11 +43,10 @@ from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.lineage import of_pictured
 from tiersidecar.reading.manifests import SegmentPresence
-from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
-from tiersidecar.tasks.copy_admission import CopyAdmission
-from tiersidecar.tasks.copy_lag import copied_offset_of
+from tiersidecar.tasks.copy_admission import CopyAdmission, copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.segment_upload import CopyTarget, StillWanted
 

@@ -40,12 +40,11 @@ from tiersidecar.ports.metrics.copying import (
     COPY_REQUESTS,
     REBUILT_ARTEFACTS,
 )
-from tiersidecar.reading.open_transactions import CarriedTransactions
-from tiersidecar.tasks.copy_admission import StoreGate
-from tiersidecar.tasks.copy_lag import copied_offset_of
+from tiersidecar.reading.carried_transactions import CarriedTransactions
+from tiersidecar.tasks.copy_admission import StoreGate, copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
-from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
+from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_reading import (

@@ -31,7 +31,7 @@ from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, Descri
 from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.state_records import TrashLog
-from tiersidecar.reading.pictured_segments import pictured_segments
+from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 

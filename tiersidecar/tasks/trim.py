@@ -31,7 +31,7 @@ from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.domain.trash import replaced_segments
 from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
-from tiersidecar.reading.pictured_segments import pictured_segments
+from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.local_start import ASKED_WITHIN_S
 from tiersidecar.tasks.read_back import Unproven

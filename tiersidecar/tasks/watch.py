@@ -31,8 +31,7 @@ from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.process import MISPLACED_PARTITIONS
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.catch_up import LaneWork
-from tiersidecar.tasks.copy_admission import Backfill
-from tiersidecar.tasks.copy_lag import pending_copies
+from tiersidecar.tasks.copy_admission import Backfill, pending_copies
 from tiersidecar.tasks.due_looks import DueLooks
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.lanes import Lane, Lanes

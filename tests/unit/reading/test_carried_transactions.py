@@ -11,11 +11,10 @@ from tests.support.remote_runs import RemoteRun, load_run, segments_of
 from tests.unit.reading.test_undecided_transactions import BORDERS, without
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
+from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAtCuts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, recorded_keys
-from tiersidecar.reading.open_at_cuts import OpenAtCuts
-from tiersidecar.reading.open_transactions import CarriedTransactions
 
 NAME = "transactions-0"
 LINEAGE = Lineage.of([(0, 0)])

@@ -6,7 +6,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.decide.reader_quotas import DEFAULT, ColdReader, ReaderQuotaRule
 from tiersidecar.ports.metrics.reading import COLD_READ_BYTES, COLD_READ_REQUESTS
-from tiersidecar.reading.cold_reads import OTHERS, ColdReads
+from tiersidecar.reading.reader_limits import OTHERS, ColdReads
 
 ALICE = ColdReader(principal="User:alice", client_id="app")
 

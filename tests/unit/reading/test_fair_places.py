@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.manual_clock import settle
-from tiersidecar.reading.fair_places import FairPlaces, PlacesFullError
+from tiersidecar.reading.reader_limits import FairPlaces, PlacesFullError
 
 
 class World:

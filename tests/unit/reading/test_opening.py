@@ -12,8 +12,8 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError, TooLargeToOpenError
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
-from tiersidecar.reading.fair_places import ASKER
 from tiersidecar.reading.opening import TURN_S, InTurns, More, Opening, Steps
+from tiersidecar.reading.reader_limits import ASKER
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.segments import remote_segment
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.reading.pictured_segments import of_pictured, pictured_segments
+from tiersidecar.reading.lineage import of_pictured, pictured_segments
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from tiersidecar.domain.segments import LeaderView, LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_ETA, COPY_LAG_SECONDS
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
-from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots
 from tiersidecar.tasks.partition_table import PartitionTable
 
 SEGMENT_BYTES = 100

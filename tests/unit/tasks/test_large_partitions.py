@@ -25,9 +25,9 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.state_records import RecopyRequest
-from tiersidecar.reading import pictured_segments
+from tiersidecar.reading import lineage
 from tiersidecar.reading.manifests import recorded_keys
-from tiersidecar.tasks.copy_lag import copied_offset_of
+from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 
@@ -57,7 +57,7 @@ async def test_where_there_are_many_they_are_made_in_a_thread(
     for n in range(count):
         cache.apply(remote_segment(10 * n, 10 * n + 9, state=State.COPY_SEGMENT_STARTED))
     async with ThreadBlocking(max_threads=1) as blocking:
-        made = await pictured_segments.pictured_segments(cache.picture(), blocking, from_offset=10)
+        made = await lineage.pictured_segments(cache.picture(), blocking, from_offset=10)
     assert [one.start_offset for one in made] == list(range(10, 10 * count, 10))
     assert (makers[0] is not threading.main_thread()) == in_a_thread
 
@@ -65,7 +65,7 @@ async def test_where_there_are_many_they_are_made_in_a_thread(
 async def test_a_trim_makes_the_segments_in_a_thread_and_so_does_the_lineage(
     tmp_path: Path, makers: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pictured_segments, "_MADE_ON_THE_LOOP", -1)
+    monkeypatch.setattr(lineage, "_MADE_ON_THE_LOOP", -1)
     async with ThreadBlocking(max_threads=2) as blocking:
         clock = ManualClock(now_ms=2_000_000_000_000)
         shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0), clock=clock)
@@ -135,7 +135,7 @@ async def test_so_is_what_can_take_the_place_of_a_damaged_copy(
         await shell.state.request_recopy(request)
         await shell.look()
         makers.clear()
-        monkeypatch.setattr(pictured_segments, "_MADE_ON_THE_LOOP", -1)
+        monkeypatch.setattr(lineage, "_MADE_ON_THE_LOOP", -1)
         await shell.recopy.run(shell.tiered(topic_id_partition))
         assert not shell.state.recopies(topic_id_partition)
     assert makers

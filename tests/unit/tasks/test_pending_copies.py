@@ -13,7 +13,7 @@ from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.copy import pending_segments
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.tasks import copy_lag
+from tiersidecar.tasks import copy_admission
 from tiersidecar.tasks.partition_table import PartitionTable
 
 LOCAL = local_partition(local_segments(0, 100, 200, 300))
@@ -30,9 +30,9 @@ def test_it_is_not_found_again_while_nothing_changes(monkeypatch: pytest.MonkeyP
         asked.append(given)
         return pending_segments(*given)
 
-    monkeypatch.setattr(copy_lag, "pending_segments", found)
+    monkeypatch.setattr(copy_admission, "pending_segments", found)
     for _ in range(3):
-        assert bases(copy_lag.pending_copies(table, LOCAL, 99)) == [100, 200]
+        assert bases(copy_admission.pending_copies(table, LOCAL, 99)) == [100, 200]
     assert len(asked) == 1
 
 
@@ -69,6 +69,6 @@ def test_it_is_found_anew(
     change: Callable[[PartitionTable], None], local: LocalPartition, copied_offset: int, pending: list[int]
 ) -> None:
     table = PartitionTable()
-    assert bases(copy_lag.pending_copies(table, LOCAL, 99)) == [100, 200]
+    assert bases(copy_admission.pending_copies(table, LOCAL, 99)) == [100, 200]
     change(table)
-    assert bases(copy_lag.pending_copies(table, local, copied_offset)) == pending
+    assert bases(copy_admission.pending_copies(table, local, copied_offset)) == pending

@@ -18,8 +18,7 @@ from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.tasks.copy_admission import Backfill
-from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_admission import Backfill, CopyLagReport
 from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
 from tiersidecar.tasks.watch import LaneSpec, LaneTurns, Watch
 

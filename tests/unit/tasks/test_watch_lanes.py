@@ -29,8 +29,7 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_PARTITIONS, COPY_LAG_SEGMENTS
-from tiersidecar.tasks.copy_admission import Backfill
-from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_admission import Backfill, CopyLagReport
 from tiersidecar.tasks.lanes import Lane
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.watch import LaneSpec, LaneTurns, Watch

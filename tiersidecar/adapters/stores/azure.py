@@ -18,14 +18,12 @@ from yarl import URL
 from tiersidecar.adapters.stores.azure_errors import azure_errors, refused
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.azure_upload import AzureUpload
-from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.obstore_reads import get_object, get_range
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.tls import tls_context
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Ids
-from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject, probe_store, require_valid_key
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -14,9 +14,7 @@ import structlog
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.directory_listing import KeyInterval, list_directory
-from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.plain_files import open_plain_file, plain_file_status
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.temporary_file import (
     SLICE_BYTES,
     ObjectModes,
@@ -29,7 +27,7 @@ from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, Ob
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.store import ObjectBody, SourceFile, StoredObject
+from tiersidecar.ports.store import ObjectBody, SourceFile, StoredObject, probe_store, require_valid_key
 
 TEMPORARY_DIRECTORY = ".tiersidecar-tmp"
 STALE_TEMPORARY_MS = 24 * 60 * 60 * 1000

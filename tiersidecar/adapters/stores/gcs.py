@@ -15,13 +15,11 @@ from tiersidecar.adapters.stores.gcs_objects import FIELDS, GcsUrls, crc32c_in, 
 from tiersidecar.adapters.stores.gcs_requests import GcsAnswer, GcsRequests, new_session
 from tiersidecar.adapters.stores.gcs_settings import GOOGLE, GcsSettings
 from tiersidecar.adapters.stores.gcs_upload import GcsUpload
-from tiersidecar.adapters.stores.object_keys import require_valid_key
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.tls import tls_context
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Ids
-from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject, probe_store, require_valid_key
 
 _DELETED_AT_ONCE = 16
 _LISTED_AT_ONCE = "1000"

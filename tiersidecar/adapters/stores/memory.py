@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from tiersidecar.adapters.stores.object_keys import require_valid_key
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock, Ids
-from tiersidecar.ports.store import ObjectBody, StoredObject
+from tiersidecar.ports.store import ObjectBody, StoredObject, probe_store, require_valid_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from botocore.exceptions import ClientError
 from botocore.handlers import add_expect_header
 
 from tiersidecar.adapters.stores.body_parts import PartBuffers
-from tiersidecar.adapters.stores.object_keys import require_valid_key
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.s3_objects import code_of, listed_object, s3_errors, stored_object
 from tiersidecar.adapters.stores.s3_quick_reads import S3QuickReads, open_quick_reads
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
@@ -22,7 +20,7 @@ from tiersidecar.adapters.stores.s3_upload import S3Upload
 from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject, probe_store, require_valid_key
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client

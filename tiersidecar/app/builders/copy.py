@@ -8,18 +8,16 @@ from tiersidecar.app.builders.store import layout_settings
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.parts import Parts
+from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAtCuts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import SegmentPresence
-from tiersidecar.reading.open_at_cuts import OpenAtCuts
-from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, StoreGate
-from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, StoreGate
 from tiersidecar.tasks.lanes import Backoff
+from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects

@@ -25,7 +25,6 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import CountedFetches
 from tiersidecar.reading.chunk_manager import ChunkLayer
-from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings, open_chunk_files_cache, open_index_files_cache
 from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.holes import GIVE_UP, GIVE_UP_AT_SOURCE
@@ -33,6 +32,7 @@ from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource
 from tiersidecar.reading.lineage import StateLogStarts
 from tiersidecar.reading.opening import LONG_AT_ONCE
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
+from tiersidecar.reading.reader_limits import ColdReads
 
 INDEX_CACHE_DIRECTORY = "remote-log-index-cache"
 """Kafka's own name for it; but Kafka has it in a log dir, where we write nothing."""

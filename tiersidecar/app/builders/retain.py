@@ -19,8 +19,8 @@ from tiersidecar.reading.manifests import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.copy_admission import CopyQuota
 from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
-from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.log_start_watch import LogStartWatch, LostLogs
+from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.proposals import ProposalsTask
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.removal import SegmentRemover

@@ -25,8 +25,7 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
-from tiersidecar.reading.cold_reads import READER
-from tiersidecar.reading.fair_places import ASKER
+from tiersidecar.reading.reader_limits import ASKER, READER
 from tiersidecar.services.bucket.users import User
 
 _ROWS_A_TURN = 64

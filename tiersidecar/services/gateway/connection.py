@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from tiersidecar.reading.fair_places import ASKER
+from tiersidecar.reading.reader_limits import ASKER
 from tiersidecar.services.gateway.audit import AuditTopic, audit_end, audit_refused
 from tiersidecar.services.gateway.conversation import Conversation, ListenerShare
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState

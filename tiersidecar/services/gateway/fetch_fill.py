@@ -46,7 +46,7 @@ from tiersidecar.ports.metrics.gateway import GATEWAY_FILLED_BYTES, GATEWAY_FILL
 from tiersidecar.ports.metrics.reading import FETCH_THROTTLE_SECONDS, READS_SHED
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.border_walks import BorderWalks
-from tiersidecar.reading.cold_reads import ColdReads
+from tiersidecar.reading.reader_limits import ColdReads
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
 from tiersidecar.services.gateway.exchange import Exchange

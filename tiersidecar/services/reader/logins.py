@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, Credentials
-from tiersidecar.reading.fair_places import FairPlaces
+from tiersidecar.reading.reader_limits import FairPlaces
 from tiersidecar.services.failed_logins import FailedLogins, remember
 from tiersidecar.services.http_crowd import origin_of
 

@@ -20,9 +20,8 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.cold_reads import READER
-from tiersidecar.reading.fair_places import ASKER
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.reading.reader_limits import ASKER, READER
 from tiersidecar.services.failed_logins import FailedLogins
 from tiersidecar.services.host_header import HostCheck
 from tiersidecar.services.http_listener import (

@@ -11,7 +11,7 @@ from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.ports.telemetry import Metric
-from tiersidecar.reading.cold_reads import ColdReading
+from tiersidecar.reading.reader_limits import ColdReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
-from tiersidecar.ports.store import StoredObject
+from tiersidecar.ports.store import StoredObject, require_valid_key
 
 MAX_NAME_BYTES = 255
 """HDFS's default, ``dfs.namenode.fs-limits.max-component-length``."""

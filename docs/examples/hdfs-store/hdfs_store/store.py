@@ -12,10 +12,9 @@ from hdfs_store.paths import MAX_NAME_BYTES, UPLOADS, path_of, stored_object
 from hdfs_store.settings import HdfsSettings
 from hdfs_store.upload import HdfsUpload
 from hdfs_store.webhdfs import WebHdfs
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import ObjectBody, StoredObject, StoreTools
+from tiersidecar.ports.store import ObjectBody, StoredObject, StoreTools, probe_store
 
 _DELETED_AT_ONCE = 16
 _DEAD_AFTER_MS = 24 * 3600 * 1000

@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tiersidecar.adapters.stores.object_keys import require_valid_key
-from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import ObjectBody, Options, Store, StoredObject, StoreTools
+from tiersidecar.ports.store import ObjectBody, Options, Store, StoredObject, StoreTools, probe_store, require_valid_key
 
 _PAGE = 100
 _TABLE = "CREATE TABLE IF NOT EXISTS objects (key BLOB PRIMARY KEY, data BLOB NOT NULL, modified_ms INTEGER NOT NULL)"

@@ -16,7 +16,7 @@ from tests.support.served_bucket import ALL_MECHANISMS, AUDITOR, KafkaTalk, serv
 from tests.unit.services.bucket.test_listener import METADATA, asking
 from tiersidecar.formats.wire.framing import write_frame, write_request
 from tiersidecar.formats.wire.messages import read_message, write_message
-from tiersidecar.reading.fair_places import ASKER
+from tiersidecar.reading.reader_limits import ASKER
 from tiersidecar.services.bucket.answers import Asked, items, made
 from tiersidecar.services.bucket.offsets_api import OffsetsApi
 from tiersidecar.services.bucket.places import Places

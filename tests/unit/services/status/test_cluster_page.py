@@ -26,7 +26,7 @@ from tests.support.shown_cluster import (
 from tests.unit.app.commands.test_asking import serving, silent
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.commands.asking import KnownSidecar, ask
-from tiersidecar.reading.cold_reads import ColdReading
+from tiersidecar.reading.reader_limits import ColdReading
 from tiersidecar.services.status.access import Secrets
 from tiersidecar.services.status.anomalies import find_anomalies
 from tiersidecar.services.status.cluster import Cluster, Sidecar, put_together, read_overview

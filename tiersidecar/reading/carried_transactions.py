@@ -1,4 +1,6 @@
-"""Transactions that are open where an unclean election has cut a remote segment, by its batches (docs/design/0011).
+"""Transactions that are open where a segment begins, or where an unclean election has cut one (docs/design/0011).
+
+A transaction is open where a segment begins if the remote segment before it says so (DESIGN.md rule 14).
 
 A segment's snapshot and index are of its own end.  A transaction that was open at the cut may have been committed behind it,
 which no file shows, and have its end in the history that counts.  So the front is walked, from the last offset before the cut
@@ -10,7 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiersidecar.domain.errors import CorruptDataError, HistoryChangedError
+import structlog
+
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    HistoryChangedError,
+    ObjectNotFoundError,
+)
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
@@ -31,6 +39,9 @@ from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.segment_stream import Pace
 from tiersidecar.reading.shared_fetches import ByteLru
 
+log = structlog.get_logger(__name__)
+
+_SEGMENTS_KEPT = 10_000
 _STATES_KEPT = 100_000
 _SLICE_BYTES = 256 * 1024
 """Looked at in one go."""
@@ -176,3 +187,63 @@ def is_ours_below(segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Li
     """Return whether the part of the segment below ``offset``, which it reaches, is of that history."""
     epochs = tuple(epoch for epoch in segment.segment_leader_epochs if epoch.start_offset < offset)
     return lineage.contains_segment(epochs, offset - 1, NO_LOG_END)
+
+
+class CarriedTransactions:
+    """Read producer snapshots of remote segments, and keep those that this process has written itself.
+
+    Each snapshot that is uploaded is completed from its batches and the snapshot before it.  So this process need not trust a
+    broker's memory, and only the store has to survive a restart or a change of leaders.
+    """
+
+    def __init__(self, *, metadata: MetadataView, blobs: IndexBlobReader, cuts: OpenAtCuts) -> None:
+        self._metadata, self._blobs, self._cuts = metadata, blobs, cuts
+        self._kept: ByteLru[RemoteLogSegmentId, _States] = ByteLru(_SEGMENTS_KEPT)
+
+    def keep(self, segment: RemoteLogSegmentMetadata, open_at_end: Sequence[ProducerState]) -> None:
+        """Keep the snapshot written for ``segment``, so that the next one need not fetch it."""
+        self._kept.put(segment.remote_log_segment_id, tuple(open_at_end), 1)
+
+    async def at(self, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage) -> _States:
+        """Return the producers whose transaction is open at ``offset``, without those for which a segment of ``lineage`` that
+        reaches past it shows a commit.  None where no remote segment reaches it, or its files are lost.
+
+        An election may have cut such a segment: what it has past the cut, a commit among it, may have another end in the
+        history that counts, so its front is walked (simulation, cluster seed 800213).
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        held = held_before(self._metadata, topic_id_partition, offset, lineage)
+        # The one that goes on past the offset the least; a whole one before one that an election has cut.
+        before = min(held, key=lambda one: (not one.is_within(lineage), one.end_offset), default=None)
+        if before is None:
+            return ()
+        if not before.is_within(lineage):
+            try:
+                return await self._cuts.at(before, offset, lineage)
+            except (ObjectNotFoundError, CorruptDataError) as error:
+                _tell_unknown(before, error)
+        try:
+            return await self._told_by(before, offset)
+        except (ObjectNotFoundError, CorruptDataError) as error:
+            _tell_unknown(before, error)
+            return ()
+
+    async def _told_by(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
+        """Return the producers with an open transaction by the segment's own files."""
+        states = self._kept.get(before.remote_log_segment_id)
+        if states is None:
+            states = open_states(await self._blobs.read_producer_snapshot(before))
+            self.keep(before, states)
+        if before.next_offset == offset:
+            return states
+        index = b""
+        if not before.txn_index_empty:
+            index = (await self._blobs.read_index_files(before)).transaction_index
+        where = f"transaction index of {before.remote_log_segment_id}"
+        return open_before(offset, read_transaction_index(index, base_offset=before.start_offset, where=where), states)
+
+
+def _tell_unknown(segment: RemoteLogSegmentMetadata, error: Exception) -> None:
+    log.warning("segment.transactions.unknown", segment_id=str(segment.remote_log_segment_id), error=str(error))
