@@ -30,8 +30,8 @@ from benchmarks.support.our_read import partitions_of  # noqa: E402
 from benchmarks.support.read_server import allow_open_files, running_read_server  # noqa: E402
 from benchmarks.support.report import Goal, Report  # noqa: E402
 from tests.support.memory_metadata_log import MemoryMetadataLog  # noqa: E402
-from tiersidecar.reading.manifests import recorded_keys  # noqa: E402
 from tiersidecar.reading.read_path import ReadSettings  # noqa: E402
+from tiersidecar.reading.remote_objects import recorded_keys  # noqa: E402
 
 READERS = 1000
 BEYOND_CACHE_BYTES = 200 * MIB

@@ -51,8 +51,8 @@ from tiersidecar.domain.offsets import ByteRange  # noqa: E402
 from tiersidecar.ports.store import Buffer, SourceFile, Store  # noqa: E402
 from tiersidecar.ports.telemetry import NoTelemetry  # noqa: E402
 from tiersidecar.reading.hedged_fetches import HedgedFetches  # noqa: E402
-from tiersidecar.reading.manifests import recorded_keys  # noqa: E402
 from tiersidecar.reading.read_path import ReadSettings  # noqa: E402
+from tiersidecar.reading.remote_objects import recorded_keys  # noqa: E402
 from tiersidecar.testing.store_contract import FileBody  # noqa: E402
 
 READS_AT_ONCE = 4

@@ -19,8 +19,8 @@ from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 

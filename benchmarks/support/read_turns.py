@@ -16,8 +16,8 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.store import Store
-from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.reading.remote_objects import recorded_keys
 
 FIRST_READ_BYTES = 64 * 1024
 Client = Callable[[Callable[[FetchRange], Awaitable[None]]], Awaitable[None]]

@@ -24,9 +24,9 @@ from tiersidecar.formats.kafka.log_dir_files import (
 )
 from tiersidecar.formats.kafka.producer_state import read_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.fetch import read_fetch_response, write_single_fetch
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 _FETCH, _LIST_OFFSETS, _EPOCH_END = 12, 8, 4
 _WHOLE, _LITTLE, _SOME = 1_000_000, 1, 350

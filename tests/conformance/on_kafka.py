@@ -39,8 +39,8 @@ from tests.support.kafka_broker import LOG_STARTS, KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import move_replica, place
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.messages import read_message, write_message
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 PROPERTIES = {
     "auto.leader.rebalance.enable": "false",

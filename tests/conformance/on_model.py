@@ -30,7 +30,7 @@ from tests.simulation.chances import Chances
 from tests.simulation.cluster import Cluster
 from tests.simulation.records import Marker
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.services.gateway.request_heads import ApiKey
+from tiersidecar.formats.wire.cursor import ApiKey
 
 PRODUCERS = {"a": 101, "b": 102, "c": 103}
 TOPIC = "orders"

@@ -27,7 +27,7 @@ from tests.support.s3_server import running_s3_server, s3_store_section
 from tiersidecar.domain.own_objects import OWNERS
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 pytestmark = [pytest.mark.broker, pytest.mark.server, pytest.mark.timeout(300)]
 

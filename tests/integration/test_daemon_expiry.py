@@ -24,7 +24,7 @@ from tiersidecar.adapters.kafka.broker import open_broker
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 pytestmark = pytest.mark.broker
 

@@ -33,7 +33,7 @@ from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import EpochEntry
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 ROUNDS = int(os.environ.get("TIERSIDECAR_FAILOVER_ROUNDS", "3"))
 

@@ -27,7 +27,7 @@ from tests.support.sidecars import Sidecars
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 

@@ -24,7 +24,7 @@ from tests.support.patience import patient_s
 from tests.support.produce import ProducedRecord
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 pytestmark = pytest.mark.broker
 

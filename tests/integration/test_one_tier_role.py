@@ -15,7 +15,7 @@ from tests.support.daemon import Daemon, wait_for
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.remote_events import fold, in_state, object_keys_in, read_events
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 pytestmark = pytest.mark.broker
 

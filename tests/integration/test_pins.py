@@ -35,7 +35,7 @@ from tiersidecar.adapters.clock import SystemClock, ThreadBlocking
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.log_dirs_fs.segment_file import read_segment_artefacts
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
-from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.segments import Pin
 
 pytestmark = pytest.mark.broker
 

@@ -20,7 +20,7 @@ from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.reconcile.report import Summary, finding_document, write_findings, write_summary
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(240)]

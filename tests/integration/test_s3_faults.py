@@ -25,7 +25,7 @@ from tests.support.s3_server import s3_store_section
 from tests.support.s3_troubles import Trouble, Troubled, TroubledS3, draw_troubles, running_troubled_s3
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 pytestmark = [pytest.mark.broker, pytest.mark.server, pytest.mark.timeout(240)]
 

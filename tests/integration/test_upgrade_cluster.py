@@ -23,7 +23,7 @@ from tests.support.remote_events import fold, in_state, object_keys_in, read_eve
 from tests.support.sidecars import Sidecars
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 

@@ -44,7 +44,7 @@ from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAtCuts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.remote_objects import ManifestCache
 
 PRODUCERS = 2
 

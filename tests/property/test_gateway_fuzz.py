@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from tests.support.gateway_core import Core
 from tests.support.scripted_kafka import ADVERTISED, gateway_between, request, response
+from tiersidecar.formats.wire.cursor import ApiKey, read_head
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
+from tiersidecar.services.gateway.frames import ResponseMemory
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.request_heads import ApiKey, read_head
-from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gateway"

@@ -24,8 +24,7 @@ from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.decide.topics import read_cleaner_settings
 from tiersidecar.domain.errors import CleanedBeforePinnedError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import Unpin
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, Unpin
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.tasks.partition_table import PinTable

@@ -10,8 +10,8 @@ from tests.simulation.cluster import SimulatedPartition
 from tests.simulation.offset_wire import OffsetQuestion, Told
 from tests.simulation.records import Batch
 from tests.simulation.replica_log import ReplicaLog
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 
 def tell_offset(partition: SimulatedPartition, broker_id: int, question: OffsetQuestion) -> Told:

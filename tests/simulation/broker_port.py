@@ -14,6 +14,7 @@ from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.broker import (
     ClusterDescription,
     Credentials,
@@ -26,7 +27,6 @@ from tiersidecar.ports.broker import (
     OffsetSpec,
     TrimAnswer,
 )
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 T = TypeVar("T")
 

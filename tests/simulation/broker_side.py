@@ -12,6 +12,7 @@ from tests.simulation.offset_wire import offset_response, read_offset_request
 from tests.simulation.wire import fetch_response
 from tiersidecar.domain.errors import OffsetOutOfRangeError
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.fetch import (
     FETCH_SESSION_ID_NOT_FOUND,
     FULL_EPOCH,
@@ -25,7 +26,6 @@ from tiersidecar.formats.wire.fetch import (
     read_fetch_request,
 )
 from tiersidecar.ports.broker import LocalBatches
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 INVALID_FETCH_SESSION_EPOCH, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 71, 74, 76
 _LOST_RATE, _NO_ROOM_RATE = 0.03, 0.1

@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from tests.simulation.broker_port import SimulatedBroker
 from tests.simulation.chances import Chances
 from tiersidecar.domain.errors import RetriableError
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.fetch import is_flexible
 from tiersidecar.services.gateway.exchange import (
     ConnectionState,
@@ -15,8 +16,7 @@ from tiersidecar.services.gateway.exchange import (
     Rewrites,
     UpstreamClosedError,
 )
-from tiersidecar.services.gateway.request_heads import ApiKey
-from tiersidecar.services.gateway.response_memory import ResponseMemory
+from tiersidecar.services.gateway.frames import ResponseMemory
 
 _ASK_S = 30.0
 _FRAME_HEAD_BYTES = 8

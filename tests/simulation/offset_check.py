@@ -12,8 +12,8 @@ from tests.simulation.offset_wire import OffsetQuestion, Told
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.records import Batch
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.messages import read_message, write_message
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 _NOBODY = -1
 """Replica id of a consumer."""

@@ -11,8 +11,8 @@ from tests.simulation.offset_check import OffsetCheck
 from tests.simulation.offset_wire import OffsetQuestion
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.serving import ask_offset
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 _BY_TIMESTAMP, _BY_EPOCH = 0, -100
 _ASKED = (

@@ -16,7 +16,7 @@ from tiersidecar.domain.segments import (
 )
 from tiersidecar.domain.states import RemoteLogSegmentState, is_valid_transition
 from tiersidecar.formats.metadata.serde import read_event
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 

@@ -22,6 +22,7 @@ from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeErr
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import ControlKind, aborted_ranges, read_control_marker, read_records
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.fetch import (
     KAFKA_STORAGE_ERROR,
     NO_ERROR,
@@ -36,8 +37,7 @@ from tiersidecar.reading.remote_log_reader import RemoteBatches
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrites, UpstreamClosedError
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
-from tiersidecar.services.gateway.request_heads import ApiKey
-from tiersidecar.services.gateway.response_memory import ResponseMemory
+from tiersidecar.services.gateway.frames import ResponseMemory
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 
 _MEMORY_BYTES = 100_000

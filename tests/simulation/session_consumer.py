@@ -12,6 +12,7 @@ from tests.simulation.environment import Environment
 from tests.simulation.read_check import ReadCheck, Seen
 from tests.simulation.serving import Ask, Fate, Serving, fetched_answer
 from tests.simulation.wire import SessionFetch, fetch_request, key_of
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.fetch import (
     FETCH_SESSION_ID_NOT_FOUND,
     FULL_EPOCH,
@@ -23,7 +24,6 @@ from tiersidecar.formats.wire.fetch import (
     read_fetch_response,
 )
 from tiersidecar.services.gateway.exchange import UpstreamClosedError
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 _MOST = 50_000
 _MAX_WAIT_MS = 500

@@ -30,7 +30,7 @@ from tiersidecar.app.reconcile_run import run_reconcile
 from tiersidecar.decide.reconcile_findings import FindingKind, Graces
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.manifest import read_manifest
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.reconcile.report import read_findings
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from tiersidecar.formats.kafka.records import Record, read_control_marker, read_
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask
 from tiersidecar.tasks.ownership import InFlight

@@ -11,7 +11,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.manifest import read_manifest
 from tiersidecar.ports.store import Store
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.reconcile.deep_check import DeepCheck, Preceding
 
 

@@ -29,7 +29,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
-from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
+from tiersidecar.reading.remote_objects import SegmentPresence, recorded_keys
 from tiersidecar.reading.user_deletes import Asker, UserDelete
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.expire import ExpireTask, ExpirySettings

@@ -60,17 +60,15 @@ from tiersidecar.formats.wire.fetch import FetchResponse, FilledPartition, Parti
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.addresses import in_fetch
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsets
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
-from tiersidecar.services.gateway.exchange import Rewrites
+from tiersidecar.services.gateway.exchange import Rewrites, is_no_request
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
 from tiersidecar.services.gateway.host import Refusal
-from tiersidecar.services.gateway.login import is_no_request
 from tiersidecar.services.gateway.out_of_range import Classified
 from tiersidecar.services.gateway.remote_deletes import Proposer
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
-from tiersidecar.services.gateway.tiered_partitions import TieredView
+from tiersidecar.services.gateway.tiered_partitions import BothTiers, BrokerOffsets, TieredView
 
 PARTITIONS = {
     name: TopicIdPartition(topic_id=Uuid(bytes([number]) * 16), topic=name, partition=0)

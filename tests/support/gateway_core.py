@@ -10,9 +10,9 @@ from typing import Any, cast
 from tiersidecar.services.gateway import audit
 from tiersidecar.services.gateway.conversation import Conversation, ListenerShare
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
+from tiersidecar.services.gateway.frames import ResponseMemory
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.traffic import Traffic
 
 

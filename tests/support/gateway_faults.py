@@ -11,8 +11,8 @@ from tests.support.gateway_attacker import CORRELATION_ID
 from tiersidecar.services.gateway import audit, delete_records_rewrite, fetch_rewrite, messages, rewrites
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
-from tiersidecar.services.gateway.login import Login
-from tiersidecar.services.gateway.passing_fetch import PassingFetch
+from tiersidecar.services.gateway.exchange import Login
+from tiersidecar.services.gateway.fetch_in_hand import PassingFetch
 from tiersidecar.services.gateway.rewrites import SaslHandshakeRewrite
 
 Patches = Sequence[Any]

@@ -33,16 +33,23 @@ from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache, NoMounts
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite, FetchSources
+from tiersidecar.services.gateway.frames import MemoryPart, ResponseMemory
 from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
-from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
+from tiersidecar.services.gateway.tiered_partitions import (
+    ANYBODY,
+    Asker,
+    BothTiers,
+    BrokerOffsetsCache,
+    DeletedRecords,
+    NoMounts,
+    TieredView,
+)
 from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
 

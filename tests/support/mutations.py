@@ -50,10 +50,9 @@ from tiersidecar.services.gateway import (
     out_of_range,
     remote_fills,
 )
-from tiersidecar.services.gateway.exchange import Exchange
+from tiersidecar.services.gateway.exchange import Exchange, FetchSession
 from tiersidecar.services.gateway.fetch_fill import BorderTransactions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
-from tiersidecar.services.gateway.fetch_state import FetchSession
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords

@@ -17,9 +17,8 @@ from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.segments import LeaderView, Pin, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.tasks.follow import FollowTask

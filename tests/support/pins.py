@@ -8,8 +8,7 @@ from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.domain.errors import PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
-from tiersidecar.domain.pins import Picture, PictureLook, Pin, PinnedPartition
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, Picture, PictureLook, Pin, PinnedPartition
 from tiersidecar.ports.pins import DiskSpace, PinsView
 
 LOG_DIR = "/logs"

@@ -34,9 +34,9 @@ from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.chunk_manager import ChunkLayer
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, LiveLog, NoLiveLog
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
 from tiersidecar.reading.reader_limits import ColdReads
+from tiersidecar.reading.remote_objects import ManifestCache
 
 SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 RUNS = ("plain", "prefix-custommeta", "compressed", "compressed-bigchunk", "encrypted")

@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from tests.support.recorded_telemetry import RecordedTelemetry
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrite
+from tiersidecar.services.gateway.frames import ResponseMemory
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.listener import ListenerSettings, serve_gateway
-from tiersidecar.services.gateway.request_heads import ApiKey
-from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 

@@ -19,8 +19,8 @@ from tiersidecar.formats.wire.framing import read_response, write_request
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, open_read_path
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.services.bucket.answers import made
 from tiersidecar.services.bucket.apis import Api, api_table
 from tiersidecar.services.bucket.fetch_api import FetchApi

@@ -36,8 +36,8 @@ from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.reading.chunk_manager import MemoryChunkCache, StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
-from tiersidecar.reading.manifests import ManifestCache, recorded_keys
 from tiersidecar.reading.read_ahead import ReadAheadBudget
+from tiersidecar.reading.remote_objects import ManifestCache, recorded_keys
 from tiersidecar.reading.segment_lookup import Located
 from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 

@@ -32,7 +32,7 @@ from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAt
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
+from tiersidecar.reading.remote_objects import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask

@@ -9,7 +9,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import KeptEpochs, LineageKeeper, NoLiveLog
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.tasks.policies import NoTopicStates, TopicPolicies
 from tiersidecar.tasks.remembered_epochs import RememberedEpochs
 from tiersidecar.tasks.roster import Roster

@@ -16,7 +16,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.remote_objects import ManifestCache
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ from tiersidecar.ports.broker import ReplicaStarts
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.hidden_segments import hidden_segments
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.tasks.segment_swap import Prover, SegmentSwap, SwapTrash
 
 _log = structlog.get_logger(__name__)

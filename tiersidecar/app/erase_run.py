@@ -46,7 +46,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache, SegmentPresence
+from tiersidecar.reading.remote_objects import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore

@@ -9,7 +9,7 @@ import asyncio
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.pins import PinnedPartition
+from tiersidecar.domain.segments import PinnedPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.pins import ANYWHERE, PendingCopies, ReadPins
 from tiersidecar.tasks.partition_table import PinTable

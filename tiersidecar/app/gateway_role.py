@@ -26,9 +26,9 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
+from tiersidecar.services.gateway.frames import ResponseMemory
 from tiersidecar.services.gateway.listener import serve_gateway
 from tiersidecar.services.gateway.mounted_logs import MountedLogs
-from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 from tiersidecar.tasks.roster import keep_roster
 

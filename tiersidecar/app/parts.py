@@ -24,8 +24,8 @@ from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.tasks.cluster_snapshots import CommitsAndGroups
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.partition_table import PartitionTable

@@ -29,7 +29,7 @@ from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, state_with
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import Store
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, read_manifests
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -29,7 +29,7 @@ from tiersidecar.formats.aiven.keys import ObjectKind, plugin_keys
 from tiersidecar.formats.aiven.manifest import Manifest
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody, Store, StoredObject
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 
 log = structlog.get_logger(__name__)
 

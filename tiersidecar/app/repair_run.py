@@ -47,7 +47,7 @@ from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.state_records import segments_of
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.tasks.ownership import LeasedOwnership
 from tiersidecar.tasks.removal import SegmentRemover
 

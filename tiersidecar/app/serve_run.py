@@ -32,9 +32,9 @@ from tiersidecar.ports.store import Store
 from tiersidecar.reading.holes import GIVE_UP_AT_SOURCE
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.opening import LONG_AT_ONCE
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.services.bucket.apis import api_table
 from tiersidecar.services.bucket.connection import ClientLimits
 from tiersidecar.services.bucket.fetch_api import FetchApi

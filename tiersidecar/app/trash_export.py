@@ -24,8 +24,8 @@ from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_ahead import ReadAheadBudget
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.reading.segment_lookup import Located
 from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection

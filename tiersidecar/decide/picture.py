@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import DropReason, PictureLook, Pin, Unpin
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import DropReason, LocalPartition, LocalSegment, PictureLook, Pin, Unpin
 
 _LATEST_SHARE = 0.8
 """Of ``delete.retention.ms``: a picture that comes later may lack a tombstone."""

@@ -9,9 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tiersidecar.domain.offsets import Lineage
-from tiersidecar.domain.pins import DropReason, Pin, Unpin, epochs_with_pins
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
-from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import (
+    NO_LOG_END,
+    DropReason,
+    LocalPartition,
+    LocalSegment,
+    Pin,
+    RemoteLogSegmentMetadata,
+    Unpin,
+    epochs_with_pins,
+)
 
 SegmentsAt = Callable[[int, int], Iterable[RemoteLogSegmentMetadata]]
 """The COPY_SEGMENT_FINISHED segments that hold an offset as written in an epoch: (epoch, offset).  The one that is read may be

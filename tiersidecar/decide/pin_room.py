@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tiersidecar.domain.pins import DropReason, Pin, Unpin
 from tiersidecar.domain.policy import UNLIMITED
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.segments import DropReason, LocalPartition, Pin, Unpin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

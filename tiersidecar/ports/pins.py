@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.pins import Picture, PictureLook, Pin
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, Picture, PictureLook, Pin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.border_walk import BorderWalk, Transaction
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.broker import LocalBatches
+from tiersidecar.reading.remote_objects import ByteLru
 from tiersidecar.reading.segment_lookup import History
-from tiersidecar.reading.shared_fetches import ByteLru
 
 _WALKS_KEPT = 10_000
 _STEP_BYTES = 256 * 1024

@@ -35,9 +35,8 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.remote_objects import ByteLru, ManifestCache
 from tiersidecar.reading.segment_stream import Pace
-from tiersidecar.reading.shared_fetches import ByteLru
 
 log = structlog.get_logger(__name__)
 

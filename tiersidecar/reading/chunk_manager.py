@@ -19,8 +19,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange, ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.manifests import RemoteSegment
-from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, ByteLru, SingleFlight, fetch_within
+from tiersidecar.reading.remote_objects import FETCH_TIMEOUT_S, ByteLru, RemoteSegment, SingleFlight, fetch_within
 
 ChunkKey = tuple[RemoteLogSegmentId, int]
 

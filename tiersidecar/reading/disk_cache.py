@@ -31,7 +31,7 @@ from tiersidecar.ports.store import Buffer
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, rest_of_chunk
 from tiersidecar.reading.index_blobs import IndexFiles, IndexFilesSource
-from tiersidecar.reading.manifests import RemoteSegment
+from tiersidecar.reading.remote_objects import RemoteSegment
 
 _SUFFIXES = (".index", ".timeindex", ".txnindex", ".crc32c")
 

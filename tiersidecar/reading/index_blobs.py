@@ -26,8 +26,14 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
-from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, ByteLru, SingleFlight, fetch_within
+from tiersidecar.reading.remote_objects import (
+    FETCH_TIMEOUT_S,
+    ByteLru,
+    ManifestCache,
+    RemoteSegment,
+    SingleFlight,
+    fetch_within,
+)
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import CountMetadata, MetadataView, ReadEpochs
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.state_records import TrashLog
-from tiersidecar.reading.shared_fetches import ByteLru, SingleFlight
+from tiersidecar.reading.remote_objects import ByteLru, SingleFlight
 
 T = TypeVar("T")
 

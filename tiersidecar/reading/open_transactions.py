@@ -23,8 +23,8 @@ from tiersidecar.formats.kafka.producer_state import ProducerState, open_states
 from tiersidecar.formats.kafka.record_batches import NO_PRODUCER_ID
 from tiersidecar.reading.carried_transactions import OpenAtCuts
 from tiersidecar.reading.index_blobs import RemoteIndexCache
+from tiersidecar.reading.remote_objects import ByteLru, SingleFlight
 from tiersidecar.reading.segment_lookup import Hole, Located, SegmentLookup
-from tiersidecar.reading.shared_fetches import ByteLru, SingleFlight
 
 _SEGMENTS_KEPT = 10_000
 _Open = frozenset[tuple[int, int]]

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from tiersidecar.ports.store import Buffer
 from tiersidecar.reading.chunk_manager import ChunkManager
-from tiersidecar.reading.manifests import RemoteSegment
+from tiersidecar.reading.remote_objects import RemoteSegment
 
 _TOGETHER_BYTES = 4 * 1024 * 1024
 _MOST_CHUNKS_AHEAD = 128

@@ -29,15 +29,14 @@ from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryCh
 from tiersidecar.reading.holes import GIVE_UP
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource, LogStarts
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.open_transactions import AbortedTransactions, OpenTransactions, UndecidedTransactions
 from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, Opening
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
 from tiersidecar.reading.reader_limits import ColdReads
 from tiersidecar.reading.remote_log_reader import RemoteLogReader, SegmentWalk
+from tiersidecar.reading.remote_objects import FETCH_TIMEOUT_S, ManifestCache
 from tiersidecar.reading.segment_lookup import CatchUp, SegmentLookup
 from tiersidecar.reading.segment_reader import SegmentReader, beginning_of, cut_plan, first_batch
-from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S
 from tiersidecar.reading.timestamp_lookup import TimestampLookup
 
 _ALL_OFFSETS = 1 << 63

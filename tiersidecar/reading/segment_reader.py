@@ -24,8 +24,8 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_blobs import RemoteIndexCache, RemoteIndexes
-from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
+from tiersidecar.reading.remote_objects import ManifestCache, RemoteSegment
 from tiersidecar.reading.segment_lookup import Located
 
 _FIRST_STEP_BYTES = 1024 * 1024

@@ -14,8 +14,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FeedWithRests, HeadObject, ReadStore
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
-from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, fetch_within
+from tiersidecar.reading.remote_objects import FETCH_TIMEOUT_S, ManifestCache, RemoteSegment, fetch_within
 
 _SLICE_BYTES = 256 * 1024
 """Part of a chunk that is looked at in one go."""

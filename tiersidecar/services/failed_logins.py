@@ -25,7 +25,7 @@ import structlog
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.domain.readable import cut_text
-from tiersidecar.services.http_crowd import origin_of
+from tiersidecar.services.client_limits import origin_of
 
 log = structlog.get_logger(__name__)
 

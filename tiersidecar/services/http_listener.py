@@ -15,8 +15,8 @@ from aiohttp import web
 
 from tiersidecar.domain.errors import ListenError
 from tiersidecar.reading.reader_limits import FairPlaces
+from tiersidecar.services.client_limits import Crowd, origin_of
 from tiersidecar.services.descriptors import SpareDescriptors, is_used_up
-from tiersidecar.services.http_crowd import Crowd, origin_of
 
 log = structlog.get_logger(__name__)
 

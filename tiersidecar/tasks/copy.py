@@ -24,9 +24,8 @@ from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Lineage, Offset
-from tiersidecar.domain.pins import gone_below
 from tiersidecar.domain.policy import PauseKind, RetentionMode
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, gone_below
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import Failpoints

@@ -15,9 +15,8 @@ from tiersidecar.decide.pin_room import Disk, PinLimits, is_alone
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressedPartition, PressureTrim, decide_pressure
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.domain.policy import RetentionMode
-from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, LocalSegment
+from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, LocalSegment, PinnedPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import DISK_FREE_BYTES, DISK_SECONDS_TO_FULL, DISK_SIZE_BYTES, DISK_STATE
 from tiersidecar.ports.pins import MeasureDisks

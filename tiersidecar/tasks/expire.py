@@ -26,9 +26,8 @@ from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import Lineage, Offset
-from tiersidecar.domain.pins import gone_below
 from tiersidecar.domain.policy import RetentionMode
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, gone_below
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import NEEDLESS, TrashKind
 from tiersidecar.formats.aiven.keys import stored_bytes

@@ -26,9 +26,16 @@ from tiersidecar.decide.topics import (
 from tiersidecar.decide.trim import TrimHold
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, EpochEntry, LeaderEpoch, Lineage
-from tiersidecar.domain.pins import Pin, PinnedPartition, epochs_with_pins, pictured, with_pins
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import (
+    LocalPartition,
+    LocalSegment,
+    Pin,
+    PinnedPartition,
+    epochs_with_pins,
+    pictured,
+    with_pins,
+)
 from tiersidecar.ports.log_dirs import LogDirsView
 
 

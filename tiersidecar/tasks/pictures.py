@@ -13,8 +13,7 @@ from tiersidecar.decide.topics import CleanerSettings, TieredPartition
 from tiersidecar.domain.errors import CleanedBeforePinnedError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import DropReason, PictureLook, Pin, Unpin
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.segments import DropReason, LocalPartition, PictureLook, Pin, Unpin
 from tiersidecar.ports.pins import MakePins, TakePictures
 from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.edges import Edges, Sources

@@ -22,8 +22,7 @@ from tiersidecar.decide.trash import kept_from
 from tiersidecar.domain.errors import MetadataNotReadyError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import DropReason, Pin, PinnedPartition, Unpin
-from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
+from tiersidecar.domain.segments import NO_LOG_END, DropReason, LocalPartition, Pin, PinnedPartition, Unpin
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog

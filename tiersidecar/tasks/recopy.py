@@ -44,7 +44,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import of_pictured
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.copy_admission import CopyAdmission, copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources

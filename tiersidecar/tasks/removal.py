@@ -25,7 +25,7 @@ from tiersidecar.ports.metadata_log import PublishMetadata
 from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.ports.store import DeleteObjects
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.ownership import Ownership
 
 

@@ -36,7 +36,7 @@ from tiersidecar.ports.partition_snapshots import (
     state_with,
 )
 from tiersidecar.ports.state_log import PartitionOfTopic, PartitionState, TopicState
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.topic_owners import Claimant, ClaimLook
 

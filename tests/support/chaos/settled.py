@@ -13,7 +13,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 Segments = dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]
 _TIMEOUT_S = 180.0

@@ -49,7 +49,7 @@ from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_records
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 
 KEY, VALUE = b"K" * 32, b"V" * 32

@@ -12,7 +12,7 @@ from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.app.gateway_pins import PinsInTable, ScannedPins
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.segments import Pin
 from tiersidecar.ports.pins import PinsView
 from tiersidecar.tasks.partition_table import PinTable
 

@@ -29,7 +29,7 @@ from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache, recorded_keys
+from tiersidecar.reading.remote_objects import ManifestCache, recorded_keys
 from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
 
 FORMER, ELSEWHERE = "former-cluster", "another-cluster"

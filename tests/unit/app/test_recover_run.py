@@ -40,7 +40,7 @@ from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.formats.aiven.keys import CustomMetadata, planned_keys, write_custom_metadata
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
 
 CLUSTER = "scripted"

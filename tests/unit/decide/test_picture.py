@@ -8,7 +8,7 @@ from tests.support.pins import local_partition, pin_of
 from tests.support.segments import local_segments
 from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import DropReason, PictureLook, Pin
+from tiersidecar.domain.segments import DropReason, PictureLook, Pin
 
 NOW_MS, RETENTION_MS = 1_000_000, 10_000
 

@@ -11,9 +11,8 @@ from tests.support.pins import local_partition, pin_of
 from tests.support.segments import FINISHED, local_segments, remote_segment
 from tiersidecar.decide.pin import PinView, decide_pin, is_cut_off, is_remote, without_remote_pins
 from tiersidecar.domain.offsets import Lineage
-from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import Pin, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 
 RACE = TopicPolicy(mode=RetentionMode.RACE)

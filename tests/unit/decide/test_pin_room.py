@@ -17,8 +17,7 @@ from tiersidecar.decide.pin_room import (
     is_given_up,
     room_bytes,
 )
-from tiersidecar.domain.pins import DropReason, Pin
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.segments import DropReason, LocalPartition, Pin
 
 PINS = [pin_of(base, base + 50, modified_ms=base) for base in (0, 50, 100, 150)]  # 100 bytes each
 

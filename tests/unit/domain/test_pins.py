@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.pins import epochs_of, local_partition, pin_of
 from tests.support.segments import local_segments
-from tiersidecar.domain.pins import Pin, epochs_with_pins, with_pins
+from tiersidecar.domain.segments import Pin, epochs_with_pins, with_pins
 
 LOCAL = local_partition(local_segments(100, 150, 200))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tiersidecar.reading.shared_fetches import ByteLru
+from tiersidecar.reading.remote_objects import ByteLru
 
 
 def test_what_was_not_asked_for_longest_goes_first() -> None:

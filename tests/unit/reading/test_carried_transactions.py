@@ -14,7 +14,7 @@ from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, 
 from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAtCuts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache, recorded_keys
+from tiersidecar.reading.remote_objects import ManifestCache, recorded_keys
 
 NAME = "transactions-0"
 LINEAGE = Lineage.of([(0, 0)])

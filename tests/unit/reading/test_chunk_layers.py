@@ -21,7 +21,7 @@ from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.reading.chunk_manager import ChunkManager, MemoryChunkCache, StoreChunkManager
 from tiersidecar.reading.disk_cache import DiskCacheSettings, open_chunk_files_cache
-from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
+from tiersidecar.reading.remote_objects import ManifestCache, RemoteSegment
 
 CHUNK = 1000
 

@@ -28,8 +28,8 @@ from tiersidecar.reading.disk_cache import (
     open_index_files_cache,
 )
 from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadSettings
+from tiersidecar.reading.remote_objects import ManifestCache
 
 
 class Setting:

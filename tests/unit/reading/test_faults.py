@@ -25,8 +25,8 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
+from tiersidecar.reading.remote_objects import ManifestCache
 
 END = 245
 

@@ -19,7 +19,7 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction, write_transact
 from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFiles, merged_ranges
-from tiersidecar.reading.manifests import ManifestCache, recorded_keys
+from tiersidecar.reading.remote_objects import ManifestCache, recorded_keys
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import MOST_CHUNK_BYTES
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.reading.manifests import ManifestCache, recorded_keys
+from tiersidecar.reading.remote_objects import ManifestCache, recorded_keys
 
 
 def first_segment(run: RemoteRun, partition: str) -> RemoteLogSegmentMetadata:

@@ -18,7 +18,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.formats.kafka.producer_state import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 ONE, IDLE = 7, -1
 

@@ -18,7 +18,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import bounds_of
 from tiersidecar.formats.aiven.keys import ObjectKeys
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
+from tiersidecar.reading.remote_objects import SegmentPresence, recorded_keys
 
 Change = Callable[[dict[str, Any]], object]
 

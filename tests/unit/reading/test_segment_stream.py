@@ -18,7 +18,7 @@ from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, Sto
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.store import BytesBody, StoredObject
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.reading.segment_stream import SegmentStream
 
 CHUNK = 1000

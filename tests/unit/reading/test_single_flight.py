@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.manual_clock import settle
 from tiersidecar.domain.errors import QuotaExceededError, StoreError
-from tiersidecar.reading.shared_fetches import SingleFlight
+from tiersidecar.reading.remote_objects import SingleFlight
 
 
 class Work:

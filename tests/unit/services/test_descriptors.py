@@ -23,7 +23,7 @@ import uvloop
 from tiersidecar.services.descriptors import reason_not_ready
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.listener import ListenerSettings, serve_gateway
-from tiersidecar.services.gateway.response_memory import ResponseMemory
+from tiersidecar.services.gateway.frames import ResponseMemory
 from tiersidecar.services.http_listener import listen
 from tiersidecar.ports.telemetry import NoTelemetry
 

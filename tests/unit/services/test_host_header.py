@@ -20,7 +20,7 @@ from tests.support.shown_cluster import empty_cluster, serving_cluster
 from tests.unit.services.reader.service import open_service
 from tiersidecar.services.bucket.picture import BucketPicture
 from tiersidecar.services.bucket.status import serve_bucket_status
-from tiersidecar.services.host_header import HostCheck
+from tiersidecar.services.client_limits import HostCheck
 from tiersidecar.services.status.access import Secrets
 
 PORT = 8091

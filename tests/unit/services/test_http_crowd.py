@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiersidecar.services.http_crowd import Admission, Crowd, origin_of
+from tiersidecar.services.client_limits import Admission, Crowd, origin_of
 
 
 def crowd(*connections: tuple[str, str], most: int = 4, most_per_origin: int = 4) -> Crowd[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.services.least_pace import LeastPace
+from tiersidecar.services.client_limits import LeastPace
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from tests.unit.tasks.test_odd_segments import companion
 from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.topics import read_cleaner_settings
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.pins import Pin, PinnedPartition
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import LocalSegment, Pin, PinnedPartition, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.kafka.producer_state import open_states, read_open_producers
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers

@@ -18,9 +18,8 @@ from tiersidecar.decide.topics import CleanerSettings, read_cleaner_settings
 from tiersidecar.domain.errors import CleanedBeforePinnedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import DropReason, Unpin
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import DropReason, LocalSegment, RemoteLogSegmentMetadata, Unpin
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.pictures import Pictures

@@ -38,7 +38,7 @@ from tiersidecar.ports.metrics.retention import (
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.partition_table import UnprovenCopy
 from tiersidecar.tasks.segment_objects import LayoutSettings

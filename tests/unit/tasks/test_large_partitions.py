@@ -26,7 +26,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegme
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.state_records import RecopyRequest
 from tiersidecar.reading import lineage
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.segment_objects import LayoutSettings
 

@@ -19,8 +19,8 @@ from tiersidecar.decide.topics import read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
-from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import Pin
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.state_log import PartitionState

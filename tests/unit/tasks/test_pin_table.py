@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pins import LOG_DIR, epochs_of, pin_of
 from tests.support.segments import TOPIC_ID_PARTITION
-from tiersidecar.domain.pins import Pin, PinnedPartition
+from tiersidecar.domain.segments import Pin, PinnedPartition
 from tiersidecar.tasks.partition_table import PinTable
 
 OTHER = replace(TOPIC_ID_PARTITION, partition=9)

@@ -26,7 +26,7 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_records import RecopyRequest
-from tiersidecar.reading.manifests import SegmentPresence, recorded_keys
+from tiersidecar.reading.remote_objects import SegmentPresence, recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.segment_upload import StillWanted
 

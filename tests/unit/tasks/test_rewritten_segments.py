@@ -22,7 +22,7 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transacti
 from tiersidecar.formats.kafka.producer_state import SegmentTransactions, TransactionWalk
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 

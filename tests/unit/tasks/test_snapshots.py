@@ -33,7 +33,7 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import PartitionState, TopicState
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.snapshots import LOOK_INTERVAL_S, SnapshotLane, SnapshotSettings
 from tiersidecar.tasks.topic_owners import Claimant, ClaimLook

@@ -25,7 +25,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.transforms import ENCRYPTION_OVERHEAD, IV_SIZE
 from tiersidecar.ports.store import ObjectBody, StoredObject
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 CHUNK = 4000

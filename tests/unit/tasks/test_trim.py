@@ -27,7 +27,7 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.ownership import Unquestioned
 from tiersidecar.tasks.segment_objects import LayoutSettings
 

@@ -20,8 +20,7 @@ from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_max_timestamp_ms
 from tiersidecar.domain.errors import CorruptDataError, SegmentChangedError
 from tiersidecar.domain.ids import format_uuid, parse_uuid
 from tiersidecar.domain.offsets import NO_EPOCH, EpochEntry, Lineage, Offset
-from tiersidecar.domain.pins import Pin, PinnedPartition
-from tiersidecar.domain.segments import LocalSegment
+from tiersidecar.domain.segments import LocalSegment, Pin, PinnedPartition
 from tiersidecar.formats.kafka.log_dir_files import (
     LEADER_EPOCH_CHECKPOINT,
     LogFileKind,

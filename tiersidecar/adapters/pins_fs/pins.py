@@ -21,8 +21,7 @@ from tiersidecar.adapters.pins_fs.pin_directory import PIN_PREFIX, PROBE_NAME, L
 from tiersidecar.domain.errors import CorruptDataError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import Picture, PictureLook, Pin, PinnedPartition
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, Picture, PictureLook, Pin, PinnedPartition
 from tiersidecar.formats.kafka.log_dir_files import CLEANER_OFFSET_CHECKPOINT, META_PROPERTIES, read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints

@@ -11,7 +11,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.reading.carried_transactions import CarriedTransactions, OpenAtCuts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask

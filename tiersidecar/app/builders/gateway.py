@@ -11,11 +11,11 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import ConfigError
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.listener import ListenerSettings
-from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 from tiersidecar.services.gateway.unauthenticated import UnauthenticatedLimits
 

@@ -15,6 +15,7 @@ from tiersidecar.decide.topics import INTERNAL_TOPICS, PartitionRole, TieredPart
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.mounts import MOUNTED_START
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import PendingCopies
@@ -23,7 +24,6 @@ from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache, Mounts, NoMounts
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
@@ -37,8 +37,16 @@ from tiersidecar.services.gateway.mounted_logs import MountedLogs
 from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_deletes import Proposer
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.request_heads import ApiKey
-from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, DeletedRecords, TieredView
+from tiersidecar.services.gateway.tiered_partitions import (
+    ANYBODY,
+    Asker,
+    BothTiers,
+    BrokerOffsetsCache,
+    DeletedRecords,
+    Mounts,
+    NoMounts,
+    TieredView,
+)
 from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies

@@ -15,7 +15,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.copy_admission import CopyQuota
 from tiersidecar.tasks.expire import ExpireTask, ExpirySettings

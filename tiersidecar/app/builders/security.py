@@ -23,7 +23,7 @@ from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.broker import Credentials
 
 if TYPE_CHECKING:
-    from tiersidecar.services.reader.presented import KnownCallers
+    from tiersidecar.services.reader.callers import KnownCallers
 
 
 def bootstrap_servers(section: BrokerSection) -> str:
@@ -67,7 +67,7 @@ def caller_listener(config: Config) -> CallerListener:
 def known_callers(read: ReadSection) -> KnownCallers:
     """Return the callers to which ``read.callers`` assigns a user of the broker."""
     # Here, because it loads an HTTP server, and a Spark job that only wants to reach the broker has none.
-    from tiersidecar.services.reader.presented import KnownCaller, KnownCallers
+    from tiersidecar.services.reader.callers import KnownCaller, KnownCallers
 
     return KnownCallers(
         KnownCaller(

@@ -6,7 +6,7 @@ from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
-from tiersidecar.reading.manifests import SegmentPresence
+from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.tasks.cluster_snapshots import ClusterLook, ClusterSnapshotLane
 from tiersidecar.tasks.snapshots import SnapshotLane, SnapshotSettings
 from tiersidecar.tasks.topic_owners import Claimant, ClaimLook

@@ -162,7 +162,7 @@ async def _find(config: Config, wanted: Wanted, say: StepProgress) -> Findings:
     from tiersidecar.app.mount_plan import MountPlanner
     from tiersidecar.ports.telemetry import NoTelemetry
     from tiersidecar.reading.index_blobs import IndexBlobReader
-    from tiersidecar.reading.manifests import ManifestCache
+    from tiersidecar.reading.remote_objects import ManifestCache
 
     clock, prefix = SystemClock(), config.store.key_prefix
     async with (

@@ -45,7 +45,7 @@ from tiersidecar.ports.store import ListObjects, Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.tasks.remembered_epochs import RememberedEpochs
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -41,7 +41,7 @@ from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.formats.kafka.log_dir_files import LOG_START_OFFSET_CHECKPOINT, DirectoryKind, parse_log_directory
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.reading.segment_stream import SegmentStream
 
 _AT_ONCE = 4

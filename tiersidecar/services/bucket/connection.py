@@ -28,8 +28,8 @@ from tiersidecar.services.bucket.apis import (
 from tiersidecar.services.bucket.memory_budget import MemoryBudget, Share
 from tiersidecar.services.bucket.sasl import Login, LoginRefusedError, Mechanisms
 from tiersidecar.services.bucket.users import ANYBODY, User
+from tiersidecar.services.client_limits import LeastPace
 from tiersidecar.services.failed_logins import FailedLogins
-from tiersidecar.services.least_pace import LeastPace
 
 log = structlog.get_logger(__name__)
 

@@ -20,9 +20,9 @@ from tiersidecar.services.bucket.connection import BucketConnection, ClientLimit
 from tiersidecar.services.bucket.memory_budget import MemoryBudget
 from tiersidecar.services.bucket.sasl import Mechanisms
 from tiersidecar.services.bucket.users import User
+from tiersidecar.services.client_limits import Crowd, origin_of
 from tiersidecar.services.descriptors import are_few
 from tiersidecar.services.failed_logins import FailedLogins
-from tiersidecar.services.http_crowd import Crowd, origin_of
 
 log = structlog.get_logger(__name__)
 

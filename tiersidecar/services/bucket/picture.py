@@ -21,7 +21,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegme
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.shared_fetches import SingleFlight
+from tiersidecar.reading.remote_objects import SingleFlight
 from tiersidecar.services.bucket.manifests import as_started, in_event_order
 
 _MOST_ON_THE_LOOP = 64

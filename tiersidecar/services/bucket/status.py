@@ -13,7 +13,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.ports.clock import Clock
 from tiersidecar.services.bucket.follow import BucketFollower
 from tiersidecar.services.bucket.picture import BucketPicture
-from tiersidecar.services.host_header import REFUSAL, HostCheck
+from tiersidecar.services.client_limits import REFUSAL, HostCheck
 from tiersidecar.services.http_listener import HttpServer, listen
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -13,13 +13,13 @@ from typing import Any
 import structlog
 
 from tiersidecar.reading.reader_limits import ASKER
+from tiersidecar.services.client_limits import LeastPace
 from tiersidecar.services.gateway.audit import AuditTopic, audit_end, audit_refused
 from tiersidecar.services.gateway.conversation import Conversation, ListenerShare
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.side import MakeSide, SideEvents
 from tiersidecar.services.gateway.unauthenticated import PendingLogin
-from tiersidecar.services.least_pace import LeastPace
 
 log = structlog.get_logger(__name__)
 

@@ -19,37 +19,49 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tiersidecar.formats.wire.cursor import Cursor
-from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
-from tiersidecar.services.gateway.exchange import (
-    Buffer,
-    ConnectionState,
-    Exchange,
-    Passing,
-    Rewrite,
-    Rewrites,
-    Rewritten,
-    UpstreamClosedError,
-)
-from tiersidecar.services.gateway.frames import WAITS, Fate, Frames, Looks, Needs, Passes, Pending, Takes, Verdict
-from tiersidecar.services.gateway.host import End, Host, LoggedIn, LoginWatch, Refusal
-from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.login import NO_API_KEY_FROM, LoginState, is_no_request
-from tiersidecar.services.gateway.request_heads import (
+from tiersidecar.formats.wire.cursor import (
     BEFORE_LOGIN,
     HEAD_BYTES,
     LEAST_REQUEST_BYTES,
     ApiKey,
+    Cursor,
     client_id_and_body,
     has_flexible_header,
     produce_acks,
     read_head,
     write_request_header,
 )
-from tiersidecar.services.gateway.response_memory import ResponseMemory
+from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
+from tiersidecar.services.client_limits import origin_of
+from tiersidecar.services.gateway.exchange import (
+    NO_API_KEY_FROM,
+    Buffer,
+    ConnectionState,
+    Exchange,
+    LoginState,
+    Passing,
+    Rewrite,
+    Rewrites,
+    Rewritten,
+    UpstreamClosedError,
+    is_no_request,
+)
+from tiersidecar.services.gateway.frames import (
+    WAITS,
+    Fate,
+    Frames,
+    Looks,
+    Needs,
+    Passes,
+    Pending,
+    ResponseMemory,
+    Takes,
+    Verdict,
+)
+from tiersidecar.services.gateway.host import End, Host, LoggedIn, LoginWatch, Refusal
+from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.rewrites import unsupported_api_versions
 from tiersidecar.services.gateway.traffic import Traffic
-from tiersidecar.services.http_crowd import origin_of
 
 _SIZE_BYTES = 4
 _RESPONSE_HEAD_BYTES = 8

@@ -32,7 +32,6 @@ from tiersidecar.formats.wire.row_errors import is_any_deleted
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete, audit_deletes
-from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import (
     Exchange,
     Rewrite,
@@ -57,7 +56,7 @@ from tiersidecar.services.gateway.remote_deletes import (
     asked_again,
     failed_row,
 )
-from tiersidecar.services.gateway.tiered_partitions import Moment
+from tiersidecar.services.gateway.tiered_partitions import BothTiers, Moment
 
 log = structlog.get_logger(__name__)
 

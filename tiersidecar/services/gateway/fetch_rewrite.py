@@ -38,21 +38,28 @@ from tiersidecar.formats.wire.fetch import (
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.services.gateway.broker_offsets import Mounts, NoMounts
 from tiersidecar.services.gateway.exchange import (
+    Answered,
     ConnectionState,
     Exchange,
+    Expected,
     Passing,
     Rewrite,
     Rewritten,
     Upstream,
 )
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
-from tiersidecar.services.gateway.fetch_in_hand import FetchesInHand, FetchSessions, check_all_asked, is_large, remember
-from tiersidecar.services.gateway.fetch_state import Answered, Expected
+from tiersidecar.services.gateway.fetch_in_hand import (
+    FetchesInHand,
+    FetchSessions,
+    PassingFetch,
+    check_all_asked,
+    expect_more,
+    is_large,
+    remember,
+)
 from tiersidecar.services.gateway.out_of_range import ANSWERED, Classified, OutOfRangeClassifier
-from tiersidecar.services.gateway.passing_fetch import PassingFetch, expect_more
-from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
+from tiersidecar.services.gateway.tiered_partitions import DeletedRecords, Mounts, NoMounts
 
 FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
 """Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""

@@ -17,7 +17,6 @@ from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.services.gateway.broker_offsets import BothTiers, check_gap
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,
@@ -27,7 +26,7 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import Asker
+from tiersidecar.services.gateway.tiered_partitions import Asker, BothTiers, check_gap
 
 _LEAST_REPLICA = 0
 _UNDEFINED = LeaderEpoch(-1), Offset(-1)

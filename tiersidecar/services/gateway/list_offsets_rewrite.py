@@ -24,7 +24,6 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
-from tiersidecar.services.gateway.broker_offsets import BothTiers, check_gap
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten, UpstreamClosedError
 from tiersidecar.services.gateway.messages import (
     MOST_LOOKUP_BYTES,
@@ -37,7 +36,7 @@ from tiersidecar.services.gateway.messages import (
     write_rows,
 )
 from tiersidecar.services.gateway.new_partitions import NewPartitions, until_ready
-from tiersidecar.services.gateway.tiered_partitions import Asker
+from tiersidecar.services.gateway.tiered_partitions import Asker, BothTiers, check_gap
 
 _CONSUMER = -1
 """``replica_id`` of those whose isolation level counts (ReplicaManager.fetchOffset)."""

@@ -15,18 +15,18 @@ import structlog
 
 from tiersidecar.domain.errors import ListenError
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.client_limits import origin_of
 from tiersidecar.services.descriptors import are_few
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.connection import GatewayConnection
 from tiersidecar.services.gateway.conversation import ListenerShare
 from tiersidecar.services.gateway.exchange import Rewrites
+from tiersidecar.services.gateway.frames import ResponseMemory
 from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.side import READ_BUFFER_BYTES, MakeSide, PlainSide, Side, SideEvents
 from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
 from tiersidecar.services.gateway.unauthenticated import LeftOpen, ListenerLogins, Unauthenticated, Waiting, WaitingLine
-from tiersidecar.services.http_crowd import origin_of
 
 log = structlog.get_logger(__name__)
 

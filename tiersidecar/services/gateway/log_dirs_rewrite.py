@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import changed_row
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 _UNKNOWN = -1
 _IN_ONE_GO = 250

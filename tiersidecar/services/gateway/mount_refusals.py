@@ -14,13 +14,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tiersidecar.formats.wire.cursor import Cursor, Replacement, splice, string_bytes
+from tiersidecar.formats.wire.cursor import ApiKey, Cursor, Replacement, splice, string_bytes
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway import addresses
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Exchange, Passing, Rewrite, Rewritten
 from tiersidecar.services.gateway.produce_passing import FIRST_FLEXIBLE_PRODUCE, ProducePassing, produce_topic
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 _NO_PARTITION = 1 << 30
 """Added to a partition's number.  A topic has a few hundred thousand partitions at most."""

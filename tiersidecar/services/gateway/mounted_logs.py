@@ -28,7 +28,7 @@ from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsets
+from tiersidecar.services.gateway.tiered_partitions import BrokerOffsets
 from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class _Halt:
 
 
 class MountedLogs:
-    """The :class:`~tiersidecar.services.gateway.broker_offsets.Mounts` of a gateway.
+    """The :class:`~tiersidecar.services.gateway.tiered_partitions.Mounts` of a gateway.
 
     ``planned`` are the mounted topics, by name; ``topic_id`` is what a name is the topic of now, None where that is not known;
     ``led`` are the tiered partitions that the broker leads.  ``unplanned`` knows what of all that the plan does not have.

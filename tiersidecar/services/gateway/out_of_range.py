@@ -17,8 +17,15 @@ from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Moment, TieredPartitions, TieredView
+from tiersidecar.services.gateway.tiered_partitions import (
+    ANYBODY,
+    Asker,
+    BrokerOffsets,
+    BrokerOffsetsCache,
+    Moment,
+    TieredPartitions,
+    TieredView,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

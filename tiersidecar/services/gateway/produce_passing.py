@@ -10,9 +10,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TypeVar
 
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.formats.wire.cursor import Buffer, Cursor
+from tiersidecar.formats.wire.cursor import HEAD_BYTES, MOST_HEADER_TAGS, Buffer, Cursor
 from tiersidecar.formats.wire.messages import MalformedMessageError
-from tiersidecar.services.gateway.request_heads import HEAD_BYTES, MOST_HEADER_TAGS
 
 FIRST_FLEXIBLE_PRODUCE = 9
 _FIRST_WITH_TRANSACTIONS, _FIRST_WITH_IDS = 3, 13

@@ -33,12 +33,11 @@ from tiersidecar.ports.proposals import Propose
 from tiersidecar.ports.state_log import PartitionState, StateChanges, StateLog
 from tiersidecar.ports.state_records import Leases
 from tiersidecar.reading.user_deletes import UserDelete
-from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.leaders import Leaders, Once
 from tiersidecar.services.gateway.messages import RowKey, changed_row
 from tiersidecar.services.gateway.new_partitions import until_ready
-from tiersidecar.services.gateway.tiered_partitions import Asker, TieredView
+from tiersidecar.services.gateway.tiered_partitions import Asker, BothTiers, TieredView
 
 log = structlog.get_logger(__name__)
 

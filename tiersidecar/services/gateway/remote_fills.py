@@ -18,8 +18,8 @@ from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, LOG_OVER
 from tiersidecar.ports.clock import Clock
 from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
+from tiersidecar.reading.remote_objects import ByteLru, SingleFlight
 from tiersidecar.reading.segment_lookup import History
-from tiersidecar.reading.shared_fetches import ByteLru, SingleFlight
 
 _READY_BYTES = 32 * 1024 * 1024
 _READY_S = 2.0

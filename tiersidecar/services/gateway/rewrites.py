@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.formats.wire.cursor import Cursor, splice, uvarint_bytes
+from tiersidecar.formats.wire.cursor import ApiKey, Cursor, mechanism_in, splice, uvarint_bytes
 from tiersidecar.services.gateway import addresses
 from tiersidecar.services.gateway.addresses import FindAddresses
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
-from tiersidecar.services.gateway.request_heads import ApiKey, mechanism_in
 
 TopicIds = Callable[[str], Uuid | None]
 """Of a topic's name."""

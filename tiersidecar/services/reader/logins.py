@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, Credentials
 from tiersidecar.reading.reader_limits import FairPlaces
+from tiersidecar.services.client_limits import origin_of
 from tiersidecar.services.failed_logins import FailedLogins, remember
-from tiersidecar.services.http_crowd import origin_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from tiersidecar.domain.errors import (
     UndecidedTransactionError,
 )
 from tiersidecar.ports.broker import CallerNotAuthenticatedError
-from tiersidecar.services.host_header import REFUSAL
+from tiersidecar.services.client_limits import REFUSAL
 
 PROBLEM_TYPE = "application/problem+json"
 CHALLENGE = 'Basic realm="kafka", charset="UTF-8", Bearer realm="kafka"'

@@ -22,8 +22,8 @@ from tiersidecar.ports.pins import PendingCopies
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.reader_limits import ASKER, READER
+from tiersidecar.services.client_limits import HostCheck
 from tiersidecar.services.failed_logins import FailedLogins
-from tiersidecar.services.host_header import HostCheck
 from tiersidecar.services.http_listener import (
     HEAD_TIMEOUT_S,
     IDLE_TIMEOUT_S,
@@ -32,12 +32,11 @@ from tiersidecar.services.http_listener import (
     HttpServer,
     listen,
 )
-from tiersidecar.services.reader.callers import Callers
+from tiersidecar.services.reader.callers import Callers, KnownCallers
 from tiersidecar.services.reader.log import LogOperations
 from tiersidecar.services.reader.logins import Logins
 from tiersidecar.services.reader.openapi import openapi_document
 from tiersidecar.services.reader.partitions import PartitionCatalogue, PartitionsOperations
-from tiersidecar.services.reader.presented import KnownCallers
 from tiersidecar.services.reader.problems import ProblemError, misdirected, problem_of
 from tiersidecar.services.reader.routes import ROUTES, Route, refuse_others
 from tiersidecar.services.reader.segments import SegmentOperations

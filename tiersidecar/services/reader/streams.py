@@ -15,7 +15,7 @@ from tiersidecar.ports.broker import CallerNotAuthenticatedError
 from tiersidecar.ports.metrics.reading import READ_RETURNED_BYTES
 from tiersidecar.ports.store import Buffer
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.services.least_pace import LeastPace
+from tiersidecar.services.client_limits import LeastPace
 from tiersidecar.services.reader.problems import Problem, ProblemError, problem_of
 from tiersidecar.services.reader.routes import NDJSON
 

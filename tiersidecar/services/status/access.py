@@ -14,8 +14,8 @@ from http import HTTPStatus
 from aiohttp import web
 
 from tiersidecar.domain.errors import QuotaExceededError
+from tiersidecar.services.client_limits import REFUSAL, HostCheck
 from tiersidecar.services.failed_logins import FailedLogins
-from tiersidecar.services.host_header import REFUSAL, HostCheck
 from tiersidecar.services.status.proof import PROOF_HEADER, Verifier, answer_proof
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -19,7 +19,7 @@ from aiohttp import web
 from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.process import READY
-from tiersidecar.services.host_header import HostCheck
+from tiersidecar.services.client_limits import HostCheck
 from tiersidecar.services.http_listener import ConnectionLimits, HttpServer, listen
 from tiersidecar.services.status.access import Access, Secrets
 from tiersidecar.services.status.asker import ClusterAsker

@@ -19,7 +19,7 @@ from tiersidecar.ports.store import Buffer
 from tiersidecar.reading.batch_cutter import BatchCutter
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_blobs import RemoteIndexCache, RemoteIndexes
-from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
+from tiersidecar.reading.remote_objects import ManifestCache, RemoteSegment
 from tiersidecar.reading.segment_reader import Beginning, beginning_of, cut_plan, first_batch
 from tiersidecar.spark.datasource.background_loop import BackgroundLoop
 from tiersidecar.spark.datasource.batch_columns import (

@@ -9,8 +9,7 @@ from pathlib import Path
 from tests.support.golden import CLEAN_LOG_DIR
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
 from tiersidecar.adapters.pins_fs.pin_directory import PinName
-from tiersidecar.domain.pins import PinnedPartition
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, PinnedPartition
 
 
 def copy_log_dir(directory: Path, names: Sequence[str] = ("plain-0", "transactions-0")) -> Path:

@@ -13,8 +13,7 @@ from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.domain.errors import SegmentChangedError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import PictureLook
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, PictureLook
 
 KINDS = ("log", "index", "timeindex", "snapshot")
 

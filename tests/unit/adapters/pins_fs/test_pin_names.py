@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiersidecar.adapters.pins_fs.pin_directory import PROBE_NAME, PinName, parse_pin_file
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.pins import PinnedPartition
+from tiersidecar.domain.segments import PinnedPartition
 from tiersidecar.formats.kafka.log_dir_files import parse_log_directory, parse_log_file
 
 NAME = PinName(owner=PinnedPartition(Uuid(bytes(range(1, 17))), 3), base_offset=Offset(35), next_base_offset=Offset(70))

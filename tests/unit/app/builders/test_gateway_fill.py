@@ -20,8 +20,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition, LocalSegment
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import TopicState
-from tiersidecar.services.gateway.broker_offsets import Mounts, NoMounts
-from tiersidecar.services.gateway.tiered_partitions import Asker
+from tiersidecar.services.gateway.tiered_partitions import Asker, Mounts, NoMounts
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 

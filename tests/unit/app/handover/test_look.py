@@ -31,7 +31,7 @@ from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Lineage
 from tiersidecar.domain.segments import LeaderView, MetadataEvent
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 
 class Leader:

@@ -26,7 +26,7 @@ from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 WANTED = (
     Setting(name="remote.log.storage.system.enable", wanted="true", default="false"),

@@ -18,7 +18,7 @@ from tiersidecar.decide.native_settings import Sight
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 SEGMENTS = NativeSegments(event for some in (*THREE, begun(4, 30, 39)) for event in some)
 FINISHED = tuple(finished_of(SEGMENTS))

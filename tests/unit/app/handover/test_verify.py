@@ -13,7 +13,7 @@ from tiersidecar.app.handover.verify import LogStarts, VerifiedPartition, compar
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import MetadataEvent
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.remote_objects import recorded_keys
 
 SIZES = (1000, 200, 30)
 TWO = ((1, 0, 9), (2, 10, 19))

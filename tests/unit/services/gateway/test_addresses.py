@@ -13,9 +13,9 @@ from kio.static.constants import EntityType
 
 from tests.support.gateway_exchange import exchange_of, rewritten_at_once
 from tests.unit.formats.wire.entities import entities
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.messages import MalformedMessageError, write_message
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
-from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.rewrites import address_rewrites
 
 ADVERTISED = AdvertisedAddresses(pattern="gateway-{node.id}.example.com:{19092+node.id}", nodes={7: ("seven", 9)})

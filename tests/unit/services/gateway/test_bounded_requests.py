@@ -20,16 +20,16 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.scripted_kafka import request
 from tests.unit.services.gateway.test_crowded_requests import message
 from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.delete_records import read_deletes, up_to_0
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
-from tiersidecar.services.gateway.broker_offsets import BothTiers
 from tiersidecar.services.gateway.exchange import Rewrite, Rewrites
 from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.messages import MOST_LOOKUP_BYTES
-from tiersidecar.services.gateway.request_heads import ApiKey
+from tiersidecar.services.gateway.tiered_partitions import BothTiers
 
 KIB, MIB = 1024, 1024 * 1024
 MOST_DELETE_BYTES = 16 * KIB

@@ -27,10 +27,10 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.broker_offsets import BothTiers, BrokerOffsetsCache
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, SecondSteps
 from tiersidecar.services.gateway.messages import read_exchange, write_rows
 from tiersidecar.services.gateway.remote_deletes import Proposer
+from tiersidecar.services.gateway.tiered_partitions import BothTiers, BrokerOffsetsCache
 
 T = TypeVar("T")
 

@@ -33,8 +33,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.exchange import Exchange
-from tiersidecar.services.gateway.fetch_state import InHand
+from tiersidecar.services.gateway.exchange import Exchange, InHand
 
 
 async def forwarded(world: World, asked: dict[TopicIdPartition, Ask], **fields: Any) -> Exchange:

@@ -25,9 +25,9 @@ from tests.support.remote_runs import load_run
 from tests.support.scripted_kafka import Ends, Peer, gateway_between, request
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 VERSION, END, LOCAL_START = 15, 245, 200
 LOCAL = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=3)

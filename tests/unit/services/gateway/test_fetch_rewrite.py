@@ -45,10 +45,9 @@ from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.exchange import ConnectionState
+from tiersidecar.services.gateway.exchange import ConnectionState, FetchSession
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
-from tiersidecar.services.gateway.fetch_state import FetchSession
-from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
+from tiersidecar.services.gateway.frames import MemoryPart, ResponseMemory
 
 END, LOCAL_START, HIGH_WATERMARK, FILL_BYTES = 245, 200, 246, 3000
 OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=3)

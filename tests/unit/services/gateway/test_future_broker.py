@@ -21,8 +21,8 @@ from tests.unit.services.gateway.test_addresses import (
     versions_of,
     with_gateways,
 )
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.messages import write_message
-from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites, frame_rewrites
 
 NEWEST_API_VERSIONS = 4

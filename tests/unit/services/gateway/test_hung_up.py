@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
 from tests.unit.services.gateway.test_tls_side import tls_gateway, until
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 
 @dataclass(slots=True)

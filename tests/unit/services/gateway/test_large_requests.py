@@ -25,9 +25,9 @@ from tests.support.remote_runs import load_run
 from tests.support.scripted_kafka import gateway_between, request, response
 from tests.unit.services.gateway.test_fetch_passing import world_between
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.fetch import read_fetch_request
 from tiersidecar.services.gateway.fetch_in_hand import FetchSessions
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED, GATEWAY_CONNECTIONS_REFUSED
 from tiersidecar.services.gateway import listener
 from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite, Rewritten, UpstreamClosedError
 from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 HEARTBEAT, LIST_OFFSETS = 12, ApiKey.LIST_OFFSETS
 MIB = 2**20

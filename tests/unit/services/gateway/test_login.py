@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.services.gateway.login import ANONYMOUS, NOT_KNOWN, Login, LoginState, claimed_user
+from tiersidecar.services.gateway.exchange import ANONYMOUS, NOT_KNOWN, Login, LoginState, claimed_user
 
 PLAIN, FIRST = b"\0alice\0secret", b"n,,n=al=2Cice=3D,r=nonce"
 

@@ -18,10 +18,10 @@ from tests.support.gateway_conversations import frame, produce, with_size
 from tests.support.gateway_core import Core
 from tests.support.model_broker import HEARTBEAT
 from tests.support.scripted_kafka import ADVERTISED
+from tiersidecar.formats.wire.cursor import ApiKey, write_request_header
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.mount_refusals import mount_refusals
-from tiersidecar.services.gateway.request_heads import ApiKey, write_request_header
 
 PRODUCE, IN_TRANSACTION, DELETES = ApiKey.PRODUCE, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.DELETE_RECORDS
 MARKERS, NEW_PARTITIONS = ApiKey.WRITE_TXN_MARKERS, ApiKey.CREATE_PARTITIONS

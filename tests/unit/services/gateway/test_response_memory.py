@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
+from tiersidecar.services.gateway.frames import MemoryPart, ResponseMemory
 
 
 class Connection:

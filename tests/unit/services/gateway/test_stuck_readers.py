@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from tests.support.gateway_core import Core
 from tests.support.scripted_kafka import request
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
-from tiersidecar.services.gateway.request_heads import ApiKey
-from tiersidecar.services.gateway.response_memory import ResponseMemory
+from tiersidecar.services.gateway.frames import ResponseMemory
 
 MIB = 2**20
 STUCK, OTHER = "192.0.2.1", "192.0.2.2"

@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.certificates import CertificateAuthority
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway import listener
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.limits import GatewayLimits
-from tiersidecar.services.gateway.request_heads import ApiKey
 
 MIB = 2**20
 SIZE = 24 * MIB

@@ -15,9 +15,9 @@ import pytest
 
 from tests.support.certificates import CertificateAuthority
 from tests.support.scripted_kafka import Ends, Peer, gateway_between, request, response
+from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway import listener
-from tiersidecar.services.gateway.request_heads import ApiKey
 from tiersidecar.services.gateway.unauthenticated import (
     ListenerLogins,
     PendingLogin,

@@ -12,7 +12,7 @@ from tests.support.certificates import CertificateAuthority, IssuedCertificate
 from tests.support.scripted_authorizer import ScriptedAuthorizer
 from tests.unit.services.reader.service import Service, open_service
 from tiersidecar.ports.broker import Credentials
-from tiersidecar.services.reader.presented import KnownCaller, KnownCallers
+from tiersidecar.services.reader.callers import KnownCaller, KnownCallers
 from tiersidecar.services.reader.server import ReaderServiceSettings
 
 PATH = "/topics/plain/partitions/0/batches?offset=240"

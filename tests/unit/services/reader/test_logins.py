@@ -15,9 +15,8 @@ from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
 from tiersidecar.ports.store import Buffer
 from tiersidecar.services.failed_logins import Budget, FailedLoginLimits, FailedLogins
-from tiersidecar.services.reader.callers import Callers
+from tiersidecar.services.reader.callers import Callers, KnownCallers
 from tiersidecar.services.reader.logins import LoginLimits, Logins
-from tiersidecar.services.reader.presented import KnownCallers
 from tiersidecar.services.reader.problems import ProblemError
 from tiersidecar.services.reader.server import ReaderServiceSettings
 from tiersidecar.services.reader.streams import NoMore

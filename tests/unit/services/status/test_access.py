@@ -9,8 +9,8 @@ from aiohttp import encode_basic_auth, web
 from aiohttp.test_utils import make_mocked_request
 
 from tests.support.manual_clock import ManualClock, settle
+from tiersidecar.services.client_limits import HostCheck
 from tiersidecar.services.failed_logins import FailedLoginLimits, FailedLogins
-from tiersidecar.services.host_header import HostCheck
 from tiersidecar.services.status.access import Access, Secrets
 
 PASSWORD, SECRET = "correct horse battery", "s" * 32

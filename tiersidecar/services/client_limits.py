@@ -1,17 +1,29 @@
-"""Decide which HTTP connections stay when there are more than the limit.
+"""Limits on the clients of every listener: which connections stay, how slowly a client may read, which site a browser names.
 
-A connection without a request costs its sender nothing, so it protects nothing either: waiting ones give way to new ones,
-the longest waiting of the largest crowd first.  Where none waits, one gives way whose client does not take its answer: that
-costs no more.  A new one is refused only where every other has a request in hand.
+**Crowd.**  A connection without a request costs its sender nothing, so it protects nothing either: waiting ones give way to new
+ones, the longest waiting of the largest crowd first.  Where none waits, one gives way whose client does not take its answer:
+that costs no more.  A new one is refused only where every other has a request in hand.
+
+**Pace.**  A client that takes a byte now and then would keep memory and a place for as long as it likes.
+
+**Host.**  Requests that a browser makes for another site (DNS rebinding) are refused where no login is needed.  A page of
+evil.example whose name is made to mean 127.0.0.1 may read what a service on the reader's own machine answers.  Its requests
+have ``Host: evil.example:8091``, with the service's own port.  No other requests are refused: a proxy in front is reached at an
+address or a port of its own, and passes that on, or else its own name for the service.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
+
+from aiohttp import web
 
 C = TypeVar("C")
 
@@ -165,3 +177,100 @@ def origin_of(address: str) -> str:
             return "" if ip.is_loopback else str(ipaddress.ip_network((ip, _IPV6_SITE_BITS), strict=False))
         ip = ip.ipv4_mapped
     return "" if ip.is_loopback else str(ip)
+
+
+class LeastPace:
+    """At least ``bytes_per_s``, on average over each ``over_s`` in which something was waiting for the client; 0 is no limit.
+
+    The time in which nothing waits for it does not count: it may ask, process or sleep as long as it likes.
+    """
+
+    def __init__(self, *, bytes_per_s: int, over_s: float) -> None:
+        self._bytes_per_s, self._over_s = bytes_per_s, over_s
+        self._waited_s, self._taken_bytes = 0.0, 0
+
+    def took(self, size_bytes: int, waited_s: float) -> str:
+        """Count ``size_bytes`` taken in ``waited_s`` more; return why that is too slow, "" where it is not."""
+        self._waited_s += waited_s
+        self._taken_bytes += size_bytes
+        if self._waited_s < self._over_s:
+            return ""
+        waited_s, taken_bytes = self._waited_s, self._taken_bytes
+        self.begin_anew()
+        if taken_bytes >= self._bytes_per_s * waited_s:
+            return ""
+        return (
+            f"the client took {taken_bytes} bytes in {waited_s:.0f} s of what was waiting for it: "
+            f"{self._bytes_per_s} a second are the least"
+        )
+
+    def begin_anew(self) -> None:
+        """Begin anew: the client has taken all that there was for it."""
+        self._waited_s, self._taken_bytes = 0.0, 0
+
+
+HOSTS_FILE = Path("/etc/hosts")
+REFUSAL = (
+    "the Host of this request is no name of this machine, so a browser may have been led here by another site: "
+    "ask by localhost, or put the name into the hosts file of this machine"
+)
+_MOST_HOSTS_BYTES = 1024 * 1024
+_HTTP_PORT = 80
+
+
+class HostCheck:
+    """Knows this machine's names: its own, those of its hosts file at the start, and ``names``.
+
+    It refuses nothing where ``listen_host`` is no loopback address: other machines have names for that which are not known
+    here, and may ask for the same without a browser.
+    """
+
+    def __init__(self, listen_host: str, *, names: Collection[str] = (), hosts_file: Path = HOSTS_FILE) -> None:
+        self._is_on = _is_loopback(listen_host)
+        self._names = {_plain(name) for name in (socket.gethostname(), "localhost.localdomain", *names)}
+        if self._is_on:
+            self._names |= _names_in(hosts_file)
+
+    def is_foreign(self, request: web.BaseRequest) -> bool:
+        """Return whether ``request`` is meant for another site."""
+        host = request.headers.get("Host", "")
+        if not self._is_on or not host or request.transport is None:
+            return False
+        own_address = request.transport.get_extra_info("sockname")  # None once the client is gone
+        name, port = _parts(host)
+        return own_address is not None and port == own_address[1] and not self._is_own(_plain(name))
+
+    def _is_own(self, name: str) -> bool:
+        labels = name.split(".")
+        # No site has a name of one label, nor one that ends with a number, which is an address (127.1, say).
+        is_no_site = len(labels) == 1 or labels[-1][:1].isdigit() or name.startswith("[")
+        return is_no_site or labels[-1] == "localhost" or name in self._names
+
+
+def _parts(host: str) -> tuple[str, int]:
+    name, colon, port = host.rpartition(":")
+    if colon and port.isascii() and port.isdecimal() and len(port) < 6:
+        return name, int(port)
+    return host, _HTTP_PORT
+
+
+def _plain(name: str) -> str:
+    return name.strip().rstrip(".").lower()
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _names_in(hosts_file: Path) -> set[str]:
+    """Return the names in the hosts file: each line has an address, and its names."""
+    try:
+        with hosts_file.open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(_MOST_HOSTS_BYTES).splitlines()
+    except OSError:
+        return set()
+    return {_plain(name) for line in lines for name in line.partition("#")[0].split()[1:]}
