@@ -1,4 +1,9 @@
-"""Who cares for which partition, and which topics are refused (S-180, S-181, DESIGN.md section 5)."""
+"""Who cares for which partition, and which topics are refused (S-180, S-181, DESIGN.md section 5).
+
+Whose directory it is: a leader's file ends with the epoch in which it leads.
+
+Settings of a compacted topic, and what retention may take of it: the table of policies, row by row (S-267, S-268).
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,29 @@ from typing import Any
 
 import pytest
 
-from tests.support.segments import TOPIC_ID_PARTITION
+from tests.support.clean_world import COMPACTED
+from tests.support.pins import local_partition
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.topics import (
+    AgedSegment,
+    CleanupPolicy,
     PartitionRole,
+    UnwrittenEpoch,
     decide_assignment,
     decide_unseen,
+    may_be_unwritten,
+    read_cleaner_settings,
+    read_cleanup_policy,
     reason_not_to_store,
     reason_not_to_tier,
     reason_not_to_trim,
+    reason_to_doubt_directory,
+    reason_to_keep_locally,
+    reason_to_keep_remotely,
+    reason_unseen,
 )
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 
@@ -165,3 +182,151 @@ def test_a_topic_whose_keys_the_store_cannot_hold_is_refused(
     topic: str, max_name_bytes: int | None, is_refused: bool
 ) -> None:
     assert bool(reason_not_to_store(topic, max_name_bytes)) is is_refused
+
+
+LED = LeaderView(
+    topic_id_partition=TOPIC_ID_PARTITION,
+    leader_id=BrokerId(1),
+    leader_epoch=LeaderEpoch(5),
+    replicas=(BrokerId(1),),
+    in_sync_replicas=(BrokerId(1),),
+)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "says"),
+    [
+        pytest.param([(5, 0)], "", id="a log that begins in this epoch, also an empty one"),
+        pytest.param([(0, 0), (3, 100), (5, 200)], "", id="earlier epochs before it"),
+        pytest.param([(5, 150)], "", id="a moved log start has dropped the earlier ones"),
+        pytest.param([(0, 0), (3, 100)], "ends with leader epoch 3, and the broker leads in 5", id="an earlier disk"),
+        pytest.param([(0, 0), (6, 100)], "ends with leader epoch 6, and the broker leads in 5", id="an older answer"),
+        pytest.param([], "has no leader epoch, and the broker leads in 5", id="no file yet"),
+    ],
+)
+def test_a_leaders_file_ends_with_its_own_epoch(epochs: list[tuple[int, int]], says: str) -> None:
+    reason = reason_to_doubt_directory(LED, local_partition(local_segments(0, 100), epochs=epochs))
+    assert says in reason
+    assert bool(reason) is bool(says)
+
+
+@pytest.mark.parametrize(
+    ("told", "bases", "is_proven"),
+    [
+        pytest.param(
+            (5, 3, 250), (0, 100, 250), True, id="the broker does not know its epoch either, and ends where we do"
+        ),
+        pytest.param((5, 3, 300), (0, 100, 250), True, id="our active segment may have records"),
+        pytest.param((5, 3, 249), (0, 100, 250), False, id="we have sealed more than the broker has of the epoch"),
+        pytest.param((4, 3, 250), (0, 100, 250), False, id="said in an earlier epoch"),
+        pytest.param((5, 2, 250), (0, 100, 250), False, id="said of an earlier file"),
+        pytest.param((5, 3, 250), (), False, id="a directory without segments"),
+    ],
+)
+def test_a_log_moved_before_the_first_record_of_its_epoch_is_told_by_the_broker(
+    told: tuple[int, int, int], bases: tuple[int, ...], is_proven: bool
+) -> None:
+    """An AlterReplicaLogDirs after an election; also where an earlier disk has the same batches, which does no harm."""
+    leader_epoch, last_epoch, end_offset = told
+    unwritten = UnwrittenEpoch(
+        leader_epoch=LeaderEpoch(leader_epoch), last_epoch=LeaderEpoch(last_epoch), end_offset=Offset(end_offset)
+    )
+    local = local_partition(local_segments(*bases), epochs=[(0, 0), (3, 90)])
+    assert bool(reason_to_doubt_directory(LED, local, unwritten)) is not is_proven
+
+
+@pytest.mark.parametrize(
+    ("epochs", "asks"),
+    [
+        pytest.param([(0, 0), (3, 100)], 3, id="a file that ends earlier"),
+        pytest.param([(5, 0)], None, id="it is proven"),
+        pytest.param([(6, 0)], None, id="the answer is older than the file"),
+        pytest.param([], None, id="no epoch to ask of: an empty log that was moved waits for its first record"),
+    ],
+)
+def test_the_broker_is_asked_only_of_a_file_that_ends_in_an_earlier_epoch(
+    epochs: list[tuple[int, int]], asks: int | None
+) -> None:
+    assert may_be_unwritten(LED, local_partition(local_segments(0, 100), epochs=epochs)) == asks
+
+
+def test_a_log_dir_that_cannot_be_read_may_have_what_is_not_seen() -> None:
+    assert "unless" not in reason_unseen({})
+    assert "unless in what cannot be read: /a, /b:" in reason_unseen({"/b": "EIO", "/a": "EIO"})
+    many = dict.fromkeys("/abcdef", "EIO")
+    assert f"unless in what cannot be read: /, a, b and {len(many) - 3} others:" in reason_unseen(many)
+
+
+DELETE, COMPACT, BOTH = CleanupPolicy.DELETE, CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE
+
+
+@pytest.mark.parametrize(
+    ("value", "policy"),
+    [
+        ("delete", DELETE),
+        ("compact", COMPACT),
+        ("compact,delete", BOTH),
+        ("delete, compact", BOTH),
+        ("", None),
+        ("x", None),
+    ],
+)
+def test_the_topic_config_is_read_in_any_order(value: str, policy: CleanupPolicy | None) -> None:
+    assert read_cleanup_policy(value) is policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_copied", "is_past", "cleaner_offset", "reason"),
+    [
+        pytest.param(BOTH, True, True, None, "", id="compact,delete does not wait for the cleaner"),
+        pytest.param(DELETE, True, True, None, "", id="delete"),
+        pytest.param(COMPACT, True, True, 100, "", id="compact, cleaned to its end"),
+        pytest.param(
+            COMPACT, True, True, 99, "it is not cleaned: the cleaner offset is 99", id="its last record is dirty"
+        ),
+        pytest.param(COMPACT, True, True, None, "it is not cleaned: the cleaner offset is 0", id="nothing was cleaned"),
+        pytest.param(COMPACT, True, False, 100, "local retention keeps it", id="cleaned, and young"),
+        pytest.param(BOTH, False, True, 100, "it is not in the remote tier", id="never what was not copied"),
+    ],
+)
+def test_local(policy: CleanupPolicy, is_copied: bool, is_past: bool, cleaner_offset: int | None, reason: str) -> None:
+    segment = AgedSegment(
+        end_offset=Offset(99), is_copied=is_copied, is_past_local_retention=is_past, is_past_total_retention=False
+    )
+    offset = None if cleaner_offset is None else Offset(cleaner_offset)
+    assert reason_to_keep_locally(policy, segment, offset) == reason
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_past", "goes"),
+    [(BOTH, True, True), (BOTH, False, False), (DELETE, True, True), (COMPACT, True, False)],
+)
+def test_remote(policy: CleanupPolicy, is_past: bool, goes: bool) -> None:
+    segment = AgedSegment(
+        end_offset=Offset(99), is_copied=True, is_past_local_retention=True, is_past_total_retention=is_past
+    )
+    assert (not reason_to_keep_remotely(policy, segment)) is goes
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
+def test_a_compacted_topics_settings_are_read(policy: str) -> None:
+    found = read_cleaner_settings(COMPACTED | {"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0.5"})
+    assert found is not None
+    assert found.policy in {CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE}
+    assert (found.compaction.min_cleanable_dirty_ratio, found.delete_retention_ms) == (0.5, 1000)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cleanup.policy": "delete"},
+        {"cleanup.policy": ""},
+        {"cleanup.policy": None},
+        {"cleanup.policy": "compact,other"},
+        {"segment.bytes": None},
+        {"segment.bytes": "many"},
+        {"min.cleanable.dirty.ratio": "half"},
+    ],
+)
+def test_nothing_is_cleaned_by_a_guess(change: dict[str, str | None]) -> None:
+    assert read_cleaner_settings(COMPACTED | change) is None

@@ -1,24 +1,40 @@
-"""Opening remote segments: keys, manifests, data keys (DESIGN.md section 5, keys of objects)."""
+"""Opening remote segments: keys, manifests, data keys (DESIGN.md section 5, keys of objects).
+
+One piece of work per key, which outlives those who asked for it (U2).
+
+A cache bounded by bytes (S-124).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.faulty_store import FaultyStore
 from tests.support.inline_blocking import InlineBlocking
+from tests.support.manual_clock import settle
 from tests.support.remote_builder import RemoteBuilder
 from tests.support.remote_runs import RemoteRun, key_ring, load_run, segments_of
 from tests.unit.reading.test_histories import source
-from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    DataKeyError,
+    ObjectNotFoundError,
+    QuotaExceededError,
+    StoreError,
+)
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import MOST_CHUNK_BYTES
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.reading.remote_objects import ManifestCache, recorded_keys
+from tiersidecar.reading.remote_objects import ByteLru, ManifestCache, SingleFlight, recorded_keys
 
 
 def first_segment(run: RemoteRun, partition: str) -> RemoteLogSegmentMetadata:
@@ -183,3 +199,160 @@ async def test_custom_metadata_of_another_plugin_are_told_with_their_segment() -
     with pytest.raises(CorruptDataError, match="custom metadata of") as error:
         recorded_keys(replace(segment, custom_metadata=b"\xff\xff"), "")
     assert str(segment.remote_log_segment_id) in str(error.value)
+
+
+class Work:
+    """Counts its runs and waits to be let go."""
+
+    def __init__(self, result: str | Exception = "done") -> None:
+        self.result, self.runs, self.gate = result, 0, asyncio.Event()
+
+    async def __call__(self) -> str:
+        self.runs += 1
+        await self.gate.wait()
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+async def test_those_who_ask_meanwhile_share_one_run() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    waiting = [asyncio.create_task(flights.run("a", work)) for _ in range(5)]
+    await settle()
+    work.gate.set()
+    assert await asyncio.gather(*waiting) == ["done"] * 5
+    assert work.runs == 1
+    assert len(flights) == 0
+
+
+async def test_a_caller_that_leaves_leaves_the_work_to_the_others() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    leaving, staying = (asyncio.create_task(flights.run("a", work)) for _ in range(2))
+    await settle()
+    leaving.cancel()
+    await settle()
+    assert leaving.cancelled()
+    work.gate.set()
+    assert await staying == "done"
+
+
+async def test_work_that_everyone_left_goes_on_to_its_end() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    leaving = asyncio.create_task(flights.run("a", work))
+    await settle()
+    leaving.cancel()
+    await settle()
+    assert len(flights) == 1
+    work.gate.set()
+    await settle()
+    assert len(flights) == 0
+
+
+async def test_a_failure_reaches_all_who_wait_and_is_not_kept() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work(StoreError(verb="fetch", key="k", reason="away"))
+    waiting = [asyncio.create_task(flights.run("a", work)) for _ in range(2)]
+    work.gate.set()
+    assert [type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)] == [StoreError] * 2
+    assert await flights.run("a", lambda: Work.__call__(open_work())) == "done"
+
+
+def open_work() -> Work:
+    work = Work()
+    work.gate.set()
+    return work
+
+
+async def test_callers_that_give_up_early_cannot_pile_up_work() -> None:
+    """Rule 8: bounded."""
+    flights: SingleFlight[int, str] = SingleFlight("chunk", max_flights=2)
+    work = Work()
+    leaving = [asyncio.create_task(flights.run(n, work)) for n in range(2)]
+    await settle()
+    for one in leaving:
+        one.cancel()
+    await settle()
+    with pytest.raises(QuotaExceededError, match="chunk in flight") as shed:
+        await flights.run(3, work)
+    assert shed.value.retry_after_ms == 1000
+    await flights.aclose()
+    assert len(flights) == 0
+
+
+async def test_it_tells_what_is_in_flight() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    waiting = asyncio.create_task(flights.run("a", work))
+    await settle()
+    assert [flights.has(key) for key in "ab"] == [True, False]
+    work.gate.set()
+    await waiting
+    assert not flights.has("a")
+
+
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+async def test_work_that_ends_badly_when_everyone_has_left_is_no_error_of_the_loops(ends: str) -> None:
+    """asyncio would say so in the log, once for each reader that gave up."""
+    told = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work(StoreError(verb="fetch", key="k", reason="away"))
+    leaving = asyncio.create_task(flights.run("a", work))
+    await settle()
+    leaving.cancel()
+    await settle()
+    if ends == "fails":
+        work.gate.set()
+        await settle()
+    else:
+        await flights.aclose()
+    del leaving, work
+    gc.collect()
+    await settle()
+    assert (told, len(flights)) == ([], 0)
+
+
+def test_what_was_not_asked_for_longest_goes_first() -> None:
+    cache: ByteLru[str, int] = ByteLru(30)
+    for name in "abc":
+        assert cache.put(name, ord(name), 10) == []
+    assert cache.get("a") == ord("a")
+    assert cache.put("d", ord("d"), 10) == [("b", ord("b"))]
+    assert cache.keys() == ["c", "a", "d"]
+
+
+def test_a_value_larger_than_the_whole_drives_out_nothing() -> None:
+    cache: ByteLru[str, int] = ByteLru(30)
+    cache.put("a", 1, 20)
+    assert cache.put("b", 2, 31) == [("b", 2)]
+    assert cache.keys() == ["a"]
+
+
+def test_a_value_as_large_as_the_whole_is_kept() -> None:
+    cache: ByteLru[str, int] = ByteLru(30)
+    assert cache.put("a", 1, 30) == []
+    assert cache.put("b", 2, 1) == [("a", 1)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12), st.booleans())), st.integers(0, 40))
+def test_it_is_a_map_that_drops_no_more_than_its_bound_asks_for(steps: list[tuple[str, int, bool]], most: int) -> None:
+    cache: ByteLru[str, int] = ByteLru(most)
+    model: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for turn, (key, size, is_removal) in enumerate(steps):
+        if is_removal:
+            assert cache.discard(key) == model.pop(key, None)
+            sizes.pop(key, None)
+        else:
+            model[key], sizes[key] = turn, size
+            for dropped, value in cache.put(key, turn, size):
+                assert sum(sizes.values()) > most, "nothing had to go"
+                assert model.pop(dropped) == value
+                del sizes[dropped]
+        assert cache.size_bytes == sum(sizes.values()) <= most
+        assert dict(zip(cache.keys(), map(cache.get, cache.keys()), strict=True)) == model
+        assert len(cache) == len(model)

@@ -1,4 +1,7 @@
-"""A partition that reaches back as far as its pins do (docs/design/0004-pins.md)."""
+"""Which Kafka knows TxnIndexEmpty (FORMATS.md section 3).
+
+A partition that reaches back as far as its pins do (docs/design/0004-pins.md).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,21 @@ import pytest
 
 from tests.support.pins import epochs_of, local_partition, pin_of
 from tests.support.segments import local_segments
-from tiersidecar.domain.segments import Pin, epochs_with_pins, with_pins
+from tiersidecar.domain.segments import Pin, epochs_with_pins, knows_txn_index_empty, with_pins
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        pytest.param((3, 8), False, id="3.8, the plugin's own storage API, does not"),
+        pytest.param((3, 9), False, id="3.9 does not"),
+        pytest.param((4, 0), True, id="4.0 is the first that does"),
+        pytest.param((4, 3), True, id="4.3 does"),
+    ],
+)
+def test_txn_index_empty_is_known_since_4_0(version: tuple[int, int], *, expected: bool) -> None:
+    assert knows_txn_index_empty(version) is expected
+
 
 LOCAL = local_partition(local_segments(100, 150, 200))
 
