@@ -20,7 +20,9 @@ class What(StrEnum):
     first.  ``DELETED``: users delete at the broker before the first copy.  ``TWINS``: two tier sidecars beside one broker.
     ``NATIVE``: the broker's own tiering is switched on.  ``REHEARSAL``: another cluster begins with mirrored topics, on the
     same store.  ``PINNED``: a transaction stays open until only pins have what the log began with.  ``KEPT``: in race mode, as
-    where tiering is switched off, the broker keeps much more than our retention would."""
+    where tiering is switched off, the broker keeps much more than our retention would.  ``LOWERED``: the broker
+    deletes at once what it has kept for long, as is meant in race mode and a mistake in strict mode, and a transaction has held
+    up the copies until then; file events are late."""
 
     TYPED = "retention typed too small"
     CLOCK = "clocks ahead at the first judgement"
@@ -30,16 +32,20 @@ class What(StrEnum):
     REHEARSAL = "a rehearsal with mirrored topics"
     PINNED = "only pins have the beginning"
     KEPT = "the broker keeps more than retention"
+    LOWERED = "the broker's retention is lowered before the first copy"
 
 
-_OTHERS = tuple(one for one in What if one not in (What.PINNED, What.KEPT))
+BROKER_EXPIRES = (What.PINNED, What.KEPT, What.LOWERED)
+"""Those about the broker's own retention."""
+_OTHERS = tuple(one for one in What if one not in BROKER_EXPIRES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hazard:
     """``what`` begins at ``begins_s`` and, where it ends, ends at ``ends_s``.  The sidecars are there from ``sidecars_from_s``
     on: the log has a past by then.  ``typed_ms`` is the retention that was typed, and ``may_delete`` whether deletes were
-    enabled by then; ``skew_ms`` how far the clocks are ahead; ``targets`` are drawn for what is picked."""
+    enabled by then; ``skew_ms`` how far the clocks are ahead; ``targets`` are drawn for what is picked;
+    ``is_strict`` whether the mode is, of those of the broker's own retention."""
 
     what: What
     begins_s: float
@@ -48,6 +54,7 @@ class Hazard:
     typed_ms: int = -1
     may_delete: bool = True
     skew_ms: int = 0
+    is_strict: bool = False
     targets: tuple[float, ...] = ()
     lease_ms: int = LEASE_MS
 
@@ -68,6 +75,8 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
     # Of a lot of its own, so that seeds of before strike as they did.
     if chances.draw("kept") < 0.08:
         what = What.KEPT
+    if chances.draw("lowering") < 0.08:
+        what = What.LOWERED
     targets = tuple(chances.draw("hazard target") for _ in range(4))
     if what in (What.TWINS, What.NATIVE, What.REHEARSAL):
         begins_s = chances.between("hazard begins", 0.1, 0.5) * duration_s
@@ -88,6 +97,10 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
         return Hazard(what=what, begins_s=begins_s, ends_s=duration_s, sidecars_from_s=from_s, targets=targets)
     if what in (What.PINNED, What.KEPT):
         return Hazard(what=what, begins_s=0.0, ends_s=chances.between("hazard lasts", 70, 110), targets=targets)
+    if what is What.LOWERED:
+        begins_s = chances.between("lowered at", 60, 120)
+        is_mistake = chances.draw("lowered in strict mode") < 0.5
+        return Hazard(what=what, begins_s=begins_s, ends_s=begins_s + 15, is_strict=is_mistake, targets=targets)
     begins_s = chances.between("hazard begins", 40, 80)
     ends_s = begins_s + chances.between("hazard lasts", 20, 60)
     is_late = what is What.TYPED and chances.draw("typed while it runs") < 0.4

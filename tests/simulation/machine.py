@@ -1,22 +1,20 @@
-"""The machine that a sidecar runs on: its clock, its log dirs, and the blocking calls to them, which run where they stand."""
+"""The machine that a sidecar runs on: its clock, the blocking calls to its log dirs, which run where they stand."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from tests.simulation.chances import Chances
 from tests.simulation.disk import Disk
 from tests.simulation.virtual_time import BEGAN_S, VirtualTimeLoop, current_process
-from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import BlockingFailpoints
-from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.pins import DiskSpace
 
 T = TypeVar("T")
@@ -77,22 +75,6 @@ class AtOnce:
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         return function(*args)
-
-
-class WatchedLogDirs(FilesystemLogDirs):
-    """The real ones, but for inotify: a change shows at the next look, and where there is none the view is the same object."""
-
-    _told: LogDirsView | None = None
-
-    async def scan_changed(self) -> LogDirsView:
-        view = await super().scan_changed()
-        if self._told is None or view != self._told:
-            self._told = view
-        return self._told
-
-    async def changes(self) -> AsyncIterator[None]:
-        await asyncio.Event().wait()
-        yield None
 
 
 class PinsOnDisk(FilesystemPins):

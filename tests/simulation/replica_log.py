@@ -367,14 +367,16 @@ class ReplicaLog:
     def _snapshot_changed(self, offset: int, states: Sequence[ProducerState] | None) -> None:
         path = self._path(offset, "snapshot")
         if states is None:
-            path.unlink(missing_ok=True)
+            self._remove(path)
         else:
             path.write_bytes(write_producer_snapshot(states))
+            self._stamp(self.directory)
 
     def _write_transaction_index(self, base: int) -> None:
         path, entries = self._path(base, "txnindex"), self._aborted.get(base)
         if entries or path.exists():
             path.write_bytes(write_transaction_index(entries or ()))
+            self._stamp(self.directory)
 
     def _rename_away(self, bases: Sequence[int]) -> None:
         """As Kafka's asynchronous deletion: whoever opened or linked a file by then has it still."""
@@ -388,8 +390,9 @@ class ReplicaLog:
         self._stamp(self.directory)
 
     def _remove(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
-        self._changed()
+        if path.exists():  # its directory may be gone with its disk
+            path.unlink()
+            self._stamp(self.directory)
 
     def _files_of(self, base: int) -> list[Path]:
         paths = [self._path(base, kind) for kind in ("log", "index", "timeindex", "txnindex", "snapshot")]

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tests.simulation.chances import Chances
-from tests.simulation.hazards import LONG_RETENTION_MS, Hazard, What, hazard_of
+from tests.simulation.file_events import FileEvents
+from tests.simulation.hazards import BROKER_EXPIRES, LONG_RETENTION_MS, Hazard, What, hazard_of
 from tests.simulation.network import NO_FAULTS, FaultRates
 from tiersidecar.services.gateway.fetch_in_hand import MAX_SESSION_PARTITIONS
 
-_RACE_RETENTION_MS = 45_000
+RACE_RETENTION_MS = 45_000
 _RACE_ABSENCE_S = 5.0
 """In race mode the broker deletes what a sidecar that is away for longer than the retention has not linked: so it never is."""
 
@@ -19,6 +20,8 @@ LIES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03)
 """Shares of writes that a store acknowledges, and does not keep as they were."""
 _REREAD_BAD = 0.05
 """Share of reads that come short or damaged where consumers go back again and again."""
+_LATE_EVENTS_SHARE = 0.5
+"""Of hazard runs: those in which file events of log dirs are late, or never come."""
 _SESSIONS_SHARE = 0.4
 """Of cluster runs: those with consumers that keep fetch sessions."""
 
@@ -114,6 +117,7 @@ class Scenario:
     most_in_sessions: int = MAX_SESSION_PARTITIONS
     questions: bool = False
     timestamps_late_ms: int = 0
+    file_events: FileEvents = FileEvents.AT_ONCE
     hazard: Hazard | None = None
     blows: tuple[PlannedBlow, ...] = ()
 
@@ -172,7 +176,7 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         duration_s=chances.between("cluster duration", 90, 200),
         produce_every_s=chances.choose("produce every", (0.7, 1.0, 1.5)),
         local_retention_bytes=-2 if is_race else base.local_retention_bytes,
-        broker_retention_ms=_RACE_RETENTION_MS if is_race else -1,
+        broker_retention_ms=RACE_RETENTION_MS if is_race else -1,
         retention_ms=chances.choose("retention ms", (60_000, 120_000)) if by_time else -1,
         retention_bytes=chances.choose("retention bytes", (6_000, 12_000)) if by_size else -1,
     )
@@ -216,10 +220,14 @@ _NOT_BESIDE = {
 
 
 def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
-    """In strict mode: in race mode the broker deletes what sidecars that come late have not linked."""
+    """In strict mode, where the broker's own retention is not the hazard: it deletes what sidecars that come late have not
+    linked."""
     hazard = hazard_of(scenario.duration_s, chances)
-    if hazard.what in (What.PINNED, What.KEPT):
-        return _in_race_mode(scenario, hazard, chances)
+    if chances.draw("file events are late") < _LATE_EVENTS_SHARE:
+        events = chances.choose("file events", (FileEvents.LATE, FileEvents.LATE, FileEvents.NEVER))
+        scenario = replace(scenario, file_events=events)
+    if hazard.what in BROKER_EXPIRES:
+        return _where_broker_expires(scenario, hazard, chances)
     began_s, duration_s = hazard.sidecars_from_s, max(scenario.duration_s, hazard.ends_s + 20)
     kept = (blow for blow in scenario.blows if blow.blow not in _NOT_BESIDE.get(hazard.what, ()))
     late = (duration_s - began_s) / scenario.duration_s
@@ -242,18 +250,15 @@ def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
     return scenario
 
 
-def _in_race_mode(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scenario:
-    """In race mode, with no other blow than that no process is away for long."""
+def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scenario:
+    """Mostly in race mode, with no other blow than that no process is away for long."""
     kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.LEADER))
-    is_pinned = hazard.what is What.PINNED
-    return replace(
+    scenario = replace(
         scenario,
-        mode="race",
+        mode="strict" if hazard.is_strict else "race",
         duration_s=max(scenario.duration_s, hazard.ends_s + 20),
-        transactional_share=0.6 if is_pinned else scenario.transactional_share,
-        broker_retention_ms=_RACE_RETENTION_MS if is_pinned else -1,
         retention_ms=-1,
-        retention_bytes=-1 if is_pinned else chances.choose("kept bytes", (3_000, 6_000)),
+        retention_bytes=-1,
         local_retention_bytes=-2,
         disk_bytes=None,
         rereads=False,
@@ -261,6 +266,14 @@ def _in_race_mode(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scena
         hazard=hazard,
         blows=tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in kept),
     )
+    match hazard.what:
+        case What.PINNED:
+            return replace(scenario, transactional_share=0.6, broker_retention_ms=RACE_RETENTION_MS)
+        case What.LOWERED:
+            return replace(scenario, transactional_share=0.6, broker_retention_ms=-1, file_events=FileEvents.LATE)
+        case _:
+            kept_bytes = chances.choose("kept bytes", (3_000, 6_000))
+            return replace(scenario, broker_retention_ms=-1, retention_bytes=kept_bytes)
 
 
 def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, most: int) -> tuple[PlannedBlow, ...]:

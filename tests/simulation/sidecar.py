@@ -16,8 +16,9 @@ from tests.simulation.broker_port import SimulatedBroker
 from tests.simulation.chances import SeededIds
 from tests.simulation.environment import METADATA_TOPIC, Environment
 from tests.simulation.faulty_store import NetworkStore
+from tests.simulation.file_events import SimulatedFileEvents, WatchedLogDirs
 from tests.simulation.hazards import TOPIC_GRACE_MS, Hazard
-from tests.simulation.machine import AtOnce, InlineBlocking, PinsOnDisk, SimulatedClock, WatchedLogDirs
+from tests.simulation.machine import AtOnce, InlineBlocking, PinsOnDisk, SimulatedClock
 from tests.simulation.serving import Serving, open_serving
 from tests.simulation.topics import Sends, SimulatedClients
 from tests.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS
@@ -315,7 +316,14 @@ async def open_parts(
             status=ProcessStatus(
                 version="simulated", config=config, roles=roles, table=table, started_ms=clock.now_ms()
             ),
-            log_dirs=WatchedLogDirs(config.log_dirs, blocking=blocking, clock=clock),
+            log_dirs=WatchedLogDirs(
+                config.log_dirs,
+                blocking=blocking,
+                clock=clock,
+                events=SimulatedFileEvents(
+                    config.log_dirs, clock=clock, events=scenario.file_events, chances=chances, process=name
+                ),
+            ),
             journal=await stack.enter_async_context(_open_journal(config, roles, blocking)),
             trash_clock=await _open_trash_clock(config, roles, clock),
             pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),

@@ -12,6 +12,7 @@ from tests.simulation.environment import Environment
 from tests.simulation.hazards import Hazard, What
 from tests.simulation.native_copies import tier_natively
 from tests.simulation.network import NO_FAULTS
+from tests.simulation.scenario import RACE_RETENTION_MS
 from tests.simulation.sidecar import TIER_ROLES, Sidecar
 from tests.simulation.topics import SimulatedTopic
 from tests.simulation.virtual_time import Process
@@ -42,6 +43,9 @@ def meet(world: World) -> Iterator[Coroutine[Any, Any, None]]:
             yield tier_natively(world, hazard)
         case What.PINNED:
             yield _keep_transactions_open(world, hazard)
+        case What.LOWERED:
+            yield _keep_transactions_open(world, hazard)
+            yield _lower_retention(world, hazard)
         case What.REHEARSAL:
             yield _rehearse(world, hazard)
         case What.KEPT:
@@ -113,6 +117,13 @@ async def _keep_transactions_open(world: World, hazard: Hazard) -> None:
     world.keeps_transactions_open = True
     await asyncio.sleep(hazard.ends_s)
     world.keeps_transactions_open = False
+
+
+async def _lower_retention(world: World, hazard: Hazard) -> None:
+    """At the brokers, which have kept all since the beginning."""
+    await asyncio.sleep(hazard.begins_s)
+    world.note("the brokers' retention is lowered")
+    world.topic_configs["retention.ms"] = str(RACE_RETENTION_MS)
 
 
 async def _begin_twin(world: World, hazard: Hazard) -> None:

@@ -148,7 +148,7 @@ class World(Environment):
         while True:
             await asyncio.sleep(5.0)
             self.cluster.write_high_watermarks()
-            self.cluster.clean_up(self.scenario.broker_retention_ms, self.clock.true_ms())
+            self.cluster.clean_up(int(self.topic_configs["retention.ms"]), self.clock.true_ms())
 
     async def _end_the_bad_times(self) -> None:
         """Nothing fails from now on; everybody is there, and every transaction is ended."""

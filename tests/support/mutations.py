@@ -26,7 +26,7 @@ from tiersidecar.decide.expiry_standing import Standing, first_start
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
 from tiersidecar.decide.pressure_trim import decide_pressure
-from tiersidecar.decide.topics import reason_to_doubt_directory
+from tiersidecar.decide.topics import TieredPartition, reason_to_doubt_directory
 from tiersidecar.decide.trash import TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.decide.trim import TrimStep
@@ -34,7 +34,8 @@ from tiersidecar.domain.errors import OffsetOutOfRangeError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
-from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.policy import RetentionMode
+from tiersidecar.domain.segments import LocalSegment, Pin, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import ProducerState
@@ -446,6 +447,23 @@ def start_passes_over_pins() -> Patches:
     return [patch.object(one, "first_start", start) for one in (copy_module, expire_decision)]
 
 
+def start_passes_over_what_no_scan_has_missed_yet() -> Patches:
+    """What the broker has deleted since the log dir was read, and only pins have, counts as given up."""
+
+    def listed(log_start_offset: Offset, segments: Sequence[LocalSegment], pins: Sequence[Pin]) -> Any:
+        return tuple(segments)
+
+    return [patch.object(one, "gone_below", listed) for one in (copy_module, expire_module)]
+
+
+def first_start_goes_by_the_last_check_of_settings() -> Patches:
+    async def expires(self: FirstStart, partition: TieredPartition, *args: Any) -> bool:
+        topic = partition.view.topic_id_partition.topic
+        return partition.policy.mode is RetentionMode.RACE or topic in self._table.untrimmable_topics
+
+    return [patch.object(FirstStart, "_broker_expires", expires)]
+
+
 def retention_is_over_what_the_broker_keeps() -> Patches:
     """In race mode, as in strict mode, what retention gives up is deleted at the broker."""
     original = decide_trash
@@ -634,6 +652,8 @@ MUTATIONS = (
     Mutation(plant=start_from_what_is_remote, kind=_H, seed=4),
     Mutation(plant=copy_passes_over_what_is_past_retention, kind=_H, seed=12),
     Mutation(plant=start_passes_over_pins, kind=_H, seed=3),
+    Mutation(plant=start_passes_over_what_no_scan_has_missed_yet, kind=_H, seed=15),
+    Mutation(plant=first_start_goes_by_the_last_check_of_settings, kind=_H, seed=16),
     Mutation(plant=guard_counts_only_what_is_remote, kind=_H, seed=12),
     Mutation(plant=stop_of_expiry_clears_itself, kind=_H, seed=12),
     Mutation(plant=retention_is_over_what_the_broker_keeps, kind=_H, seed=2),

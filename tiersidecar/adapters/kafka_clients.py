@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.protocol.metadata import MetadataRequest
 
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 
@@ -117,6 +118,7 @@ class _UnflushedConsumer(AIOKafkaConsumer):  # type: ignore[misc]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        _create_no_topics(self._client)
         self._close_client = self._client.close
         self._client.close = self._abort_and_close
 
@@ -246,6 +248,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        _create_no_topics(self.client)
         self._is_dropped = False
         self._requests: set[asyncio.Task[Any]] = set()
         self._send_request = self._sender._send_produce_req  # noqa: SLF001 - as the class says
@@ -315,6 +318,32 @@ async def _stop(stop: Coroutine[Any, Any, None], client: Any) -> None:
         return
     stopping.cancel()
     await client.close()
+
+
+def _create_no_topics(client: Any) -> None:
+    """Let no broker create a topic that ``client`` asks for.
+
+    aiokafka 0.14 always allows it.  By Kafka's default settings an internal topic that was deleted under us would come back
+    empty, with one partition, and without the settings that it needs.
+    """
+    get_connection = client._get_conn  # noqa: SLF001 - there is no setting for it
+
+    async def get_modest_connection(*where: Any, **how: Any) -> Any:
+        connection = await get_connection(*where, **how)
+        if connection is not None and "send" not in vars(connection):
+            connection.send = _ask_modestly(connection.send)
+        return connection
+
+    client._get_conn = get_modest_connection  # noqa: SLF001 - likewise
+
+
+def _ask_modestly(send: Callable[..., Any]) -> Callable[..., Any]:
+    def send_modestly(request: Any, *how: Any, **options: Any) -> Any:
+        if isinstance(request, MetadataRequest):
+            request._allow_auto_topic_creation = False  # noqa: SLF001 - likewise
+        return send(request, *how, **options)
+
+    return send_modestly
 
 
 def _abort_connections(client: Any) -> None:

@@ -13,20 +13,22 @@ decision moves the start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 import structlog
 
 from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy
 from tiersidecar.decide.expiry_standing import first_start, standings
 from tiersidecar.decide.pin import is_remote, without_remote_pins
-from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.topics import TieredPartition, reason_not_to_trim
 from tiersidecar.domain.errors import BrokerRefusedError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import PauseKind, RetentionMode
-from tiersidecar.domain.segments import LocalPartition, LocalSegment, gone_below
-from tiersidecar.ports.broker import ListOffsets, OffsetSpec
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, Pin, gone_below
+from tiersidecar.ports.broker import DescribeConfigs, ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
@@ -328,6 +330,10 @@ class CopyTask:
         )
 
 
+class AskOfTopics(ListOffsets, DescribeConfigs, Protocol):
+    """What the broker is asked."""
+
+
 class FirstStart:
     """Asks the broker, once per partition in its life."""
 
@@ -335,7 +341,7 @@ class FirstStart:
         self,
         *,
         table: PartitionTable,
-        broker: ListOffsets,
+        broker: AskOfTopics,
         metadata: MetadataView,
         state: StateLog,
         blocking: Blocking,
@@ -349,6 +355,7 @@ class FirstStart:
 
         Raises:
             BrokerRefusedError: the broker does not say where its log starts, or another leads by now.
+            BrokerUnreachableError: or does not answer.
         """
         topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
         state = self._state.partition_state(topic_id_partition)
@@ -359,13 +366,14 @@ class FirstStart:
         ]
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
+        pins = self._table.pins.of(topic_id_partition)
+        broker_expires = await self._broker_expires(partition, pins, answer.offset)
         remote = await pictured_segments(self._metadata.picture(topic_id_partition), self._blocking)
         start = first_start(
             log_start_offset=answer.offset,
             found=standings(remote, lineage),
-            segments=gone_below(answer.offset, local.segments, self._table.pins.of(topic_id_partition)),
-            broker_expires=partition.policy.mode is RetentionMode.RACE
-            or topic_id_partition.topic in self._table.untrimmable_topics,
+            segments=gone_below(answer.offset, local.segments, pins),
+            broker_expires=broker_expires,
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
             held_offset=state.held_in(lineage),
         )
@@ -381,3 +389,14 @@ class FirstStart:
             remote_log_start_offset=start,
             log_start_offset=answer.offset,
         )
+
+    async def _broker_expires(self, partition: TieredPartition, pins: Sequence[Pin], log_start_offset: Offset) -> bool:
+        """Whether the broker may have deleted by itself what only pins have: by the topic's settings of this moment, for those
+        of the last check are those of before if it has."""
+        topic = partition.view.topic_id_partition.topic
+        if partition.policy.mode is RetentionMode.RACE or topic in self._table.untrimmable_topics:
+            return True
+        if not any(pin.base_offset < log_start_offset for pin in pins):
+            return False
+        configs = (await self._broker.describe_topic_configs([topic])).get(topic)
+        return configs is None or bool(reason_not_to_trim(partition.policy, configs))

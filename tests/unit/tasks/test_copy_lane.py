@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.pins import pin_of
 from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted import STRICT_SETTINGS
 from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.clock import ThreadBlocking
@@ -421,3 +422,27 @@ async def test_what_users_deleted_within_a_segment_stays_deleted_though_a_pin_ha
     race = replace(stage.tiered, policy=TopicPolicy(mode=RetentionMode.RACE))
     await stage.shell.copy._first_start.ensure(race, stage.local, lineage)
     assert stage.shell.state.partition_state(stage.topic_id_partition).remote_log_start_offset == following - 1
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "is_kept"),
+    [
+        pytest.param(
+            "45000", True, id="the broker's own retention took it, since its settings were changed a moment ago"
+        ),
+        pytest.param("-1", False, id="a user did, for the broker's retention takes nothing in strict mode"),
+    ],
+)
+async def test_whose_deletes_come_before_the_first_start_the_settings_of_this_moment_say(
+    stage: Stage, retention_ms: str, is_kept: bool
+) -> None:
+    """The last check of the topic, up to 30 s ago, found the settings of strict mode."""
+    first = stage.local.segments[0]
+    following = next_base_offset_of(first)
+    stage.shell.table.pins.add(pin_of(first.base_offset, following, topic_id_partition=stage.topic_id_partition))
+    stage.shell.broker.log_starts[stage.topic_id_partition] = following
+    stage.shell.broker.settings[stage.topic_id_partition.topic] = {**STRICT_SETTINGS, "retention.ms": retention_ms}
+    lineage = await stage.shell.lineages.lineage(stage.topic_id_partition)
+    await stage.shell.copy._first_start.ensure(stage.tiered, stage.local, lineage)
+    start = stage.shell.state.partition_state(stage.topic_id_partition).remote_log_start_offset
+    assert start == (first.base_offset if is_kept else following)

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, segment, segments
 from tests.support.expiry_world import Sidecar, StoppedClock, run, run_until
+from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
@@ -141,6 +142,37 @@ def test_whether_the_brokers_own_retention_deletes(mode: RetentionMode, reason: 
     else:
         one.table.untrimmable_topics["another"] = "retention.ms is 1000"
     assert shown(one).broker_expires is expires
+
+
+@pytest.mark.parametrize(
+    ("mode", "log_start", "pins", "start"),
+    [
+        pytest.param(RetentionMode.RACE, 200, [(0, 100), (100, 200)], 0, id="what only pins have any more is readable"),
+        pytest.param(RetentionMode.RACE, 200, [(100, 200)], 100, id="from the first of those that are pinned"),
+        pytest.param(RetentionMode.RACE, 200, [], 200, id="what was not pinned is gone"),
+        pytest.param(
+            RetentionMode.RACE, 150, [(100, 200)], 150, id="what users deleted of a pinned segment stays deleted"
+        ),
+        pytest.param(
+            RetentionMode.RACE, 200, [(0, 150)], 200, id="a pin of other offsets is of a history that was cut off"
+        ),
+        pytest.param(
+            RetentionMode.STRICT, 200, [(0, 100), (100, 200)], 200, id="in strict mode only users delete there"
+        ),
+    ],
+)
+def test_the_first_start_where_the_broker_has_deleted_since_the_log_dir_was_read(
+    mode: RetentionMode, log_start: int, pins: list[tuple[int, int]], start: int
+) -> None:
+    """Files are as of the last look, up to 30 s ago, and the log start is of this moment.  No start was said yet: a former
+    release copied without one."""
+    world = world_of(segment(200, 299))
+    one = sidecar(world, TopicPolicy(mode=mode), local=local_segments(0, 100, 200, 300))
+    for base, following in pins:
+        one.table.pins.add(pin_of(base, following))
+    one.broker.log_starts[TOPIC_ID_PARTITION] = log_start
+    run(one.round())
+    assert world.start == start
 
 
 def test_a_doubt_of_the_clock_and_what_nobody_saw_of_the_time_are_shown() -> None:

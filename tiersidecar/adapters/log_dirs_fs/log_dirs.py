@@ -196,8 +196,9 @@ class LogDirReader:
         late = sorted(directory for directory, since_s in untold.items() if now_s - since_s >= _UNTOLD_S)
         self._untold_since_s = {} if late else untold
         if late:
+            if now_s >= self._distrusted_until_s:
+                _log.warning("log_dirs.watch.untold", directory=self._log_dir, changed=late[:_NAMED], count=len(late))
             self._distrusted_until_s = now_s + _DISTRUSTED_S
-            _log.warning("log_dirs.watch.untold", directory=self._log_dir, changed=late[:_NAMED], count=len(late))
 
 
 _NAMED = 3

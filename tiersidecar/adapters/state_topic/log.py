@@ -40,7 +40,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import Pause, PauseKind, why_paused
-from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.domain.trash import TrashEntry, TrashKind
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.state_log import ForeignState, PartitionOfTopic, PartitionState, TopicState
@@ -245,8 +245,9 @@ class TopicBasedStateLog:
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
         """As the port says; raises as :meth:`publish_partition_state`.  What was asked for of it goes as well, and
         last what stands in its trash: a read-only mount of another cluster that has only read so far takes a state without
-        segments and without trash for a log from which all has expired."""
-        thrown = self.trash(topic_id_partition)
+        segments and without trash for a log from which all has expired.  Of the trash the topic's own entry goes last: where
+        there is no state any more, only that one tells a later process that the deletion is not over."""
+        thrown = sorted(self.trash(topic_id_partition), key=lambda entry: entry.kind is TrashKind.TOPIC)
         for request in self.recopies(topic_id_partition):
             await self.forget_recopy(request)
         await self._forget(cleaner_key(topic_id_partition), subject=cleaner_key(topic_id_partition).decode())

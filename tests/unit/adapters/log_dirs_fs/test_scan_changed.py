@@ -240,6 +240,13 @@ class TestTrust:
         assert [(one["event"], one["count"]) for one in told] == [("log_dirs.watch.untold", 1)]
         assert told[0]["changed"] == [str(looking.scratch.path / "orders-1")]
 
+    async def test_while_events_are_doubted_what_they_do_not_tell_of_is_said_once(self, looking: Looking) -> None:
+        with capture_logs() as told:
+            for epoch in range(5):
+                looking.change_unseen("orders-1", epoch + 1)
+                await looking.look(WHOLE_S)
+        assert [one["event"] for one in told] == ["log_dirs.watch.untold"]
+
     async def test_they_are_believed_again_after_an_hour(self, looking: Looking) -> None:
         looking.change_unseen("orders-1", 7)
         await looking.look(WHOLE_S)
