@@ -18,6 +18,7 @@ TOPIC_GRACE_MS = 15_000
 class What(StrEnum):
     """``TYPED``: a retention much too small, which is corrected.  ``CLOCK``: the sidecars' clocks are ahead when they judge
     first.  ``DELETED``: users delete at the broker before the first copy.  ``TWINS``: two tier sidecars beside one broker.
+    ``BACK``: in race mode, the role goes from one of two to the other and back, and meanwhile nothing can be copied.
     ``NATIVE``: the broker's own tiering is switched on.  ``REHEARSAL``: another cluster begins with mirrored topics, on the
     same store.  ``PINNED``: a transaction stays open until only pins have what the log began with.  ``KEPT``: in race mode, as
     where tiering is switched off, the broker keeps much more than our retention would."""
@@ -26,13 +27,14 @@ class What(StrEnum):
     CLOCK = "clocks ahead at the first judgement"
     DELETED = "records deleted before the first copy"
     TWINS = "two sidecars beside one broker"
+    BACK = "the role goes to another sidecar and back"
     NATIVE = "native tiering beside the sidecars"
     REHEARSAL = "a rehearsal with mirrored topics"
     PINNED = "only pins have the beginning"
     KEPT = "the broker keeps more than retention"
 
 
-_OTHERS = tuple(one for one in What if one not in (What.PINNED, What.KEPT))
+_OTHERS = tuple(one for one in What if one not in (What.PINNED, What.KEPT, What.BACK))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
     # Of a lot of its own, so that seeds of before strike as they did.
     if chances.draw("kept") < 0.08:
         what = What.KEPT
+    if chances.draw("role in turns") < 0.08:
+        what = What.BACK
     targets = tuple(chances.draw("hazard target") for _ in range(4))
     if what in (What.TWINS, What.NATIVE, What.REHEARSAL):
         begins_s = chances.between("hazard begins", 0.1, 0.5) * duration_s
@@ -88,6 +92,9 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
         return Hazard(what=what, begins_s=begins_s, ends_s=duration_s, sidecars_from_s=from_s, targets=targets)
     if what in (What.PINNED, What.KEPT):
         return Hazard(what=what, begins_s=0.0, ends_s=chances.between("hazard lasts", 70, 110), targets=targets)
+    if what is What.BACK:
+        begins_s = chances.between("twin begins", 15, 60)
+        return Hazard(what=what, begins_s=begins_s, ends_s=begins_s + 270, targets=targets)
     begins_s = chances.between("hazard begins", 40, 80)
     ends_s = begins_s + chances.between("hazard lasts", 20, 60)
     is_late = what is What.TYPED and chances.draw("typed while it runs") < 0.4

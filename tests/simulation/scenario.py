@@ -220,6 +220,8 @@ def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
     hazard = hazard_of(scenario.duration_s, chances)
     if hazard.what in (What.PINNED, What.KEPT):
         return _in_race_mode(scenario, hazard, chances)
+    if hazard.what is What.BACK:
+        return _with_two_in_turn(scenario, hazard)
     began_s, duration_s = hazard.sidecars_from_s, max(scenario.duration_s, hazard.ends_s + 20)
     kept = (blow for blow in scenario.blows if blow.blow not in _NOT_BESIDE.get(hazard.what, ()))
     late = (duration_s - began_s) / scenario.duration_s
@@ -254,6 +256,27 @@ def _in_race_mode(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scena
         broker_retention_ms=_RACE_RETENTION_MS if is_pinned else -1,
         retention_ms=-1,
         retention_bytes=-1 if is_pinned else chances.choose("kept bytes", (3_000, 6_000)),
+        local_retention_bytes=-2,
+        disk_bytes=None,
+        rereads=False,
+        store_rates=replace(scenario.store_rates, lie=0.0),
+        hazard=hazard,
+        blows=tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in kept),
+    )
+
+
+def _with_two_in_turn(scenario: Scenario, hazard: Hazard) -> Scenario:
+    """In race mode, with few other blows: while the role changes hands nobody pins, for nearly half of the retention, and
+    outages of the store are the hazard's own."""
+    kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.LEADER))
+    return replace(
+        scenario,
+        mode="race",
+        duration_s=hazard.ends_s,
+        transactional_share=max(scenario.transactional_share, 0.3),
+        broker_retention_ms=_RACE_RETENTION_MS,
+        retention_ms=-1,
+        retention_bytes=-1,
         local_retention_bytes=-2,
         disk_bytes=None,
         rereads=False,
