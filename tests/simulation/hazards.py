@@ -18,6 +18,7 @@ TOPIC_GRACE_MS = 15_000
 class What(StrEnum):
     """``TYPED``: a retention much too small, which is corrected.  ``CLOCK``: the sidecars' clocks are ahead when they judge
     first.  ``DELETED``: users delete at the broker before the first copy.  ``TWINS``: two tier sidecars beside one broker.
+    ``BACK``: in race mode, the role goes from one of two to the other and back, and meanwhile nothing can be copied.
     ``NATIVE``: the broker's own tiering is switched on.  ``REHEARSAL``: another cluster begins with mirrored topics, on the
     same store.  ``PINNED``: a transaction stays open until only pins have what the log began with.  ``KEPT``: in race mode, as
     where tiering is switched off, the broker keeps much more than our retention would.  ``LOWERED``: the broker
@@ -28,6 +29,7 @@ class What(StrEnum):
     CLOCK = "clocks ahead at the first judgement"
     DELETED = "records deleted before the first copy"
     TWINS = "two sidecars beside one broker"
+    BACK = "the role goes to another sidecar and back"
     NATIVE = "native tiering beside the sidecars"
     REHEARSAL = "a rehearsal with mirrored topics"
     PINNED = "only pins have the beginning"
@@ -37,7 +39,7 @@ class What(StrEnum):
 
 BROKER_EXPIRES = (What.PINNED, What.KEPT, What.LOWERED)
 """Those about the broker's own retention."""
-_OTHERS = tuple(one for one in What if one not in BROKER_EXPIRES)
+_OTHERS = tuple(one for one in What if one not in (*BROKER_EXPIRES, What.BACK))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
     # Of a lot of its own, so that seeds of before strike as they did.
     if chances.draw("kept") < 0.08:
         what = What.KEPT
+    if chances.draw("role in turns") < 0.08:
+        what = What.BACK
     if chances.draw("lowering") < 0.08:
         what = What.LOWERED
     targets = tuple(chances.draw("hazard target") for _ in range(4))
@@ -101,6 +105,9 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
         begins_s = chances.between("lowered at", 60, 120)
         is_mistake = chances.draw("lowered in strict mode") < 0.5
         return Hazard(what=what, begins_s=begins_s, ends_s=begins_s + 15, is_strict=is_mistake, targets=targets)
+    if what is What.BACK:
+        begins_s = chances.between("twin begins", 15, 60)
+        return Hazard(what=what, begins_s=begins_s, ends_s=begins_s + 270, targets=targets)
     begins_s = chances.between("hazard begins", 40, 80)
     ends_s = begins_s + chances.between("hazard lasts", 20, 60)
     is_late = what is What.TYPED and chances.draw("typed while it runs") < 0.4

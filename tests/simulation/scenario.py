@@ -228,6 +228,8 @@ def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
         scenario = replace(scenario, file_events=events)
     if hazard.what in BROKER_EXPIRES:
         return _where_broker_expires(scenario, hazard, chances)
+    if hazard.what is What.BACK:
+        return _with_two_in_turn(scenario, hazard)
     began_s, duration_s = hazard.sidecars_from_s, max(scenario.duration_s, hazard.ends_s + 20)
     kept = (blow for blow in scenario.blows if blow.blow not in _NOT_BESIDE.get(hazard.what, ()))
     late = (duration_s - began_s) / scenario.duration_s
@@ -274,6 +276,27 @@ def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) 
         case _:
             kept_bytes = chances.choose("kept bytes", (3_000, 6_000))
             return replace(scenario, broker_retention_ms=-1, retention_bytes=kept_bytes)
+
+
+def _with_two_in_turn(scenario: Scenario, hazard: Hazard) -> Scenario:
+    """In race mode, with few other blows: while the role changes hands nobody pins, for nearly half of the retention, and
+    outages of the store are the hazard's own."""
+    kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.LEADER))
+    return replace(
+        scenario,
+        mode="race",
+        duration_s=hazard.ends_s,
+        transactional_share=max(scenario.transactional_share, 0.3),
+        broker_retention_ms=RACE_RETENTION_MS,
+        retention_ms=-1,
+        retention_bytes=-1,
+        local_retention_bytes=-2,
+        disk_bytes=None,
+        rereads=False,
+        store_rates=replace(scenario.store_rates, lie=0.0),
+        hazard=hazard,
+        blows=tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in kept),
+    )
 
 
 def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, most: int) -> tuple[PlannedBlow, ...]:

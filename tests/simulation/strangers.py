@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -19,6 +19,8 @@ from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
 from tiersidecar.domain.ids import Uuid
 
+_ALONE_S = 120
+"""The broker's retention, and the minute after it in which a renamed file can still be pinned: whoever comes then is late."""
 _REHEARSAL_ID, _REHEARSAL_TOPIC_ID = "rehearsing-cluster-id", Uuid(b"rehearsed-topic!")
 
 
@@ -39,6 +41,8 @@ def meet(world: World) -> Iterator[Coroutine[Any, Any, None]]:
                 yield _delete_before(world, partition, hazard.begins_s, target)
         case What.TWINS:
             yield _begin_twin(world, hazard)
+        case What.BACK:
+            yield _take_turns(world, hazard)
         case What.NATIVE:
             yield tier_natively(world, hazard)
         case What.PINNED:
@@ -155,6 +159,55 @@ async def _begin_twin(world: World, hazard: Hazard) -> None:
         await asyncio.sleep(8)
         if not leaving.runs:
             leaving.start()
+
+
+async def _take_turns(world: World, hazard: Hazard) -> None:
+    """The holder stands still until a second one has the role; that one alone pins what the broker then deletes, for nothing
+    can be copied; and the first one, which has stood by all the time, has the role again before it can."""
+    await asyncio.sleep(hazard.begins_s)
+    partition = list(world.cluster.partitions.values())[int(hazard.targets[0] * len(world.cluster.partitions))]
+    broker = partition.leader or 1
+    first, twin = world.sidecars[broker], Sidecar(world, broker, "twin", TIER_ROLES, instance=f"twin-state-{broker}")
+    world.strangers.append(twin)
+    twin.start()
+    await asyncio.sleep(5)
+    if world.chances.quiet or not world.chances.happens("the role goes to the twin"):
+        return
+    if not await _let_take(world, twin, still=first):
+        return
+    is_outage = hazard.targets[1] < 0.5
+    world.bucket.away, world.keeps_transactions_open = is_outage, not is_outage
+    world.note("the store is away" if is_outage else "transactions stay open")
+    await asyncio.sleep(_ALONE_S + 30 * hazard.targets[2])
+    if hazard.targets[3] < 0.5:
+        await twin.stop_in_order()
+    else:
+        twin.kill()
+    await _until(lambda: _holds(world, first), 40)
+    await asyncio.sleep(5)
+    world.bucket.away = world.keeps_transactions_open = False
+
+
+async def _let_take(world: World, taker: Sidecar, *, still: Sidecar) -> bool:
+    """Whether ``taker`` has the role then; ``still`` goes on in any case."""
+    process = still.process
+    if process is None:
+        return False
+    process.stop()
+    await _until(lambda: _holds(world, taker) or still.process is not process, 40)
+    process.go_on()
+    return _holds(world, taker)
+
+
+def _holds(world: World, one: Sidecar) -> bool:
+    return world.lease_rules.holder(one.broker).partition("/")[0] == one.instance
+
+
+async def _until(condition: Callable[[], bool], most_s: float) -> None:
+    for _ in range(int(most_s * 2)):
+        if condition():
+            return
+        await asyncio.sleep(0.5)
 
 
 class Rehearsal(Environment):

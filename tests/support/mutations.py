@@ -16,6 +16,7 @@ from tests.simulation.scenario import Kind
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
 from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.app import tier_role
 from tiersidecar.decide import copy as decide_copy_module
 from tiersidecar.decide import expire, expiry_reach
 from tiersidecar.decide import expire as expire_decision
@@ -525,6 +526,11 @@ def lease_is_valid_for_ever() -> Patches:
     return [patch.object(TierLease, "reason_not_held", property(reason))]
 
 
+def role_comes_back_with_what_was_known() -> Patches:
+    """Pins of the process that had it meanwhile are never read."""
+    return [patch.object(tier_role, "_forget_role", lambda parts: None)]
+
+
 def lease_is_not_read_back() -> Patches:
     """Who has said that it holds the lease does, whoever was faster."""
     original = TierLease._publish
@@ -662,4 +668,5 @@ MUTATIONS = (
     Mutation(plant=lease_is_ignored, kind=_H, seed=33),
     Mutation(plant=lease_is_not_read_back, kind=_H, seed=33),
     Mutation(plant=lease_is_valid_for_ever, kind=_H, seed=39),
+    Mutation(plant=role_comes_back_with_what_was_known, kind=_H, seed=7),
 )

@@ -19,18 +19,21 @@ _STAYS_PENDING_S = 1.0
 
 def pending_copies(parts: Parts) -> PendingCopies:
     """Of this process."""
-    return PinsInTable(parts.table.pins) if Role.TIER in parts.roles else ScannedPins(parts.pins, parts.clock)
+    scanned = ScannedPins(parts.pins, parts.clock)
+    return PinsInTable(parts.table.pins, scanned) if Role.TIER in parts.roles else scanned
 
 
 class PinsInTable:
-    """Those that the role ``tier`` of this process keeps."""
+    """Those that the role ``tier`` of this process keeps; ``scanned`` while it stands by, for another process keeps them."""
 
-    def __init__(self, pins: PinTable) -> None:
-        self._pins = pins
+    def __init__(self, pins: PinTable, scanned: PendingCopies) -> None:
+        self._pins, self._scanned = pins, scanned
 
     async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
-        """As the Protocol says: until the pins of all log dirs have been read, any may be there."""
-        if self._pins.unread is None or self._pins.unread:
+        """As the Protocol says: where the pins of a log dir could not be read, any may be there."""
+        if self._pins.unread is None:
+            return await self._scanned.is_pending(partition, below=below)
+        if self._pins.unread:
             return True
         return any(pin.base_offset < below for pin in self._pins.of(partition))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -35,6 +36,17 @@ from tiersidecar.app.builders.retain import (
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
+from tiersidecar.decide.disk_pressure import DiskState
+from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
+from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
+from tiersidecar.ports.metrics.process import HALTED_PARTITIONS, MISPLACED_PARTITIONS
+from tiersidecar.ports.metrics.retention import (
+    DISK_FREE_BYTES,
+    DISK_SECONDS_TO_FULL,
+    DISK_SIZE_BYTES,
+    DISK_STATE,
+    UNSAFE_TOPICS,
+)
 from tiersidecar.tasks.catch_up import CatchUp, LaneWork
 from tiersidecar.tasks.copy_admission import Backfill, CopyLagReport, CopyQuota, StoreGate
 from tiersidecar.tasks.due_looks import DueLooks
@@ -63,6 +75,16 @@ _WATCH_STOPPED_S = 900.0
 """A look asks the broker and scans the disks, each with a time limit; the first scan of 100,000 segments takes a minute."""
 _LANES_STOPPED_S = 7200.0
 """Twice ``upload.timeout``: a step that only waits for the store ends before."""
+
+_OF_LOG_DIRS = (
+    PINS_BYTES,
+    PINS_ROOM_BYTES,
+    PINS_SEGMENTS,
+    PINS_UNAVAILABLE,
+    DISK_FREE_BYTES,
+    DISK_SECONDS_TO_FULL,
+    DISK_SIZE_BYTES,
+)
 
 
 @asynccontextmanager
@@ -109,7 +131,28 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
         group.create_task(lease.keep(), name="tier lease")
         while True:
             await _while(lease, ours=False, work=keep_roster(parts.roster, parts.look_interval_s))
+            parts.roster.begin_anew()
             await _while(lease, ours=True, work=_work(parts, role, gate))
+            _forget_role(parts)
+
+
+def _forget_role(parts: Parts) -> None:
+    """Another process of the broker has the role, and :func:`_work` has ended: what it has found out is out of date from now
+    on, and what gauges tell is that one's to tell.  Nothing of it is there when the role comes back."""
+    table, telemetry = parts.table, parts.telemetry
+    for log_dir in map(str, map(Path, parts.config.log_dirs)):
+        for metric in _OF_LOG_DIRS:
+            telemetry.forget(metric, log_dir=log_dir)
+        for state in DiskState:
+            telemetry.forget(DISK_STATE, log_dir=log_dir, state=state.value)
+    topic_id_partitions = {*table.assignment, *table.unseen, *table.records, *table.misplaced}
+    for topic_id_partition in topic_id_partitions:
+        for metric in (*LEADER_GAUGES, HALTED_PARTITIONS, MISPLACED_PARTITIONS):
+            telemetry.forget(metric, topic=topic_id_partition.topic, partition=str(topic_id_partition.partition))
+    for topic in {*(one.topic for one in topic_id_partitions), *table.refused_topics, *table.untrimmable_topics}:
+        telemetry.forget(UNSAFE_TOPICS, topic=topic)
+    parts.status.lanes = parts.status.explains = None
+    table.begin_anew()
 
 
 async def _while(lease: TierLease, *, ours: bool, work: Coroutine[Any, Any, None]) -> None:

@@ -134,7 +134,7 @@ class _Standing:
 @dataclass(slots=True, kw_only=True)
 class ClusterSnapshotLane:
     """``rests`` is why nothing is to be looked at, empty else; ``metadata_topic`` is the topic whose partition 0 decides which
-    sidecar writes."""
+    sidecar writes.  ``turns`` is how often this process has lost the role to another one, which may have written then."""
 
     taker: ClusterLook
     shelf: ClusterSnapshotShelf
@@ -142,6 +142,8 @@ class ClusterSnapshotLane:
     rests: Callable[[], str]
     metadata_topic: str
     interval_s: float
+    turns: Callable[[], int] = lambda: 0
+    _turn: int = 0
     _standing: _Standing = field(default_factory=_Standing)
 
     def __post_init__(self) -> None:
@@ -165,6 +167,8 @@ class ClusterSnapshotLane:
                 self._standing = _Standing()
                 self.telemetry.gauge(CLUSTER_SNAPSHOT_AGE, 0)
                 return
+            if self._turn != self.turns():
+                self._turn, self._standing = self.turns(), _Standing()
             await self._put_if_changed()
         except MetadataNotReadyError:
             return

@@ -1,14 +1,15 @@
 """What the tier role knows at this moment: written by the watch and the lanes, read by the lanes and the status page.
 
 Facts about one partition are in its :class:`PartitionRecord`; what the watch finds in one look at log dirs and broker stands
-beside them, and is replaced as a whole by the next look.  Pins are read once at start, and carried on with each one made or
-dropped.
+beside them, and is replaced as a whole by the next look.  Pins are read once when the role begins, and carried on with each
+one made or dropped.  While another process of the broker has the role it changes all that but what a look finds: the table is
+begun anew then (``PartitionTable.begin_anew``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 
 from tiersidecar.decide.copy import CopyLag
@@ -48,6 +49,12 @@ class PinTable:
         self._refused: dict[PinnedPartition, frozenset[tuple[int, int]]] = {}
         self._pins: dict[PinnedPartition, tuple[Pin, ...]] = {}
         self._epochs: dict[PinnedPartition, tuple[tuple[Pin, ...], tuple[EpochEntry, ...]]] = {}
+
+    def begin_anew(self) -> None:
+        """Forget all: as before the first attempt to read them."""
+        self.unread = None
+        for known in (self._refused, self._pins, self._epochs):
+            known.clear()
 
     def __iter__(self) -> Iterator[Pin]:
         for pins in tuple(self._pins.values()):
@@ -294,6 +301,10 @@ class PartitionRecord:
         return NO_OFFSET if self.copied_offset is None else self.copied_offset
 
 
+_OF_EVERY_PROCESS = frozenset({"local", "looks", "turns", "assignment", "topic_ids", "unseen", "watch_trouble", "pins"})
+"""What a process that stands by keeps true, too; and the pins, which begin anew themselves, for gateways hold on to them."""
+
+
 @dataclass(slots=True)
 class PartitionTable:
     """The one table of a process; single-threaded, so plain attributes do."""
@@ -301,6 +312,9 @@ class PartitionTable:
     local: LogDirsView = NO_LOG_DIRS
     looks: int = 0
     """Looks of the roster that have begun."""
+
+    turns: int = 0
+    """How often this process has had the role ``tier``, and lost it to another one."""
 
     assignment: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict)
@@ -333,6 +347,19 @@ class PartitionTable:
     disks: Sequence[DiskNote] = ()
     pins: PinTable = field(default_factory=PinTable)
     watch_trouble: str = "the log dirs and the broker have not been looked at yet"
+
+    def begin_anew(self) -> None:
+        """Forget all that only the holder of the role ``tier`` keeps true, for this process is not it any more.
+
+        What is known by then need not hold when the role comes back: the other one pins, copies, trims, takes pictures and sets
+        the remote log start.  All is forgotten but what is named, so that nothing that is added here is left out.
+        """
+        unknown = PartitionTable()
+        for one in fields(self):
+            if one.name not in _OF_EVERY_PROCESS:
+                setattr(self, one.name, getattr(unknown, one.name))
+        self.pins.begin_anew()
+        self.turns += 1
 
     def record(self, partition: TopicIdPartition) -> PartitionRecord:
         """Return what is known of the partition, an empty record at first."""

@@ -108,6 +108,14 @@ class Roster:
         await self._scan()
         return await self._decide(views)
 
+    def begin_anew(self) -> None:
+        """Read all files at the next looks: whoever takes the role anew knows of no deletion before (``FollowNote``)."""
+        self._whole_scans_left = _SCANS_OF_A_CHANGE
+
+    def let_go(self, before: TieredPartition) -> None:
+        """Forget what is known of a partition that :meth:`look` gave, for a process in which nobody else does."""
+        self._table.forget(before.view.topic_id_partition)
+
     async def _decide(self, views: tuple[LeaderView, ...]) -> tuple[TieredPartition, ...]:
         """Nothing is decided anew where nothing that it is decided by is other than it was."""
         if self._decided is None or views is not self._decided.views:
@@ -225,7 +233,8 @@ async def keep_roster(roster: Roster, interval_s: float) -> None:
     """Look at every interval until cancelled: all that a process without the role ``tier`` needs."""
     while True:
         try:
-            await roster.look()
+            for before in await roster.look():
+                roster.let_go(before)
         except RetriableError as error:
             roster.note(error)
         else:

@@ -122,6 +122,7 @@ class SnapshotLane:
         self._claimant, self._settings, self._interval_s = claimant, settings.recorded, settings.interval_s
         self._shelf, self._claims, self._presence, self._is_ours = shelf, claims, presence, is_ours
         self._notes: dict[TopicIdPartition, _Note] = {}
+        self._turn = sources.table.turns
         self._told_s = edges.clock.monotonic_s()
         self._state_changes = -1
         self._stirred: set[PartitionOfTopic] = set()
@@ -142,6 +143,9 @@ class SnapshotLane:
     async def look(self) -> None:
         """Write what is due, some partitions at once.  Of thousands, a slice is looked at before others have the loop."""
         turn, led = asyncio.Semaphore(_AT_ONCE), set[TopicIdPartition]()
+        if self._turn != self._table.turns:  # another process has written meanwhile, be it only between two looks
+            self._turn = self._table.turns
+            self._notes.clear()
         paused = self._paused()
         self._note_changes()
 

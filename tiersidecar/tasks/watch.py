@@ -289,6 +289,8 @@ class Watch:
         self._start(partition, Lane.RECOPY)
         if partition.role is not PartitionRole.LEADER:
             return True
+        if self._table.pins.unread is None:
+            return False
         if self._may_copy(topic_id_partition):
             self._start(partition, Lane.COPY)
         self._start(partition, Lane.RETAIN)

@@ -36,10 +36,9 @@ class Disk:
         return PinsView(pins=found, faults=self.faults)
 
 
-async def test_of_a_table_whose_pins_have_not_been_read_any_may_be_there() -> None:
+async def test_of_a_log_dir_whose_pins_could_not_be_read_any_may_be_there() -> None:
     table = PinTable()
-    pins = PinsInTable(table)
-    assert await pins.is_pending(TOPIC_ID_PARTITION)
+    pins = PinsInTable(table, ScannedPins(Disk(), ManualClock()))
     table.unread = frozenset({"/logs"})
     assert await pins.is_pending(TOPIC_ID_PARTITION)
     table.unread = frozenset()
@@ -49,6 +48,17 @@ async def test_of_a_table_whose_pins_have_not_been_read_any_may_be_there() -> No
     assert await pins.is_pending(TOPIC_ID_PARTITION, below=1)
     assert not await pins.is_pending(TOPIC_ID_PARTITION, below=0)
     assert not await pins.is_pending(OTHER)
+
+
+async def test_beside_a_tier_role_that_stands_by_the_pins_on_the_disks_count() -> None:
+    """They are another process's, which makes new ones and drops those that this one knew."""
+    table, disk = PinTable(), Disk()
+    table.add(pin_of(0, 10))
+    pins = PinsInTable(table, ScannedPins(disk, ManualClock()))
+    table.begin_anew()
+    assert not await pins.is_pending(TOPIC_ID_PARTITION)
+    disk.pins = (pin_of(10, 20),)
+    assert [await pins.is_pending(TOPIC_ID_PARTITION, below=offset) for offset in (10, 11)] == [False, True]
 
 
 async def test_a_gateway_of_its_own_sees_the_pins_on_the_disks() -> None:

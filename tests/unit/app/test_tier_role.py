@@ -6,15 +6,24 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.manual_clock import ManualClock
+from tests.support.pins import pin_of
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.segments import TOPIC_ID_PARTITION
+from tiersidecar.app import tier_role
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.stop_signals import BeforeStop
 from tiersidecar.app.tier_role import given_back_after, told_to_gateways
+from tiersidecar.ports.metrics.copying import COPY_LAG_SEGMENTS, PINS_SEGMENTS
+from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.tier_lease import TierLease
 
 
@@ -125,3 +134,77 @@ async def test_what_is_not_told_in_time_keeps_no_process_from_stopping() -> None
     with capture_logs() as logged:
         await before_stop.do(0.01)
     assert [one["event"] for one in logged] == ["daemon.stop.not_told"]
+
+
+class TurningLease:
+    """Ours and not ours in turns, as the test says."""
+
+    def __init__(self) -> None:
+        self.is_ours, self.reason_not_held, self._turned = False, "another one has it", asyncio.Event()
+
+    async def keep(self) -> None:
+        await asyncio.Event().wait()
+
+    async def wait_while(self, *, ours: bool) -> None:
+        while self.is_ours is ours:
+            self._turned.clear()
+            await self._turned.wait()
+
+    async def turn(self, *, ours: bool) -> None:
+        self.is_ours = ours
+        self._turned.set()
+        await asyncio.sleep(0.01)
+
+
+async def test_nothing_that_was_known_in_the_role_is_known_after_another_process_had_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither its gauges: an alert by them would be of what the other process has long done."""
+    table, telemetry, clock = PartitionTable(), RecordedTelemetry(), ManualClock()
+    labels = {"topic": TOPIC_ID_PARTITION.topic, "partition": str(TOPIC_ID_PARTITION.partition)}
+    told = ((COPY_LAG_SEGMENTS, labels), (HALTED_PARTITIONS, labels), (PINS_SEGMENTS, {"log_dir": "/logs"}))
+    found: list[object] = []
+
+    async def work(parts: Any, role: Any, gate: Any) -> None:
+        found.append((dict(table.records), table.pins.unread, list(table.pins), parts.roster.turns))
+        table.pins.unread, parts.status.lanes = frozenset(), "lanes"
+        table.pins.add(pin_of(0, 50))
+        table.record(TOPIC_ID_PARTITION).copied_offset = 49
+        for metric, of in told:
+            telemetry.gauge(metric, 7, **of)
+        await asyncio.Event().wait()
+
+    class SomeRoster:
+        turns = 0
+
+        def begin_anew(self) -> None:
+            self.turns += 1
+
+    async def stand_by(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(tier_role, "_work", work)
+    monkeypatch.setattr(tier_role, "keep_roster", stand_by)
+    some: Any = SimpleNamespace(
+        config=SimpleNamespace(mode=None, log_dirs=["/logs/"]),
+        status=SimpleNamespace(reasons=[]),
+        table=table,
+        telemetry=telemetry,
+        clock=clock,
+        store=None,
+        trash_clock=SimpleNamespace(keep=stand_by),
+        roster=SomeRoster(),
+        look_interval_s=1.0,
+    )
+    lease = TurningLease()
+    role: Any = SimpleNamespace(lease=lease, remote_delete_blocker=lambda: "")
+    running = asyncio.create_task(tier_role.run_tier(some, role))
+    await asyncio.sleep(0.01)
+    for ours in (True, False, True):
+        if ours:
+            assert all(telemetry.value(metric, **of) is None for metric, of in told)
+        await lease.turn(ours=ours)
+    assert found == [({}, None, [], 1), ({}, None, [], 2)]
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running

@@ -92,7 +92,7 @@ def committed(offset: int) -> Commit:
 class World:
     def __init__(self) -> None:
         self.broker, self.groups, self.state = Broker(), Groups(), MemoryStateLog()
-        self.clock, self.telemetry, self.resting = ManualClock(), RecordedTelemetry(), ""
+        self.clock, self.telemetry, self.resting, self.turns = ManualClock(), RecordedTelemetry(), "", 0
         for one in ORDERS:
             self.state.partition_states[one] = PartitionState()
         self.store = MemoryStore(clock=self.clock, ids=SystemIds())
@@ -111,6 +111,7 @@ class World:
             rests=lambda: self.resting,
             metadata_topic=METADATA,
             interval_s=INTERVAL_S,
+            turns=lambda: self.turns,
         )
 
     async def look(self) -> None:
@@ -170,6 +171,26 @@ async def test_only_the_sidecar_beside_the_leader_of_the_metadata_topic_writes()
     world.resting = ""
     await world.look()
     assert len(await world.objects()) == 1
+
+
+async def test_what_another_process_has_put_between_two_looks_is_no_news_twice() -> None:
+    """It had the role for less than the interval: what counts is what it has put."""
+    world = World()
+    world.commit("billing", orders=1)
+    await world.look()
+    first = await world.kept()
+    assert first is not None
+    await world.clock.advance(1)
+    world.commit("billing", orders=2)
+    await world.shelf.put(await world.lane.taker.take(first))
+    world.turns += 1
+    await world.look()
+    assert len(await world.objects()) == 2
+    world.commit("billing", orders=1)  # set back, to what this process had put
+    await world.look()
+    kept = await world.kept()
+    assert kept is not None
+    assert kept.groups["billing"]["orders", 0].offset == 1
 
 
 async def test_a_topic_that_was_deleted_is_left_out_and_one_made_anew_is_another() -> None:

@@ -273,3 +273,26 @@ async def test_it_looks_soon_where_somebody_asks_for_it_but_not_all_the_time(sta
     keeping.cancel()
     with suppress(asyncio.CancelledError):
         await keeping
+
+
+async def test_a_process_that_stands_by_forgets_what_it_knew_under_another_leadership(stage: Stage) -> None:
+    """Nobody else does there: a copied offset of before an unclean election may be above all that is copied."""
+    keeping = asyncio.create_task(keep_roster(stage.roster, 5.0))
+    await settle()
+    stage.table.record(TOPIC_ID_PARTITION).copied_offset = 99
+    await stage.clock.advance(5)
+    assert stage.table.record(TOPIC_ID_PARTITION).copied_offset == 99, "nothing has changed"
+    stage.broker.views = (replace(LED, leader_epoch=LeaderEpoch(5)),)
+    await stage.clock.advance(5)
+    assert stage.table.record(TOPIC_ID_PARTITION).copied_offset is None
+    await end(keeping)
+
+
+async def test_whoever_takes_the_role_anew_reads_all_files_twice(stage: Stage) -> None:
+    for _ in range(4):
+        await stage.roster.look()
+    before = stage.dirs.whole_looks
+    stage.roster.begin_anew()
+    for _ in range(4):
+        await stage.roster.look()
+    assert stage.dirs.whole_looks - before == 2

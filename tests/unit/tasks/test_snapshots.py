@@ -445,3 +445,17 @@ async def test_a_partition_of_which_nothing_was_said_is_not_asked_for(stage: Sta
     stage.state.partition_state = asked.append  # type: ignore[method-assign, assignment]
     await stage.soon()
     assert asked == []
+
+
+async def test_the_last_snapshot_is_learnt_anew_when_another_process_had_the_role_between_two_looks(
+    stage: Stage,
+) -> None:
+    """It would put one below what the other has written, and take it for the last."""
+    await stage.copied(0, 9)
+    await stage.turn()
+    stage.shelf.version = SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=7)
+    stage.table.turns += 1
+    await stage.copied(10, 19)
+    await stage.turn()
+    await stage.turn()
+    assert stage.serials == [1, 8]

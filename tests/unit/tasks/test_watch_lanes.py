@@ -247,6 +247,16 @@ async def test_when_there_is_something_to_copy(change: Callable[[PartitionTable]
     assert (Lane.COPY in await stage.look()) is is_copied
 
 
+async def test_before_the_pins_have_been_read_no_lane_goes_by_what_is_on_the_disk() -> None:
+    """Expiry says where the log begins, and its end, by what is here; a round of any lane asks for itself what it needs."""
+    stage = Stage(*ALL)
+    hide_all_pins(stage.table)
+    assert set(await stage.look()) == {Lane.FOLLOW, Lane.RECOPY}
+    assert stage.due.settled == {TOPIC_ID_PARTITION: False}
+    stage.table.pins.unread = frozenset()
+    assert set(await stage.look()) == set(ALL)
+
+
 @pytest.mark.parametrize(
     ("change", "tiered", "is_ready", "is_settled"),
     [

@@ -65,4 +65,5 @@ def build_cluster_snapshot_lane(parts: Parts) -> ClusterSnapshotLane | None:
         rests=rests,
         metadata_topic=config.remote_log_metadata_topic_name,
         interval_s=config.snapshots_cluster_interval_ms / 1000,
+        turns=lambda: parts.table.turns,
     )
