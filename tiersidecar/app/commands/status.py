@@ -76,7 +76,8 @@ def topics(
         else:
             typer.echo(topic_text(picture.topics))
             for row in unanswered:
-                typer.echo(f"broker {row.node_id} did not answer: {row.trouble}", err=True)
+                name = row.address if row.node_id is None else f"broker {row.node_id}"
+                typer.echo(f"{name} did not answer: {row.trouble}", err=True)
         return FOUND if unanswered else DONE
 
     look_at_sidecars(config_file, act)
