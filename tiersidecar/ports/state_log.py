@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.pauses import GuardStop, Pause, PauseKind, later_stop
@@ -383,6 +384,10 @@ class StateLog(CatchUpState, Pauses, Protocol):
     @property
     def readiness_reason(self) -> str | None:
         """Return why the topic has not been replayed to its end yet, for the operator; None when it has."""
+
+    @property
+    def missing_right(self) -> BrokerRefusedError | None:
+        """Return the refusal for want of a right by which contact was lost last; None without one, or with contact."""
 
     @property
     def halted_reason(self) -> str | None:
