@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
@@ -21,6 +21,7 @@ class MemoryMetadataLog:
 
     halted_reason: str | None = None
     readiness_reason: str | None = None
+    missing_right: BrokerRefusedError | None = None
     topic_id: str = "metadata-topic-id"
 
     def __init__(self) -> None:

@@ -191,6 +191,7 @@ class MemoryStateLog:
 
     halted_reason: str | None = None
     readiness_reason: str | None = None
+    missing_right: BrokerRefusedError | None = None
     topic_id: str = "state-topic-id"
 
     def __init__(self) -> None:

@@ -238,6 +238,8 @@ async def serving_cluster(
     silent: Sequence[int] = (),
     secrets: Secrets | None = None,
     also_ask: Sequence[str] = (),
+    host: str = "127.0.0.1",
+    names: Sequence[str] = (),
 ) -> AsyncIterator[dict[int, HttpServer]]:
     """Their status services by node id, all with leases that name them; of ``silent`` nobody listens at the address."""
     addresses = {one.node_id: f"127.0.0.1:{free_port()}" for one in cluster}
@@ -253,7 +255,7 @@ async def serving_cluster(
                 continue
             servers[one.node_id] = await stack.enter_async_context(
                 serve_status(
-                    host="127.0.0.1",
+                    host=host,
                     port=int(addresses[one.node_id].rpartition(":")[2]),
                     source=one,
                     metrics=one.telemetry,
@@ -261,6 +263,7 @@ async def serving_cluster(
                     secrets=secrets,
                     also_ask=also_ask,
                     history=hour_of(one),
+                    names=names,
                 )
             )
         yield servers

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from tiersidecar.domain.cleaner import CleanerClaim
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
@@ -25,6 +25,7 @@ class NullMetadataLog:
 
     topic_id: str = ""
     readiness_reason: str | None = None
+    missing_right: BrokerRefusedError | None = None
     halted_reason: str | None = None
 
     async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
@@ -110,6 +111,7 @@ class NullStateLog:
     """``ports.state_log.StateLog`` of a topic without records."""
 
     readiness_reason: str | None = None
+    missing_right: BrokerRefusedError | None = None
     halted_reason: str | None = None
     topic_id: str = ""
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from tiersidecar.domain.errors import MetadataTopicUnavailableError, RetriableError
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataTopicUnavailableError, RetriableError
 from tiersidecar.ports.clock import Clock, Ids
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +41,11 @@ async def run_until_one_ends(work: Mapping[str, Coroutine[object, object, None]]
             task.cancel()
 
 
+def missing_right_of(error: BaseException) -> BrokerRefusedError | None:
+    """Return ``error`` if a right is missing: trying again helps only once an operator has given it."""
+    return error if isinstance(error, BrokerRefusedError) and error.is_missing_right else None
+
+
 def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one error in nested groups of one; else the group itself."""
     error: BaseException = group
@@ -58,7 +63,7 @@ async def keep_trying(
     first_interval_ms: int,
     max_interval_ms: int,
     give_up_after_ms: int | None,
-    on_failure: Callable[[str], None],
+    on_failure: Callable[[BaseException], None],
 ) -> None:
     """Run ``session`` again and again.  It calls its argument once it is connected; a connection that lasted ends the
     backing off.
@@ -79,8 +84,9 @@ async def keep_trying(
             await session(connected)
             continue
         except* RetriableError as group:
-            reason = str(only_error(group))
-        on_failure(reason)
+            error = only_error(group)
+        on_failure(error)
+        reason = str(error)
         now_s = clock.monotonic_s()
         was_connected = was_connected or bool(connections_s)
         waited_ms = round((now_s - began_s) * 1000)

@@ -114,7 +114,7 @@ class Recoverer:
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
                 for topic_id_partition in owners.values():
-                    await metadata.wait_until_ready(topic_id_partition)
+                    await self._session.unless_refused(metadata.wait_until_ready(topic_id_partition))
         except TimeoutError:
             raise MetadataNotReadyError(subject=metadata.readiness_reason or "the metadata topic") from None
         return await self._session.follow(list(owners.values()))

@@ -78,6 +78,14 @@ class Ground:
     progress: Progress
 
 
+async def _names_of_status(config: Config) -> list[str]:
+    """Return what callers name the status service."""
+    section = config.status
+    # The resolver may be slow, and is asked only where the lease has its answer.
+    host_name = "" if section.advertised_by("").host else await own_host_name()
+    return [section.listen.host, section.advertised_by(host_name).host]
+
+
 async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Role]) -> Ground:
     """Clock, threads, telemetry and the status service.
 
@@ -110,7 +118,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
             always_per_partition=config.status.per_partition_series == "always",
             secrets=Secrets(cluster=plain(config.status.cluster_secret), page=plain(config.status.page_password)),
             also_ask=[str(address) for address in config.status.also_ask],
-            names=[] if config.status.advertised is None else [config.status.advertised.host],
+            names=await _names_of_status(config),
         )
     )
     return Ground(

@@ -17,6 +17,11 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 LOG, INDEXES, MANIFEST = KINDS = "log", "indexes", "rsm-manifest"
 """The objects of a segment, by suffix, as :class:`tiersidecar.formats.aiven.keys.ObjectKind` has them."""
 
+_WAS_OURS = (
+    ", which was this cluster's: the topic was deleted, perhaps just now, and the sidecars delete its remote data after "
+    "deletes.topic.grace.ms and the trash's delay"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
@@ -130,7 +135,9 @@ def _with_metadata(row: SegmentRow, graces: Graces, now_ms: int) -> Iterator[Fin
             if age_ms < graces.finding_ms:
                 return
             if not row.is_topic_known:
-                yield _of(row, FindingKind.UNKNOWN_TOPIC_ID, age_ms, "the cluster has no topic of this id")
+                # Nothing that is read here says when the topic went: it may have been a moment ago.
+                whose = _WAS_OURS if row.is_topic_owned else ""
+                yield _of(row, FindingKind.UNKNOWN_TOPIC_ID, age_ms, f"the cluster has no topic of this id{whose}")
             elif row.is_live:
                 yield from _of_live(row, age_ms)
 

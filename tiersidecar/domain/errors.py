@@ -138,6 +138,11 @@ class BrokerRefusedError(RetriableError, message="broker refused {api} for {subj
     error: str
     retriable: bool = True
 
+    @property
+    def is_missing_right(self) -> bool:
+        """Return whether an ACL is missing, which no waiting cures; clients of aiokafka have its own names of errors."""
+        return "AUTHORIZATION_FAILED" in self.error or "AuthorizationFailed" in self.error
+
 
 class WrongSourceError(
     RetriableError,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache_rows import SegmentPicture
 from tiersidecar.domain.offsets import EpochEntry
@@ -154,6 +155,10 @@ class MetadataLog(
     @property
     def readiness_reason(self) -> str | None:
         """Return why not every assigned partition is ready yet, for the operator; None when all are."""
+
+    @property
+    def missing_right(self) -> BrokerRefusedError | None:
+        """Return the refusal for want of a right by which contact was lost last; None without one, or with contact."""
 
     @property
     def topic_id(self) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import GuardStop, Pause, PauseKind, later_stop
@@ -381,6 +382,10 @@ class StateLog(CatchUpState, Pauses, Protocol):
     @property
     def readiness_reason(self) -> str | None:
         """Return why the topic has not been replayed to its end yet, for the operator; None when it has."""
+
+    @property
+    def missing_right(self) -> BrokerRefusedError | None:
+        """Return the refusal for want of a right by which contact was lost last; None without one, or with contact."""
 
     @property
     def halted_reason(self) -> str | None:

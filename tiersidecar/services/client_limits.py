@@ -221,20 +221,20 @@ _HTTP_PORT = 80
 class HostCheck:
     """Knows this machine's names: its own, those of its hosts file at the start, and ``names``.
 
-    It refuses nothing where ``listen_host`` is no loopback address: other machines have names for that which are not known
-    here, and may ask for the same without a browser.
+    Where ``listen_host`` is no loopback address, it refuses only what is answered to this machine alone: other machines have
+    names for it which are not known here, and may ask for the rest without a browser.
     """
 
     def __init__(self, listen_host: str, *, names: Collection[str] = (), hosts_file: Path = HOSTS_FILE) -> None:
         self._is_on = _is_loopback(listen_host)
         self._names = {_plain(name) for name in (socket.gethostname(), "localhost.localdomain", *names)}
-        if self._is_on:
-            self._names |= _names_in(hosts_file)
+        self._names |= _names_in(hosts_file)
 
-    def is_foreign(self, request: web.BaseRequest) -> bool:
-        """Return whether ``request`` is meant for another site."""
+    def is_foreign(self, request: web.BaseRequest, *, only_locals_may_ask: bool = False) -> bool:
+        """Return whether ``request`` is meant for another site; ``only_locals_may_ask``: it is answered because it comes from
+        this machine, where a browser may have been led to send it."""
         host = request.headers.get("Host", "")
-        if not self._is_on or not host or request.transport is None:
+        if not (self._is_on or only_locals_may_ask) or not host or request.transport is None:
             return False
         own_address = request.transport.get_extra_info("sockname")  # None once the client is gone
         name, port = _parts(host)

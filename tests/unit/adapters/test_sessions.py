@@ -56,7 +56,7 @@ def trying(
             first_interval_ms=100,
             max_interval_ms=1000,
             give_up_after_ms=give_up_after_ms,
-            on_failure=reasons.append,
+            on_failure=lambda error: reasons.append(str(error)),
         )
     )
 

@@ -204,6 +204,14 @@ def test_a_sum_that_is_wrong_is_told_of_the_log_by_what_it_lacks() -> None:
     assert "say 1111" in finding.detail
 
 
+@pytest.mark.parametrize("is_owned", [True, False])
+def test_of_a_topic_that_was_ours_the_finding_says_that_it_is_being_deleted(is_owned: bool) -> None:
+    """The topic may have been deleted a moment ago: only the age of the segment's last event is known."""
+    (finding,) = decide_segment(replace(LIVE, is_topic_known=False, is_topic_owned=is_owned), GRACES, NOW_MS)
+    assert finding.detail.startswith("the cluster has no topic of this id")
+    assert ("the topic was deleted, perhaps just now" in finding.detail) == is_owned
+
+
 ELSEWHERE = row(DELETED, DELETED, is_topic_known=False)
 
 

@@ -345,6 +345,23 @@ async def test_the_status_service_shows_nothing_to_another_site(
         assert await status_of(url + "/metrics", f"localhost:{servers[1].port}") == 200
 
 
+async def test_what_a_password_would_show_to_others_is_not_for_other_sites_either() -> None:
+    """With ``listen: 0.0.0.0``, a secret and no page password, callers of this machine alone are served: a page of another
+    site, whose name meant 127.0.0.1, read all of it."""
+    secrets, named = Secrets(cluster="s" * 32), ["kafka-1.example"]
+    async with serving_cluster(empty_cluster()[:1], secrets=secrets, host="0.0.0.0", names=named) as servers:
+        port = servers[1].port
+        url = f"http://127.0.0.1:{port}"
+        for path in ("/", "/overview", "/status", "/explain?topic=orders&partition=0"):
+            assert await status_of(url + path, f"evil.example:{port}") == 421
+            for own in ("localhost", "127.0.0.1", "kafka-1.example", socket.gethostname()):
+                assert await status_of(url + path, f"{own}:{port}") == 200
+        for path in ("/metrics", "/healthz"):
+            assert await status_of(url + path, f"broker.example:{port}") == 200, (
+                "others may ask for it without a browser"
+            )
+
+
 async def test_the_status_of_serve_shows_nothing_to_another_site() -> None:
     run = await load_run("plain")
     picture, telemetry = BucketPicture(InlineBlocking()), RecordedTelemetry()

@@ -25,8 +25,9 @@ from tiersidecar.adapters.metadata_topic.partition_replica import PartitionRepli
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.metadata_topic.snapshot_keeper import SnapshotKeeper
-from tiersidecar.adapters.sessions import keep_trying, running
+from tiersidecar.adapters.sessions import keep_trying, missing_right_of, running
 from tiersidecar.domain.errors import (
+    BrokerRefusedError,
     BrokerUnreachableError,
     MetadataNotReadyError,
     PublishTimeoutError,
@@ -207,6 +208,7 @@ class TopicBasedMetadataLog(MetadataLookups):
         self._consumers = MetadataConsumers(settings, replica, broker=topic.broker, clients=topic.clients, clock=clock)
         self._producer = topic.clients.producer()
         self._unreachable: str | None = "the metadata topic has not been reached yet"
+        self.missing_right: BrokerRefusedError | None = None
 
     # -- running
 
@@ -238,11 +240,11 @@ class TopicBasedMetadataLog(MetadataLookups):
             self._unreachable = other_topic
             await self._clock.sleep(self._settings.watch_interval_ms / 1000)
             return
-        self._unreachable = None
+        self._unreachable = self.missing_right = None
         await self._consumers.run()
 
-    def _contact_was_lost(self, reason: str) -> None:
-        self._unreachable = reason
+    def _contact_was_lost(self, error: BaseException) -> None:
+        self._unreachable, self.missing_right = str(error), missing_right_of(error)
 
     async def close(self) -> None:
         """Stop the producer and write the snapshot."""

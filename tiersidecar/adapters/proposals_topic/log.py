@@ -219,7 +219,7 @@ class ProposalsTopic:
             first_interval_ms=self._settings.retry_interval_ms,
             max_interval_ms=self._settings.retry_max_interval_ms,
             give_up_after_ms=None,
-            on_failure=lambda reason: None,
+            on_failure=lambda error: None,
         )
 
     async def _session(self, take: TakeProposals, max_age_ms: int, connected: Callable[[], None]) -> None:

@@ -35,7 +35,7 @@ from tiersidecar.adapters.state_topic.remembered import TopicMemory
 from tiersidecar.adapters.state_topic.replica import StateReplica
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.domain.cleaner import CleanerClaim
-from tiersidecar.domain.errors import BrokerUnreachableError, PublishTimeoutError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, PublishTimeoutError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import Offset
@@ -117,6 +117,11 @@ class TopicBasedStateLog:
     def is_ready(self) -> bool:
         """Return whether the topic has been read to the end that was seen when it was first reached."""
         return self._replica.is_ready
+
+    @property
+    def missing_right(self) -> BrokerRefusedError | None:
+        """As the port says."""
+        return self._replica.missing_right
 
     @property
     def readiness_reason(self) -> str | None:

@@ -13,7 +13,7 @@ from tiersidecar.adapters.end_offsets import EndOffsets
 from tiersidecar.adapters.internal_topics import TopicBroker, TopicFacts, ensure_topic
 from tiersidecar.adapters.kafka_clients import TopicClients, translated
 from tiersidecar.adapters.read_back import ReadBack
-from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends
+from tiersidecar.adapters.sessions import keep_trying, missing_right_of, run_until_one_ends
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.remembered import LastRecord, NoMemory, RememberedTopic, TopicMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
@@ -67,6 +67,7 @@ class StateReplica:
         self._position, self._begin = -1, -1
         self._ready_at: int | None = None
         self.unreachable: str | None = "the state topic has not been reached yet"
+        self.missing_right: BrokerRefusedError | None = None
         self._lost: str | None = None
         self._rewritten: str | None = None
         self._last: ConsumerRecord | None = None
@@ -111,7 +112,7 @@ class StateReplica:
         if self._lost is not None and await self._is_accepted(facts, begin, end):
             self._lost = self._rewritten = self._remembered = None
         if self._lost is None:
-            self._facts, self.unreachable = facts, None
+            self._facts, self.unreachable, self.missing_right = facts, None, None
             self.fold.cluster_id = facts.cluster_id
             self._begin, self._position, self._ready_at = begin, max(self._position, begin), end
         self._report_halt()
@@ -284,8 +285,8 @@ class StateReplica:
             self._facts = facts
             self._report_halt()
 
-    def _contact_was_lost(self, reason: str) -> None:
-        self.unreachable = reason
+    def _contact_was_lost(self, error: BaseException) -> None:
+        self.unreachable, self.missing_right = str(error), missing_right_of(error)
         self._report_halt()
 
     def _report_halt(self) -> None:

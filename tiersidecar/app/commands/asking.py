@@ -2,6 +2,9 @@
 
 Any sidecar that has read the state topic returns their list.  The first one asked is at the configuration's ``status.listen``.
 If it does not answer, the state topic itself is read, which takes a second longer.
+
+An address may lead to another cluster's sidecar, by a mistake in ``status.advertised`` or behind a proxy.  What is answered for
+another cluster than the configuration's is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -25,7 +28,8 @@ from typing import Any
 from tiersidecar.app.commands.complaints import log_errors_alone
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.values import plain
-from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError, NoSidecarError
+from tiersidecar.domain.errors import BrokerUnreachableError, CorruptDataError, MetadataNotReadyError, NoSidecarError
+from tiersidecar.formats.kafka.checkpoints import META_PROPERTIES, read_meta_properties
 from tiersidecar.services.status.answers import REFUSED, UNPROVEN, is_host_and_port
 from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
 from tiersidecar.services.status.source import SidecarStatus
@@ -33,6 +37,7 @@ from tiersidecar.services.status.source import SidecarStatus
 LOCAL_TIMEOUT_S = 0.5
 _STATUS_FIELDS = tuple(one.name for one in fields(SidecarStatus))
 _MOST_BYTES = 256 * 1024 * 1024
+_MOST_ID = 64
 _START_TIME = 19
 """Field 22 of /proc/PID/stat, counted from the one after the name."""
 
@@ -59,7 +64,8 @@ _DIRECT = direct_opener()
 class KnownSidecar:
     """A sidecar to ask; ``node_id`` is None while only its address is known, and ``note`` says why it is not asked.
 
-    ``secret`` signs the request (``status.cluster.secret``); None if the cluster has none.
+    ``secret`` signs the request (``status.cluster.secret``); None if the cluster has none.  ``cluster_id`` is the cluster whose
+    sidecar it must be; empty if that is not known.
     """
 
     address: str
@@ -67,6 +73,7 @@ class KnownSidecar:
     host: str = ""
     version: str = ""
     note: str = ""
+    cluster_id: str = ""
     secret: str | None = field(default=None, repr=False)
 
 
@@ -90,32 +97,47 @@ def find_sidecars(config: Config, addresses: Sequence[str] = (), *, through: Seq
     """
     secret = plain(config.status.cluster_secret)
     asked = addresses or through or (str(config.status.advertised_by("127.0.0.1")),)
-    first = [KnownSidecar(address=one, secret=secret) for one in asked]
+    ours = cluster_of_log_dirs(config.log_dirs)
+    first = [KnownSidecar(address=one, secret=secret, cluster_id=ours) for one in asked]
     named = dict.fromkeys([*addresses, *map(str, config.status.also_ask)])
     answers = ask(first, "/sidecars", LOCAL_TIMEOUT_S, enough=_lists_sidecars)
     for answer in answers:
         if answer.document is not None and _lists_sidecars(answer):
-            found = known_sidecars(answer.document["sidecars"], secret) or first
-            return _with_named(found, named, secret)
+            # Without the broker's files, the sidecar at the configuration's own address says which cluster it is.
+            ours = ours or _cluster_told(answer.document)
+            return _all_of(known_sidecars(answer.document["sidecars"], secret) or first, named, secret, ours)
     why = next((answer.problem for answer in answers if answer.problem), "it has no list of sidecars")
     if addresses or through:
         reason = f"none of {', '.join(asked)} answers as a sidecar: {why}. Is it the address of a status.listen?"
         raise NoSidecarError(reason=reason)
     own = f"the one at {asked[0]} (status.listen) does not answer as a sidecar: {why}"
     try:
-        found = known_sidecars(_from_state_topic(config), secret)
+        rows, ours = _from_state_topic(config)
     except (BrokerUnreachableError, MetadataNotReadyError) as error:
         reason = f"{own}; and the state topic, which has the addresses of all, cannot be read: {error}"
         raise NoSidecarError(reason=reason) from error
-    if not found:
+    if not rows:
         raise NoSidecarError(reason=f"{own}; and the state topic has none: is one running in mode enforce?")
-    return _with_named(found, named, secret)
+    return _all_of(known_sidecars(rows, secret), named, secret, ours)
 
 
-def _with_named(found: list[KnownSidecar], named: Iterable[str], secret: str | None) -> list[KnownSidecar]:
+def cluster_of_log_dirs(log_dirs: Iterable[str]) -> str:
+    """Return the id of the cluster whose broker has these log dirs; empty where they cannot be read, as on another machine."""
+    for log_dir in log_dirs:
+        path = Path(log_dir) / META_PROPERTIES
+        with suppress(OSError, CorruptDataError):
+            return read_meta_properties(path.read_bytes(), where=str(path)).cluster_id
+    return ""
+
+
+def _all_of(
+    found: Iterable[KnownSidecar], named: Iterable[str], secret: str | None, cluster_id: str
+) -> list[KnownSidecar]:
     """Add processes that no lease names: those without the role tier, and those that only observe."""
-    known = {sidecar.address for sidecar in found}
-    return found + [KnownSidecar(address=address, secret=secret) for address in named if address not in known]
+    ours = [replace(sidecar, cluster_id=cluster_id) for sidecar in found]
+    known = {sidecar.address for sidecar in ours}
+    more = (address for address in named if address not in known)
+    return ours + [KnownSidecar(address=address, secret=secret, cluster_id=cluster_id) for address in more]
 
 
 def _lists_sidecars(answer: Answer) -> bool:
@@ -144,7 +166,8 @@ def known_sidecars(rows: Sequence[Mapping[str, Any]], secret: str | None = None)
     ]
 
 
-def _from_state_topic(config: Config) -> list[dict[str, Any]]:
+def _from_state_topic(config: Config) -> tuple[list[dict[str, Any]], str]:
+    """Return the sidecars, and the id of the cluster."""
     import asyncio
     from dataclasses import asdict
 
@@ -153,9 +176,10 @@ def _from_state_topic(config: Config) -> list[dict[str, Any]]:
 
     log_errors_alone(config.logging)
 
-    async def look() -> list[dict[str, Any]]:
+    async def look() -> tuple[list[dict[str, Any]], str]:
         async with open_session(config, with_metadata=False) as session:
-            return [asdict(sidecar) for sidecar in sidecars_of(session.state.known_leases(), session.clock.now_ms())]
+            sidecars = sidecars_of(session.state.known_leases(), session.clock.now_ms())
+            return [asdict(sidecar) for sidecar in sidecars], (await session.broker.describe_cluster()).cluster_id
 
     return asyncio.run(look())
 
@@ -240,7 +264,21 @@ def _read(sidecar: KnownSidecar, response: Any, nonce: str) -> Answer:
     if code == 200 and document is None:
         problem = f"{sidecar.address} did not answer with a document: is it the address of a status.listen?"
         return Answer(sidecar=sidecar, problem=problem)
+    told = _cluster_told(document or {})
+    if sidecar.cluster_id and told and told != sidecar.cluster_id:
+        return Answer(sidecar=sidecar, problem=_of_another_cluster(sidecar, told))
     return Answer(sidecar=sidecar, code=code, document=document)
+
+
+def _cluster_told(document: Mapping[str, Any]) -> str:
+    """Return the cluster that the answer is about; empty where it does not say, as while the sidecar starts."""
+    told = document.get("cluster_id")
+    return told if isinstance(told, str) else ""
+
+
+def _of_another_cluster(sidecar: KnownSidecar, told: str) -> str:
+    text = f"{sidecar.address} answers for cluster {told[:_MOST_ID]}, and this is cluster {sidecar.cluster_id}"
+    return text if sidecar.node_id is None else f"{text}: set status.advertised of this broker's sidecar to its own"
 
 
 def _document_of(body: bytes) -> Mapping[str, Any] | None:

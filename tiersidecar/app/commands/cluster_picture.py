@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tiersidecar.app.commands.asking import Answer
+from tiersidecar.app.commands.asking import Answer, KnownSidecar
 from tiersidecar.app.commands.tables import duration, size, table
 from tiersidecar.domain.readable import printable
 
@@ -72,7 +72,7 @@ class PartitionTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPicture:
-    """``needs_somebody``: an answer is missing, or someone has to act."""
+    """``needs_somebody``: an answer is missing, also for single partitions, or someone has to act."""
 
     cluster_id: str
     brokers: tuple[BrokerRow, ...]
@@ -84,7 +84,11 @@ class ClusterPicture:
 
     @property
     def needs_somebody(self) -> bool:
-        return any(row.trouble for row in self.brokers) or any(one.kind == "halted" for one in self.troubles)
+        return (
+            any(row.trouble for row in self.brokers)
+            or any(topic.unknown for topic in self.topics)
+            or any(one.kind == "halted" for one in self.troubles)
+        )
 
 
 _TEXTS = ("version", "mode", "standing_by", "deletes_blocked")
@@ -156,18 +160,33 @@ def picture_of(answers: Sequence[Answer]) -> ClusterPicture:
 
 
 def _once_each(answers: Sequence[Answer]) -> list[Answer]:
-    """A process that is asked at two addresses, one of its lease and one that the caller named, is told once."""
-    seen: set[tuple[object, ...]] = set()
+    """A process that is asked at two addresses, one of its lease and one that the caller named, is told once.
+
+    Where the address of a broker's lease leads to another broker's sidecar, nobody has told of that broker.
+    """
+    seen: dict[tuple[object, ...], KnownSidecar] = {}
     kept: list[Answer] = []
     for answer in answers:
-        document = answer.document if answer.code == 200 else None
-        if document is not None and _is_number(document.get("started_ms")):
-            process = (document["node_id"], document["started_ms"], *document.get("roles", ()))
-            if process in seen:
-                continue
-            seen.add(process)
-        kept.append(answer)
+        known, document = answer.sidecar, answer.document
+        if answer.code != 200 or document is None:
+            kept.append(answer)
+            continue
+        node_id, started_ms = document["node_id"], document.get("started_ms")
+        if None not in (known.node_id, node_id) and node_id != known.node_id:
+            kept.append(_of_another_broker(known, f"the sidecar of broker {node_id}"))
+            continue
+        process = (node_id, started_ms if _is_number(started_ms) else known.address, *document.get("roles", ()))
+        if process not in seen:
+            seen[process] = known
+            kept.append(answer)
+        elif known.node_id is not None:
+            kept.append(_of_another_broker(known, f"the process that answers at {seen[process].address}"))
     return kept
+
+
+def _of_another_broker(known: KnownSidecar, who: str) -> Answer:
+    problem = f"{who} answers at {known.address}: set status.advertised of this broker's sidecar to its own"
+    return Answer(sidecar=known, problem=problem)
 
 
 def _broker(answer: Answer) -> BrokerRow:

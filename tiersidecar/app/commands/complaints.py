@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from tiersidecar.app.config.services import LoggingSection
 
 FAILED, WRONG_USAGE = 1, 2
+_RIGHTS = {
+    "Metadata": "Describe",
+    "ListOffsets": "Describe",
+    "Fetch": "Read",
+    "Produce": "Write",
+    "CreateTopics": "Create",
+    "DescribeConfigs": "DescribeConfigs",
+    "IncrementalAlterConfigs": "AlterConfigs",
+    "DeleteRecords": "Delete",
+}
+"""What Kafka's authorizer asks for, by request; of CreateTopics it may also be Create on the cluster."""
 
 
 def log_errors_alone(section: LoggingSection) -> None:
@@ -41,8 +52,13 @@ def _hint(error: TiersidecarError, config_file: Path) -> str:
             return f"Is the broker running, and do {keys} in {config_file} belong to one of its listeners?"
         case BrokerRefusedError(error="UNKNOWN_TOPIC_OR_PARTITION"):
             return f"It does not exist, or the user of the broker section in {config_file} may not Describe it."
-        case BrokerRefusedError() if "AUTHORIZATION" in error.error:
-            return "docs/operations/acls.md lists the rights that the daemon and its commands need."
+        case BrokerRefusedError() if error.is_missing_right:
+            missing = (
+                f"The user of the broker section in {config_file} may not {right} there. "
+                if (right := _RIGHTS.get(error.api))
+                else ""
+            )
+            return f"{missing}docs/operations/acls.md lists the rights that the daemon and its commands need."
         case BrokerRefusedError() if "SASL" in error.error:
             return f"Check broker.sasl.* in {config_file}."
         case _:

@@ -79,8 +79,9 @@ def _partitions(known: Sequence[KnownSidecar], topic: str, timeout_s: float) -> 
     answers = ask(known, f"/status?topic={quote(topic)}", timeout_s)
     rows = [row for one in answers if one.code == 200 and one.document for row in one.document["partitions"]]
     if not rows:
+        silent = "".join(f"; {one}" for one in _silent(answers))
         raise NoSidecarError(
-            reason=f"no sidecar that answers has a tiered topic {topic}: `tiersidecar topics` lists them"
+            reason=f"no sidecar that answers has a tiered topic {topic}: `tiersidecar topics` lists them{silent}"
         )
     return sorted({row["partition"] for row in rows})
 
@@ -97,10 +98,18 @@ def leaders_answer(answers: Sequence[Answer]) -> Mapping[str, Any] | str:
             return answer.document
     problems = [(answer.code, answer.problem or str((answer.document or {}).get("problem", ""))) for answer in answers]
     own = [text for code, text in problems if code not in (0, 404)]
-    silent = [f"broker {a.sidecar.node_id}: {a.problem}" for a in answers if a.code == 0]
     named = [text for code, text in problems if code == 404 and "is led by" in text]
-    reasons = own or [*named[:1], *silent] or [text for _, text in problems if text][:1]
+    reasons = own or [*named[:1], *_silent(answers)] or [text for _, text in problems if text][:1]
     return "; ".join(reasons) or "no sidecar leads it"
+
+
+def _silent(answers: Sequence[Answer]) -> list[str]:
+    """Return why each of those has no answer, or one that does not count."""
+    names = (
+        (one, one.sidecar.address if one.sidecar.node_id is None else f"broker {one.sidecar.node_id}")
+        for one in answers
+    )
+    return [f"{name}: {one.problem}" for one, name in names if one.code == 0]
 
 
 def _complain(topic: str, partitions: Sequence[int], found: Sequence[Mapping[str, Any] | str]) -> int:

@@ -41,7 +41,12 @@ Report = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where the report goes; ./reconcile-<time> unless said otherwise.")
 ]
 Grace = Annotated[
-    int, typer.Option(metavar="TIME", parser=_TIME, help="How long something must have been so, to be a finding.")
+    int,
+    typer.Option(
+        metavar="TIME",
+        parser=_TIME,
+        help="How long something must have been so, to be a finding. Of a deleted topic the last event of each segment counts.",
+    ),
 ]
 CopyGrace = Annotated[
     int, typer.Option(metavar="TIME", parser=_TIME, help="The same, for a copy that has not finished.")

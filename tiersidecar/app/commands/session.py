@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
@@ -26,6 +27,8 @@ from tiersidecar.ports.state_log import TopicState
 from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.policies import resolved_policy
+
+T = TypeVar("T")
 
 _READY_TIMEOUT_S = 60.0
 _LOOK_AGAIN_S = 0.05
@@ -107,18 +110,36 @@ class Session:
             for topic_id_partition in wanted
         }
 
+    async def unless_refused(self, work: Coroutine[object, object, T]) -> T:
+        """Return what ``work``, which waits for the metadata, does; a right that is missing ends it.
+
+        Raises:
+            BrokerRefusedError: a right on the metadata topic is missing.
+        """
+        assert self.metadata is not None, "the command was opened without metadata"
+        working = asyncio.ensure_future(work)
+        try:
+            while not working.done():
+                if (refusal := self.metadata.missing_right) is not None:
+                    raise refusal
+                await asyncio.wait([working], timeout=_LOOK_AGAIN_S)
+            return await working
+        finally:
+            working.cancel()
+
     async def follow(self, partitions: Sequence[TopicIdPartition]) -> MetadataLog:
         """Return the metadata of only these partitions, replayed to the end that the topic has now.
 
         Raises:
             MetadataNotReadyError: the metadata topic could not be replayed in time.
+            BrokerRefusedError: a right on it is missing.
         """
         assert self.metadata is not None, "the command was opened without metadata"
         await self.metadata.assign(partitions)
         for topic_id_partition in partitions:
             try:
                 async with asyncio.timeout(_READY_TIMEOUT_S):
-                    await self.metadata.wait_until_ready(topic_id_partition)
+                    await self.unless_refused(self.metadata.wait_until_ready(topic_id_partition))
                     await self.metadata.catch_up(topic_id_partition)  # one that was followed before is ready at once
             except TimeoutError:
                 reason = self.metadata.readiness_reason or "it was not replayed in time"
@@ -132,6 +153,7 @@ async def open_session(config: Config, *, with_metadata: bool) -> AsyncIterator[
 
     Raises:
         MetadataNotReadyError: it was not, in time.
+        BrokerRefusedError: a right is missing.
         ConfigError: it is the configuration of a read-only mount.
     """
     config.require_own()
@@ -164,14 +186,17 @@ async def open_session(config: Config, *, with_metadata: bool) -> AsyncIterator[
                     telemetry=telemetry,
                 )
             )
-        await _until_ready(lambda: state.readiness_reason, clock)
+        await _until_ready(state, clock)
         yield Session(config=config, broker=broker, state=state, metadata=metadata, clock=clock)
 
 
-async def _until_ready(reason: Callable[[], str | None], clock: Clock) -> None:
+async def _until_ready(state: RequestingStateLog, clock: Clock) -> None:
+    """An outage may pass within the time limit; a right that is missing is told at once."""
     try:
         async with asyncio.timeout(_READY_TIMEOUT_S):
-            while reason() is not None:
+            while state.readiness_reason is not None:
+                if (refusal := state.missing_right) is not None:
+                    raise refusal
                 await clock.sleep(_LOOK_AGAIN_S)
     except TimeoutError:
-        raise MetadataNotReadyError(subject=f"the state topic ({reason()})") from None
+        raise MetadataNotReadyError(subject=f"the state topic ({state.readiness_reason})") from None

@@ -38,7 +38,7 @@ def status(
     """Show the whole cluster: brokers, disks, topics, and what needs somebody.
 
     Asks all sidecars at once. One that does not answer in time has a row that says so. Exits with 3 where one does not
-    answer or is not ready, or a partition is halted.
+    answer or is not ready, or a partition is halted or not known.
     """
 
     def act(config: Config) -> int:
@@ -63,7 +63,7 @@ def topics(
 ) -> None:
     """List tiered topics: what of them is remote, what is on the leaders' disks, and what is not remote yet.
 
-    Exits with 3 where a sidecar does not answer: its partitions are counted as not known.
+    Exits with 3 where a sidecar does not answer, or partitions are not known: no leader's sidecar has told of them.
     """
 
     def act(config: Config) -> int:
@@ -76,8 +76,9 @@ def topics(
         else:
             typer.echo(topic_text(picture.topics))
             for row in unanswered:
-                typer.echo(f"broker {row.node_id} did not answer: {row.trouble}", err=True)
-        return FOUND if unanswered else DONE
+                name = row.address if row.node_id is None else f"broker {row.node_id}"
+                typer.echo(f"{name} did not answer: {row.trouble}", err=True)
+        return FOUND if unanswered or any(row.unknown for row in picture.topics) else DONE
 
     look_at_sidecars(config_file, act)
 

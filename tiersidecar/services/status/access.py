@@ -64,15 +64,20 @@ class Access:
             return self._proven(await handler(request), nonce)
         if self._secrets.page is None:
             is_local = _is_of_this_machine(request.remote)
-            return await self._answer_anybody(request, handler) if is_local else self._refusal()
+            if not is_local:
+                return self._refusal()
+            return await self._answer_anybody(request, handler, only_locals_may_ask=True)
         try:
             is_browser = await self._has_password(request, authorization, self._secrets.page)
         except QuotaExceededError as error:
             return web.json_response({"problem": str(error)}, status=429, headers={"Retry-After": "1"})
         return await handler(request) if is_browser else self._refusal()
 
-    async def _answer_anybody(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in PROBES and self._hosts.is_foreign(request):
+    async def _answer_anybody(
+        self, request: web.Request, handler: Handler, *, only_locals_may_ask: bool = False
+    ) -> web.StreamResponse:
+        is_foreign = self._hosts.is_foreign(request, only_locals_may_ask=only_locals_may_ask)
+        if request.path not in PROBES and is_foreign:
             return web.json_response({"problem": REFUSAL}, status=HTTPStatus.MISDIRECTED_REQUEST)
         return await handler(request)
 

@@ -62,9 +62,9 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
     }
 
 
-def sidecars_document(sidecars: Sequence[SidecarStatus]) -> dict[str, Any]:
-    """Return the addresses of the other sidecars."""
-    return {"sidecars": [asdict(sidecar) for sidecar in sidecars]}
+def sidecars_document(sidecars: Sequence[SidecarStatus], cluster_id: str | None) -> dict[str, Any]:
+    """Return the addresses of the cluster's sidecars."""
+    return {"cluster_id": cluster_id, "sidecars": [asdict(sidecar) for sidecar in sidecars]}
 
 
 def row_document(row: SegmentRow) -> dict[str, Any]:

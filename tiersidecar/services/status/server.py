@@ -191,7 +191,7 @@ class _Service:
 
     async def _sidecars(self, request: web.Request) -> web.Response:
         try:
-            return web.json_response(sidecars_document(self._source.sidecars()))
+            return web.json_response(sidecars_document(self._source.sidecars(), self._source.summary().cluster_id))
         except MetadataNotReadyError as error:
             return web.json_response({"problem": str(error)}, status=503)
 
@@ -202,7 +202,7 @@ class _Service:
             rows = await self._source.segment_rows(topic, partition)
             return {"topic": topic, "partition": partition, "segments": [row_document(row) for row in rows]}
 
-        return await _answered(answer())
+        return await self._answered(answer())
 
     async def _explain(self, request: web.Request) -> web.Response:
         topic, partition = _partition_of(request)
@@ -212,7 +212,17 @@ class _Service:
             explanation = await self._source.explanation(topic, partition, offset)
             return {"topic": topic, "partition": partition, "offset": offset, **explanation_document(explanation)}
 
-        return await _answered(answer())
+        return await self._answered(answer())
+
+    async def _answered(self, document: Awaitable[dict[str, Any]]) -> web.Response:
+        # With the cluster in each answer, who asked at a wrong address knows.
+        whose = {"cluster_id": self._source.summary().cluster_id}
+        try:
+            return web.json_response(whose | await document)
+        except NotLedHereError as error:
+            return web.json_response(whose | {"problem": str(error), "leader_id": error.leader_id}, status=404)
+        except TiersidecarError as error:
+            return web.json_response(whose | {"problem": str(error)}, status=503)
 
 
 class _Shares:
@@ -280,15 +290,6 @@ def _number_of(request: web.Request, name: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS):
         raise web.HTTPBadRequest(text=f"{name} is {text!r}, must be a number")
     return int(text)
-
-
-async def _answered(document: Awaitable[dict[str, Any]]) -> web.Response:
-    try:
-        return web.json_response(await document)
-    except NotLedHereError as error:
-        return web.json_response({"problem": str(error), "leader_id": error.leader_id}, status=404)
-    except TiersidecarError as error:
-        return web.json_response({"problem": str(error)}, status=503)
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -114,6 +114,21 @@ async def test_a_topic_out_of_reach_is_told() -> None:
         await behind.log.catch_up()
 
 
+@pytest.mark.parametrize(
+    ("error", "is_missing"),
+    [("TOPIC_AUTHORIZATION_FAILED", True), ("[Error 29] TopicAuthorizationFailedError: state", True), ("OTHER", False)],
+)
+async def test_a_right_that_is_missing_is_told_apart_until_there_is_contact(error: str, is_missing: bool) -> None:
+    """Commands wait for an outage, and not for an operator who gives the right."""
+    behind = Behind()
+    refusal = BrokerRefusedError(api="Fetch", subject="state", error=error)
+    behind.replica._contact_was_lost(refusal)
+    assert behind.log.missing_right is (refusal if is_missing else None)
+    assert behind.log.readiness_reason == str(refusal)
+    behind.replica._contact_was_lost(BrokerUnreachableError(address="broker:1", reason="connection refused"))
+    assert behind.log.missing_right is None
+
+
 async def test_one_that_was_never_reached_is_told() -> None:
     behind = Behind()
     behind.replica._facts = None

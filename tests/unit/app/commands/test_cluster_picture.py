@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,37 @@ def test_a_process_that_is_asked_at_two_addresses_is_told_once() -> None:
         ("b1:8091", "gateway"),
     ]
     assert [topic.local_bytes for topic in picture.topics] == [100]
+
+
+def test_a_broker_whose_address_leads_to_another_sidecar_has_told_nothing() -> None:
+    """Its row vanished with the answer, which was the other one's, and nothing said that nobody told of its partitions."""
+    first = answer(1, row("a", 0), row("a", 1, "follower"), started_ms=7)
+    second = Answer(sidecar=KnownSidecar(address="b1:8091", node_id=2), document=first.document, code=200)
+    for answers in ([first, second], [second, first]):
+        picture = picture_of(answers)
+        assert {broker.node_id: broker.answers for broker in picture.brokers} == {1: True, 2: False}
+        assert "broker 2: the sidecar of broker 1 answers at b1:8091: set status.advertised" in cluster_text(picture)
+        assert [(topic.partitions, topic.unknown) for topic in picture.topics] == [(2, 1)]
+        assert picture.needs_somebody
+
+
+def test_two_leases_at_one_process_that_does_not_know_its_broker_yet() -> None:
+    starting = [
+        Answer(
+            sidecar=KnownSidecar(address="b1:8091", node_id=node_id),
+            document=answer(1, started_ms=7).document,
+            code=200,
+        )
+        for node_id in (1, 2)
+    ]
+    starting = [replace(one, document={**(one.document or {}), "node_id": None}) for one in starting]
+    assert [(one.node_id, one.answers) for one in picture_of(starting).brokers] == [(1, True), (2, False)]
+
+
+def test_partitions_of_which_nobody_tells_need_somebody() -> None:
+    picture = picture_of([answer(1, row("a", 0), row("a", 1, "follower"))])
+    assert [topic.unknown for topic in picture.topics] == [1]
+    assert picture.needs_somebody
 
 
 def test_a_process_without_the_role_tier_tells_of_topics_where_there_is_no_other() -> None:

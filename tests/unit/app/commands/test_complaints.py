@@ -41,8 +41,14 @@ FILE = Path("/etc/tiersidecar/tiersidecar.yaml")
                 api="IncrementalAlterConfigs", subject="topic orders", error="TOPIC_AUTHORIZATION_FAILED"
             ),
             FAILED,
-            ("IncrementalAlterConfigs", "docs/operations/acls.md"),
+            ("IncrementalAlterConfigs", f"{FILE} may not AlterConfigs there", "docs/operations/acls.md"),
             id="a right is missing",
+        ),
+        pytest.param(
+            BrokerRefusedError(api="Fetch", subject="state", error="[Error 29] TopicAuthorizationFailedError: state"),
+            FAILED,
+            ("Fetch", f"{FILE} may not Read there", "docs/operations/acls.md"),
+            id="a right is missing, in the words of aiokafka",
         ),
         pytest.param(
             BrokerRefusedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -257,7 +258,8 @@ async def test_where_the_others_are_does_not_wait_for_a_large_answer_and_its_res
 async def test_any_sidecar_tells_where_the_others_are() -> None:
     async with serving(Source()) as asked:
         assert await asked.document("/sidecars") == {
-            "sidecars": [{"node_id": 3, "address": "b3:8091", "host": "b3", "version": "1.2.3", "is_over": False}]
+            "cluster_id": "abc",
+            "sidecars": [{"node_id": 3, "address": "b3:8091", "host": "b3", "version": "1.2.3", "is_over": False}],
         }
     async with serving(Source(reasons=["starting"])) as asked:
         assert (await asked.get("/sidecars"))[0] == 503
@@ -275,6 +277,16 @@ async def test_segments_and_their_explanation_are_those_of_the_leader() -> None:
         told = await asked.document("/explain?topic=orders&partition=0&offset=50")
         assert told["accounts"][0]["segment"]["state"] == "remote"
         assert [one["about"] for one in told["accounts"][0]["findings"]] == ["expiry"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/sidecars", "/status", "/segments?topic=orders&partition=0", "/segments?topic=clicks&partition=0"]
+)
+async def test_each_answer_names_the_cluster(path: str) -> None:
+    """Who asks at an address that leads to another cluster leaves it out."""
+    view = Given(remote=segments(2), local=(100, 200), log_start=100).view
+    async with serving(Source(view=view)) as asked:
+        assert json.loads((await asked.get(path))[1])["cluster_id"] == "abc"
 
 
 @pytest.mark.parametrize(
