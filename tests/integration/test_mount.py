@@ -34,6 +34,8 @@ from tiersidecar.domain.own_objects import CLUSTERS, OWNERS
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 TOPIC, GROUP = "orders", "billing"
+DELETED = "forgotten"
+"""A topic that users deleted before the disaster."""
 GONE = "--former-cluster-is-gone"
 """It was, some seconds ago: its snapshots are of the last ten minutes."""
 BELIEVED_S = 12.0
@@ -141,8 +143,12 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
     store, plan = tmp_path / "store", tmp_path / "mount.json"
     store.mkdir()
     former = KafkaCluster(tmp_path / "former")
-    with former, beside(former, tmp_path / "former-sidecar", store) as daemon:
-        former.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    daemon = beside(former, tmp_path / "former-sidecar", store)
+    daemon.settings["topics"].append({"name": DELETED, "local.retention.bytes": 1})
+    daemon.settings |= {"deletes.topic.grace.ms": 1_000, "delete.delay": 3_600_000}
+    with former, daemon:
+        for topic in (TOPIC, DELETED):
+            former.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
         produced, undecided = asyncio.run(fill(former))
         daemon.wait_until_ready()
         end = active_base(former, TOPIC)
@@ -158,15 +164,24 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
         wait_for(is_kept, "the group's offset is in the store", daemon)
         shown = answer_of(daemon.config_path, "mount", "snapshot")
         assert (shown["topics"], shown["groups"], shown["groups_unknown"]) == (1, 1, None), "also on demand"
+        delete_a_topic(former, daemon, store)
     disks = tmp_path / "former-disks"
     former.directory.rename(disks)
     objects = object_keys_in(store)
+    segments = sum(key.startswith(f"{TOPIC}-") for key in objects) // 3
 
     second = KafkaCluster(tmp_path / "second")
     sidecar = beside(second, tmp_path / "second-sidecar", store)
     sidecar.write_config()
     found = answer_of(sidecar.config_path, "mount", "plan", "--brokers", "1", "--out", str(plan))
     assert (found["former_cluster"], found["topics"], found["groups"]) == (former.cluster_id, 1, 1)
+    (left_out,) = found["deleted_topics"]
+    assert (left_out["topic"], left_out["segments"], left_out["mounted"]) == (
+        DELETED,
+        len(objects) // 3 - segments,
+        False,
+    )
+    assert left_out["segments"] > 0, "they are in the trash still"
     (row,) = found["partitions_by_topic"]
     assert row["ends"][0]["end"] == end
     assert row["ends"][0]["open_transactions"] == 1
@@ -174,11 +189,11 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
     assert (seeded["partitions"], seeded["done"]) == (1, True)
     with second:
         shown = answer_of(sidecar.config_path, "mount", "publish", str(plan), GONE)
-        assert (shown["done"], segments_in(shown)) == (False, len(objects) // 3)
+        assert (shown["done"], segments_in(shown)) == (False, segments)
         assert owners(store) == {former.cluster_id}
         done = answer_of(sidecar.config_path, "mount", "publish", str(plan), GONE, "--carry-out")
         assert done["done"], done
-        assert segments_in(done["published"]) == len(objects) // 3
+        assert segments_in(done["published"]) == segments
         assert (done["published"]["transactions_aborted"], done["groups_restored"], done["groups_refused"]) == (
             1,
             1,
@@ -186,7 +201,7 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
         )
         assert owners(store) == {second.cluster_id}
         again = answer_of(sidecar.config_path, "mount", "publish", str(plan), "--carry-out")
-        assert (again["published"]["there_already"], again["groups_restored"]) == (len(objects) // 3, 0)
+        assert (again["published"]["there_already"], again["groups_restored"]) == (segments, 0)
         take_over(second, sidecar, produced, undecided, end, read_up_to)
         after = object_keys_in(store)
         assert after > objects, "new segments are beside the old ones"
@@ -194,6 +209,21 @@ def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
         come_back(former, beside(former, tmp_path / "former-sidecar", store))
         assert object_keys_in(store) >= after
         sidecar.kill9()
+
+
+def delete_a_topic(cluster: KafkaCluster, daemon: Daemon, store: Path) -> None:
+    """Its segments are in the trash when this returns, and the cluster's snapshot does not have it any more."""
+    asyncio.run(
+        produce_mix(
+            cluster.client_settings, DELETED, total_bytes=3 * SEGMENT_BYTES, batch_bytes=16_384, styles=MIXED[:1]
+        )
+    )
+    end = active_base(cluster, DELETED)
+    wait_for(lambda: cluster.admin.earliest_offset(DELETED, 0) == end, "all sealed segments are remote alone", daemon)
+    wait_for(lambda: DELETED in cluster_snapshot(store).topics, "the cluster's snapshot has it", daemon)
+    cluster.admin.delete_topic(DELETED)
+    wait_for(lambda: daemon.events("topic.delete.decided"), "it is in the trash", daemon)
+    wait_for(lambda: DELETED not in cluster_snapshot(store).topics, "the cluster's snapshot lacks it", daemon)
 
 
 MIXED = (Style(idempotent=True), Style(outcome="committed"))

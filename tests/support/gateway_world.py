@@ -106,6 +106,20 @@ class FixedPending:
         return self.are_all
 
 
+@dataclass(frozen=True, slots=True)
+class ToldSource:
+    """The source of a mount: what of it is at fault, and what is not known, by partition."""
+
+    faults: Mapping[TopicIdPartition, str]
+    not_known: Mapping[TopicIdPartition, str]
+
+    def fault(self, partition: TopicIdPartition) -> str:
+        return self.faults.get(partition, "")
+
+    def unknown(self, partition: TopicIdPartition) -> str:
+        return self.not_known.get(partition, "")
+
+
 @dataclass(slots=True)
 class ScriptedUpstream:
     """``Upstream`` that answers a Fetch from ``local``, as a broker that lets this client read does; notes what was asked.
@@ -167,6 +181,7 @@ class World:
     connection: ConnectionState
     mounts: MountedLogs
     source_faults: dict[TopicIdPartition, str]
+    source_unknown: dict[TopicIdPartition, str]
     """Of what is mounted read-only: why the source has nothing of it."""
 
     @property
@@ -204,7 +219,7 @@ async def open_world(
         path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota, budgets=budgets))
         broker, state = ScriptedBroker(), MemoryStateLog()
         broker.log_starts[partition], broker.last_stable_offsets[partition] = local
-        source_faults = dict[TopicIdPartition, str]()
+        source_faults, source_unknown = dict[TopicIdPartition, str](), dict[TopicIdPartition, str]()
         topic = MountedTopic(topic_id=partition.topic_id, partitions=partition.partition + 2)
         planned = {partition.topic: topic} if is_mounted else {}
         mounts = MountedLogs(
@@ -215,7 +230,7 @@ async def open_world(
             reader=path.reader,
             clock=clock,
             telemetry=telemetry,
-            source_fault=lambda partition: source_faults.get(partition, ""),
+            source=ToldSource(source_faults, source_unknown),
         )
         offsets = BrokerOffsetsCache(broker=broker, clock=clock, mounts=mounts if is_mounted else None)
         stack.push_async_callback(offsets.aclose)
@@ -258,6 +273,7 @@ async def open_world(
             connection=ConnectionState(),
             mounts=mounts,
             source_faults=source_faults,
+            source_unknown=source_unknown,
         )
 
 

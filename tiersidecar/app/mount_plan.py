@@ -5,18 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
-from tiersidecar.app.mount_claims import read_lineages, snapshot_of
+from tiersidecar.app.at_once import at_once
+from tiersidecar.app.mount_claims import owner_at, read_lineages, snapshot_of
 from tiersidecar.app.mount_file import MountPlan, OpenTransaction
+from tiersidecar.app.mount_findings import (
+    Findings,
+    FoundPartition,
+    Owner,
+    Wanted,
+    committed_epochs,
+    is_there,
+    likely_name,
+    may_be_deleted,
+    one_of_each_name,
+    open_by_place,
+    sign_of_deletion,
+)
 from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.app.recover_look import segments_of
+from tiersidecar.decide.deleted_topics import DeletedTopic
 from tiersidecar.decide.mount import (
     Lineage,
-    PartitionEnd,
     PartitionRemains,
     TopicRemains,
     believed_epoch,
@@ -28,19 +43,17 @@ from tiersidecar.decide.mount import (
     next_producer_id,
     read_only_topic,
 )
-from tiersidecar.decide.recover import LeftSegment, RecoveryView, decide_recovery, wanted_manifests
-from tiersidecar.domain.cluster_topics import TopicPartition
+from tiersidecar.decide.recover import RecoveryView, decide_recovery, wanted_manifests
 from tiersidecar.domain.errors import (
     CorruptDataError,
     DataKeyError,
     MountRefusedError,
     ObjectNotFoundError,
-    ObjectTooLargeError,
 )
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
+from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot
@@ -48,57 +61,10 @@ from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, read_manifests, walk_bucket
-from tiersidecar.tasks.topic_owners import owner_key, read_topic_owner
+from tiersidecar.tasks.topic_owners import owner_key
 
 _PARTITIONS_AT_ONCE = 16
 _NO_CLUSTER = ""
-
-Owner = tuple[str, Uuid]
-"""Name and id of a topic."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the operator asks for.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide,
-    ``cluster_snapshot`` None for the latest.  ``at_ms`` is the time whose state is wanted, None for the last one.
-    With ``is_read_only`` the cluster lives on, and goes on to own and fill the bucket."""
-
-    brokers: tuple[int, ...]
-    topics: tuple[str, ...] = ()
-    former_cluster_id: str | None = None
-    cluster_snapshot: str | None = None
-    replication_factor: int | None = None
-    at_ms: int | None = None
-    is_read_only: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundPartition:
-    """What there is of a partition.  ``open_transactions`` are those where its log goes on; ``problem`` is why they are not
-    known."""
-
-    owner: TopicIdPartition
-    end: PartitionEnd
-    snapshot_ms: int | None = None
-    open_transactions: tuple[OpenTransaction, ...] = ()
-    highest_producer_id: int = -1
-    left: tuple[LeftSegment, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """The plan, and what it is made of, by topic.  ``shadowed`` are ids of a name that another id has; ``foreign`` are topics
-    of other clusters, or of none, by the cluster that the store names, ``refused`` says what cannot be mounted, and why.
-    ``doubtful_epochs`` are committed by groups, by topic, and no leader's."""
-
-    plan: MountPlan
-    partitions: Mapping[Owner, Sequence[FoundPartition]]
-    cluster: ClusterSnapshot | None
-    shadowed: Sequence[Owner] = ()
-    foreign: Mapping[str, Collection[Owner]] = field(default_factory=dict)
-    refused: Sequence[str] = ()
-    doubtful_epochs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,12 +107,16 @@ class MountPlanner:
             refused.add(f"{name}-{format_uuid(topic_id)}, whose id is another topic's")
             del found[name, topic_id]
         for owner, several in list(found.items()):
-            if not _is_there(owner, several, cluster):
+            if not is_there(owner, several, cluster):
                 refused.add(f"{owner[0]}-{format_uuid(owner[1])}, of which no segment can be mounted")
                 del found[owner]
-        chosen, shadowed = _one_of_each_name(found, cluster)
+        deleted = await self._without_deleted(found, cluster, wanted)
+        chosen, shadowed = one_of_each_name(found, cluster)
         if not chosen:
-            raise MountRefusedError(reason=f"the store has nothing of {former or 'any cluster'} that could be mounted")
+            but = f"; {deleted[0].text()} (named by --topic, it is mounted)" if deleted else ""
+            raise MountRefusedError(
+                reason=f"the store has nothing of {former or 'any cluster'} that could be mounted{but}"
+            )
         self.say("deciding")
         doubtful: dict[str, int] = {}
         plan = self._plan(wanted, former, {owner: found[owner] for owner in chosen}, cluster, doubtful)
@@ -158,6 +128,7 @@ class MountPlanner:
             shadowed=shadowed,
             foreign=foreign,
             refused=sorted(refused),
+            deleted=deleted,
             doubtful_epochs=doubtful,
         )
 
@@ -211,17 +182,46 @@ class MountPlanner:
             by_id[topic_id].append(name)
         wrong: list[Owner] = []
         for topic_id, names in by_id.items():
-            right = await self._owner_name(topic_id) or _likely_name(topic_id, names, found, cluster)
+            right = await self._owner_name(topic_id) or likely_name(topic_id, names, found, cluster)
             wrong += [(name, topic_id) for name in names if name != right]
         return wrong
 
     async def _owner_name(self, topic_id: Uuid) -> str:
         """The name under which the id was claimed; empty if the store does not say."""
-        key = owner_key(self.key_prefix, topic_id)
-        try:
-            return read_topic_owner(await self.store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)).topic
-        except (ObjectNotFoundError, ObjectTooLargeError, ValueError):
-            return ""
+        owner = await owner_at(self.store, owner_key(self.key_prefix, topic_id))
+        return "" if owner is None else owner.topic
+
+    async def _without_deleted(
+        self, found: dict[Owner, list[FoundPartition]], cluster: ClusterSnapshot | None, wanted: Wanted
+    ) -> list[DeletedTopic]:
+        """Take the topics that users deleted out of ``found``, and return them, by name.  One that is asked for by name stays,
+        unless its name has been given to another topic since."""
+        doubtful = [owner for owner, several in found.items() if may_be_deleted(owner, several, cluster)]
+        keys = [owner_key(self.key_prefix, topic_id) for _, topic_id in doubtful]
+        claims = await at_once(partial(owner_at, self.store), keys, _PARTITIONS_AT_ONCE)
+        signs = {
+            owner: sign
+            for owner, claim in zip(doubtful, claims, strict=True)
+            if (sign := sign_of_deletion(owner, found[owner], cluster, claim, wanted.at_ms))
+        }
+        live = {name for name, topic_id in found if (name, topic_id) not in signs}
+        deleted: list[DeletedTopic] = []
+        for owner, sign in sorted(signs.items()):
+            name, topic_id = owner
+            is_mounted = name in wanted.topics and name not in live
+            deleted.append(
+                DeletedTopic(
+                    name=name,
+                    topic_id=topic_id,
+                    sign=sign,
+                    segments=sum(one.segments for one in found[owner]),
+                    size=sum(one.size for one in found[owner]),
+                    is_mounted=is_mounted,
+                )
+            )
+            if not is_mounted:
+                del found[owner]
+        return deleted
 
     async def _listed(self, snapshots: SnapshotKeys) -> AsyncIterator[BucketPartition]:
         """Yield partitions that have objects, and after them those that only have a snapshot, whose topics are named by it."""
@@ -280,6 +280,12 @@ class MountPlanner:
             snapshot_ms=None if snapshot is None else snapshot.written_ms,
             open_transactions=tuple(one for one in producers if one.first_offset >= 0),
             highest_producer_id=max((one.producer_id for one in producers), default=-1),
+            segments=len(finished),
+            size=sum(one.segment_size_in_bytes for one in finished),
+            latest_ms=max(
+                (*(one.event_timestamp_ms for one in finished), -1 if snapshot is None else snapshot.written_ms)
+            ),
+            deleted_ms=_deleted_ms(snapshot),
             left=recovery.left,
             problems=(*faults, *problem),
         )
@@ -309,7 +315,7 @@ class MountPlanner:
         cluster: ClusterSnapshot | None,
         doubtful: dict[str, int],
     ) -> MountPlan:
-        committed = _committed_epochs(cluster)
+        committed = committed_epochs(cluster)
         partitions = [one for several in found.values() for one in several]
         topics, made_ms = [], self.clock.now_ms()
         for (name, topic_id), several in sorted(found.items()):
@@ -330,7 +336,7 @@ class MountPlanner:
             former_cluster_id=former,
             topics=tuple(topics),
             next_producer_id=next_producer_id(max((one.highest_producer_id for one in partitions), default=-1)),
-            open_transactions={} if wanted.is_read_only else _open_by_place(partitions),
+            open_transactions={} if wanted.is_read_only else open_by_place(partitions),
             is_read_only=wanted.is_read_only,
         )
 
@@ -366,54 +372,9 @@ def _former_cluster(owners: Collection[Lineage], wanted: Wanted) -> str:
     return latest[0] if latest else _NO_CLUSTER
 
 
-def _likely_name(
-    topic_id: Uuid,
-    names: Sequence[str],
-    found: Mapping[Owner, Sequence[FoundPartition]],
-    cluster: ClusterSnapshot | None,
-) -> str:
-    def rank(name: str) -> tuple[bool, int, str]:
-        described = None if cluster is None else cluster.topics.get(name)
-        segments = sum(one.end.segments for one in found[name, topic_id])
-        return described is not None and described.topic_id == topic_id, segments, name
-
-    return max(names, key=rank)
-
-
-def _is_there(owner: Owner, several: Sequence[FoundPartition], cluster: ClusterSnapshot | None) -> bool:
-    described = None if cluster is None else cluster.topics.get(owner[0])
-    return any(one.end.is_known for one in several) or (described is not None and described.topic_id == owner[1])
-
-
-def _one_of_each_name(
-    found: Mapping[Owner, Sequence[FoundPartition]], cluster: ClusterSnapshot | None
-) -> tuple[list[Owner], list[Owner]]:
-    """Of a topic that was made anew under its name: the id that the cluster had last, else the one that was copied last."""
-    by_name: defaultdict[str, list[Owner]] = defaultdict(list)
-    for owner in found:
-        by_name[owner[0]].append(owner)
-
-    def rank(owner: Owner) -> tuple[bool, int, bytes]:
-        described = None if cluster is None else cluster.topics.get(owner[0])
-        newest = (one.end.last.event_timestamp_ms for one in found[owner] if one.end.last is not None)
-        return described is not None and described.topic_id == owner[1], max(newest, default=-1), owner[1]
-
-    chosen = [max(owners, key=rank) for owners in by_name.values()]
-    return chosen, sorted(found.keys() - set(chosen))
-
-
-def _committed_epochs(cluster: ClusterSnapshot | None) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for commits in () if cluster is None else cluster.groups.values():
-        for (topic, _), commit in commits.items():
-            found[topic] = max(found.get(topic, -1), commit.leader_epoch)
-    return found
-
-
-def _open_by_place(partitions: Sequence[FoundPartition]) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
-    return {
-        (one.owner.topic, one.owner.partition): one.open_transactions for one in partitions if one.open_transactions
-    }
+def _deleted_ms(snapshot: PartitionSnapshot | None) -> int:
+    entries = () if snapshot is None else snapshot.trash
+    return max((entry.decided_ms for entry in entries if entry.kind is TrashKind.TOPIC), default=-1)
 
 
 def _epochs_in(snapshot: PartitionSnapshot) -> list[int]:

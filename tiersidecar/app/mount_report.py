@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tiersidecar.app.mount_plan import Findings, FoundPartition
+from tiersidecar.app.mount_findings import Findings, FoundPartition
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
 from tiersidecar.decide.mount import NATIVE_CONFIGS
 from tiersidecar.domain.cluster_topics import NewTopic
@@ -44,12 +44,33 @@ def rows_of(found: Findings) -> list[dict[str, Any]]:
     ]
 
 
+def deleted_rows(found: Findings) -> list[dict[str, Any]]:
+    """A row for each topic that users had deleted."""
+    return [
+        {
+            "topic": one.name,
+            "topic_id": format_uuid(one.topic_id),
+            "segments": one.segments,
+            "bytes": one.size,
+            "sign": one.sign,
+            "mounted": one.is_mounted,
+        }
+        for one in found.deleted
+    ]
+
+
 def notes_of(found: Findings) -> list[str]:
     """Return what people must know before they go by the plan."""
     partitions = [one for several in found.partitions.values() for one in several]
     if found.plan.is_read_only:
-        return [*_of_what_is_missing(found), *_of_others(found)]
-    return [*_of_settings(found), *_of_time(found), *_of_partitions(partitions), *_of_others(found)]
+        return [*_of_what_is_missing(found), *_of_deleted(found), *_of_others(found)]
+    return [
+        *_of_settings(found),
+        *_of_time(found),
+        *_of_partitions(partitions),
+        *_of_deleted(found),
+        *_of_others(found),
+    ]
 
 
 def _of_settings(found: Findings) -> Iterator[str]:
@@ -148,6 +169,21 @@ def _of_partitions(partitions: list[FoundPartition]) -> Iterator[str]:
             f"{one.owner} at {segment.start_offset} ({segment.reason})" for one in partitions for segment in one.left
         ]
         yield f"{left:,} segments cannot be mounted: {_named(named)}"
+
+
+def _of_deleted(found: Findings) -> Iterator[str]:
+    """Each is named: were it live, all of it would be missing."""
+    reused = {one.name for one in found.plan.topics}
+    for one in found.deleted:
+        if one.is_mounted:
+            if found.plan.is_read_only:
+                yield f"mounted since --topic names it, and not served where the source has it in the trash: {one.text()}"
+            else:
+                yield f"mounted since --topic names it: {one.text()}"
+        elif one.name in reused:
+            yield f"left out: {one.text()}. Another topic has its name"
+        else:
+            yield f"left out: {one.text()}. If you want it all the same, name it by --topic"
 
 
 def _of_others(found: Findings) -> Iterator[str]:

@@ -1,26 +1,33 @@
-"""The source of what is mounted read-only, as its gateway knows it: whether a topic is still there, and whose the store is."""
+"""The source of what is mounted read-only, as its gateway knows it: whether a topic is still there, whether the source's topics
+have what was copied of it, and whose the store is."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from typing import Protocol
 
 from tiersidecar.app.at_once import at_once
 from tiersidecar.app.mount_claims import owner_at
-from tiersidecar.decide.mounted_topics import SourceView, source_loss, store_fault
+from tiersidecar.app.mounted_remains import StoreRemains
+from tiersidecar.app.repair_run import LEASE
+from tiersidecar.decide.mounted_topics import Copied, HistoryView, SourceView, history_loss, source_loss, store_fault
 from tiersidecar.domain.errors import MetadataNotReadyError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.mounts import Mount
 from tiersidecar.domain.trash import TrashKind
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import CountMetadata, MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.ports.state_records import TrashLog
+from tiersidecar.ports.state_records import Leases, TrashLog
 from tiersidecar.ports.store import Store
 from tiersidecar.tasks.topic_owners import owner_key
 
 _AT_ONCE = 16
+_TOPICS_AT_ONCE = 4
 _FIRST_LOOK_S = 10.0
 """How long clients wait at the most for a gateway that has just been started."""
 _MOST_PAUSE_S = 300.0
@@ -30,13 +37,17 @@ class SourceMetadata(MetadataView, CountMetadata, Protocol):
     """The segments of the source, and whether it has said anything of a partition."""
 
 
-class SourceState(StateLog, TrashLog, Protocol):
-    """What the source has decided about its partitions."""
+class SourceState(StateLog, TrashLog, Leases, Protocol):
+    """What the source has decided about its partitions, and whether a command is at work there."""
 
 
 class MountedSource:
     """Of one gateway.  A topic's owner object is looked at until it has once named the source; a plan that names no cluster is
-    of native tiering, which claims nothing."""
+    of native tiering, which claims nothing.
+
+    Of a partition of which the source's topics have no event the store is asked once, when it first matters; and of all, if at
+    the first look a command at the source has its lease, or died with it: that may be `recover`, which fills the topics.  What
+    becomes of them while a gateway runs it notices by the topics themselves."""
 
     def __init__(
         self,
@@ -47,6 +58,7 @@ class MountedSource:
         metadata: SourceMetadata,
         state: SourceState,
         clock: Clock,
+        blocking: Blocking,
     ) -> None:
         self._mount, self._store, self._key_prefix, self._clock = mount, store, key_prefix, clock
         self._metadata, self._state = metadata, state
@@ -54,33 +66,96 @@ class MountedSource:
         self._unlooked = {topic.topic_id: name for name, topic in self._mount.topics.items()}
         if not self._mount.source_cluster_id:
             self._unlooked = {}
+        self._remains = StoreRemains(store, key_prefix, blocking)
+        self._copied: dict[TopicIdPartition, Copied] = {}
+        """What the store shows, and the source's topics do not have yet."""
+        self._asked: set[TopicIdPartition] = set()
+        self._answered: set[TopicIdPartition] = set()
+        self._wakes = asyncio.Event()
+        self._lease_is_known = False
+        self._first_lease: Lease | None = None
 
     def fault(self, partition: TopicIdPartition) -> str:
         """Return why the partition is not served; empty where it is, and while nothing is known of it yet."""
         if fault := self._faults.get(partition.topic_id, ""):
             return fault
         try:
+            state = self._state.partition_state(partition)
             view = SourceView(
                 is_in_trash=any(entry.kind is TrashKind.TOPIC for entry in self._state.trash(partition)),
                 segments=self._metadata.segment_count(partition),
                 has_events=self._metadata.applied_to(partition) >= 0,
-                has_state=self._state.partition_state(partition) != PartitionState(),
+                has_state=state != PartitionState(),
             )
+            return source_loss(partition, view) or self._history_loss(partition, view.has_events, state)
         except MetadataNotReadyError:
             return ""
-        return source_loss(partition, view)
+
+    def _history_loss(self, partition: TopicIdPartition, has_events: bool, state: PartitionState) -> str:
+        copied = self._copied.get(partition)
+        if has_events and copied is None:
+            return ""  # as nearly always
+        epoch = -1 if copied is None else copied.leader_epoch
+        view = HistoryView(
+            has_events=has_events,
+            highest_offset=self._metadata.highest_offset_for_epoch(partition, epoch) if epoch >= 0 else None,
+            log_start=int(state.highest_start),
+            held_offset=int(state.held_offset),
+            was_seen=state.owner_seen_ms >= 0,
+            copied=copied,
+            is_recovered=self._is_recovered(),
+        )
+        loss = history_loss(partition, view)
+        if not loss and has_events:
+            del self._copied[partition]
+        return loss
+
+    def unknown(self, partition: TopicIdPartition) -> str:
+        """Return why nobody knows yet whether the source's topics have what was copied of it; empty once that is known."""
+        if partition in self._answered:
+            return ""
+        try:
+            has_events = self._metadata.applied_to(partition) >= 0 or self._metadata.segment_count(partition) > 0
+            if has_events and not self._may_be_filled_in_part():
+                return ""
+        except MetadataNotReadyError:
+            return ""  # nothing is told of it then
+        self._asked.add(partition)
+        self._wakes.set()
+        return f"{partition} is mounted read-only, and the store has not said yet whether its source's topics have all of it"
+
+    def _may_be_filled_in_part(self) -> bool:
+        if not self._lease_is_known:
+            self._first_lease, self._lease_is_known = self._state.lease(LEASE), True
+        return self._first_lease is not None and not self._first_lease.released
+
+    def _is_recovered(self) -> bool:
+        """Return whether the command that had the lease at the first look has ended, or one that came later."""
+        self._may_be_filled_in_part()
+        first, now = self._first_lease, self._state.lease(LEASE)
+        if now is None or not now.released:
+            return False
+        return first is None or not first.released or first.holder != now.holder
 
     async def look_first(self) -> None:
-        """Look at all topics' owners before clients are let in, as far as the store tells in time."""
+        """Look at all topics' owners, and at what is in doubt, before clients are let in, as far as the store tells in time."""
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
                 await self._look(self._unlooked)
+                for partition in chain.from_iterable(map(self._partitions, self._mount.topics)):
+                    self.unknown(partition)
+                await self._look_at_remains()
         except (StoreError, TimeoutError):
             return  # the watch goes on
 
     async def watch(self, interval_s: float) -> None:
-        """Look again at every interval, until cancelled, at those that are in doubt.  A store that is away is asked less and
-        less often."""
+        """Look again at every interval, until cancelled, at those whose owner is in doubt; and at what else is in doubt as soon
+        as it is.  A store that is away is asked less and less often."""
+        async with asyncio.TaskGroup() as watching:
+            watching.create_task(self._watch_owners(interval_s), name="owners of what is mounted")
+            watching.create_task(self._watch_remains(interval_s), name="remains of what is mounted")
+
+    async def _watch_owners(self, interval_s: float) -> None:
         pause_s = interval_s
         while True:
             await self._clock.sleep(pause_s)
@@ -90,12 +165,48 @@ class MountedSource:
             except StoreError:
                 pause_s = min(2 * pause_s, max(_MOST_PAUSE_S, interval_s))
 
+    async def _watch_remains(self, interval_s: float) -> None:
+        pause_s = interval_s
+        while True:
+            await self._wakes.wait()
+            try:
+                await self._look_at_remains()
+                pause_s = interval_s
+            except StoreError:
+                await self._clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, max(_MOST_PAUSE_S, interval_s))
+
+    async def _look_at_remains(self) -> None:
+        """At all that was asked for.
+
+        Raises:
+            StoreError: the store is away; what was not looked at is looked at next time.
+        """
+        by_topic: defaultdict[tuple[str, Uuid], list[TopicIdPartition]] = defaultdict(list)
+        for partition in self._asked:
+            by_topic[partition.topic, partition.topic_id].append(partition)
+        await at_once(self._look_at_remains_of, list(by_topic.values()), _TOPICS_AT_ONCE)
+        if not self._asked:  # else more was asked for meanwhile
+            self._wakes.clear()
+
+    async def _look_at_remains_of(self, partitions: Collection[TopicIdPartition]) -> None:
+        """Of one topic.  Where events have come meanwhile, nothing but a snapshot says whether they are all."""
+        by_number = {partition.partition: partition for partition in partitions}
+        one = by_number[min(by_number)]
+        empty = [number for number, partition in by_number.items() if not self._count(partition)]
+        found = await self._remains.look(one.topic, one.topic_id, by_number, with_objects=empty)
+        for number, copied in found.items():
+            self._copied[by_number[number]] = copied
+        self._answered.update(partitions)
+        self._asked.difference_update(partitions)
+
     def _has_segments(self, topic_id: Uuid) -> bool:
-        name = self._unlooked[topic_id]
-        count = self._mount.topics[name].partitions
-        return any(
-            self._count(TopicIdPartition(topic_id=topic_id, topic=name, partition=number)) for number in range(count)
-        )
+        return any(map(self._count, self._partitions(self._unlooked[topic_id])))
+
+    def _partitions(self, name: str) -> Iterator[TopicIdPartition]:
+        topic = self._mount.topics[name]
+        for number in range(topic.partitions):
+            yield TopicIdPartition(topic_id=topic.topic_id, topic=name, partition=number)
 
     def _count(self, partition: TopicIdPartition) -> int:
         try:

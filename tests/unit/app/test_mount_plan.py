@@ -15,7 +15,8 @@ from tests.unit.reconcile.test_bucket_walk import manifest_of
 from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
 from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.mount_file import read_plan, write_plan
-from tiersidecar.app.mount_plan import Findings, MountPlanner, Wanted
+from tiersidecar.app.mount_findings import Findings, Wanted
+from tiersidecar.app.mount_plan import MountPlanner
 from tiersidecar.app.mount_report import notes_of, rows_of
 from tiersidecar.decide.mount import EPOCHS_APART, STRICT_CONFIGS, followed_epoch
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit
@@ -25,6 +26,7 @@ from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import PartitionState
@@ -58,11 +60,18 @@ class Bucket:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_bytes(manifest_of(segment) if key.endswith("manifest") else b"x")
 
-    def claim(self, owner: TopicIdPartition, cluster_id: str = FORMER, *, former: tuple[str, ...] = ()) -> None:
+    def claim(
+        self,
+        owner: TopicIdPartition,
+        cluster_id: str = FORMER,
+        *,
+        former: tuple[str, ...] = (),
+        claimed_ms: int = 0,
+    ) -> None:
         claimed = TopicOwner(
             cluster_id=cluster_id,
             topic=owner.topic,
-            claimed_ms=0,
+            claimed_ms=claimed_ms,
             broker_id=1,
             incarnation="",
             former_clusters=former,
@@ -77,6 +86,8 @@ class Bucket:
         epoch: int,
         owner: TopicIdPartition = ORDERS,
         deleted_to: int = 3,
+        written_ms: int = 100,
+        trash: tuple[TrashEntry, ...] = (),
     ) -> None:
         async with DirectoryStore(str(self.root))() as store:
             await StoreShelf(store, "", InlineBlocking()).put(
@@ -84,20 +95,28 @@ class Bucket:
                     cluster_id=FORMER,
                     topic_id_partition=owner,
                     version=SnapshotVersion(leader_epoch=LeaderEpoch(epoch), serial=1),
-                    written_ms=100,
+                    written_ms=written_ms,
                     broker_id=1,
                     incarnation="",
                     segments=segments,
                     highest_offsets={0: max((one.end_offset for one in segments), default=-1)},
                     state=PartitionState().with_delete(Offset(deleted_to), LeaderEpoch(0)),
+                    trash=trash,
                 )
             )
 
-    async def cluster(self, committed_epoch: int = 31, *, written_ms: int = 100, **topics: ClusterTopic) -> None:
+    async def cluster(
+        self,
+        committed_epoch: int = 31,
+        *,
+        written_ms: int = 100,
+        cluster_id: str = FORMER,
+        **topics: ClusterTopic,
+    ) -> None:
         async with DirectoryStore(str(self.root))() as store:
             await StoreClusterShelf(store, "", InlineBlocking()).put(
                 ClusterSnapshot(
-                    cluster_id=FORMER,
+                    cluster_id=cluster_id,
                     written_ms=written_ms,
                     broker_id=1,
                     topics=topics,
@@ -341,7 +360,7 @@ async def test_settings_that_do_not_fit_the_new_cluster_are_told(bucket: Bucket)
 
 async def test_what_the_cluster_before_the_last_had_is_mounted_with_all_that_is_known_of_it(bucket: Bucket) -> None:
     """A mount into a cluster ended behind its claims, some of them, and is begun anew in another one."""
-    bucket.store(live(1, 0), live(2, 0, BILLS))
+    bucket.store(live(1, 0), live(2, 0, BILLS, at_ms=101))
     bucket.claim(ORDERS, ELSEWHERE, former=(FORMER,))
     bucket.claim(BILLS)
     await bucket.snapshot(live(1, 0), epoch=9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.remote_runs import load_run
@@ -28,9 +29,18 @@ DELAYS = TrashDelays(retention_ms=2_000, user_ms=1_000)
 class Known:
     """What a gateway has of its source: segments of ``partition``, which other clusters may have too, and a store."""
 
-    def __init__(self, partition: TopicIdPartition, metadata: MemoryMetadataLog) -> None:
-        self.partition, self.metadata, self.state, self.clock = partition, metadata, MemoryStateLog(), ManualClock()
-        self.store = AwayStore(clock=self.clock, ids=SystemIds())
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        metadata: MemoryMetadataLog,
+        store: AwayStore | None = None,
+        *,
+        state: MemoryStateLog | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.partition, self.metadata = partition, metadata
+        self.state, self.clock = state or MemoryStateLog(), clock or ManualClock()
+        self.store = store or AwayStore(clock=self.clock, ids=SystemIds())
         topic = MountedTopic(topic_id=partition.topic_id, partitions=partition.partition + 1)
         self.source = MountedSource(
             mount=Mount(source_cluster_id=SOURCE, topics={partition.topic: topic}),
@@ -39,6 +49,7 @@ class Known:
             metadata=metadata,
             state=self.state,
             clock=self.clock,
+            blocking=InlineBlocking(),
         )
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tiersidecar.decide.mounted_topics import SourceView, source_loss, store_fault
+from tiersidecar.decide.mounted_topics import Copied, HistoryView, SourceView, history_loss, source_loss, store_fault
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 
 PARTITION = TopicIdPartition(topic_id=Uuid(b"orders-topic-id!"), topic="orders", partition=3)
@@ -45,6 +47,69 @@ def test_a_partition_is_lost_once_its_topic_is_deleted_at_the_source(view: Sourc
     reason = source_loss(PARTITION, view)
     assert bool(reason) == is_lost
     assert not is_lost or "orders-3 is mounted read-only, and its topic was deleted at the source" in reason
+
+
+HISTORY = HistoryView(
+    has_events=False,
+    highest_offset=None,
+    log_start=-1,
+    held_offset=-1,
+    was_seen=False,
+    copied=None,
+    is_recovered=False,
+)
+TO_99 = Copied(sign="the store says so", leader_epoch=3, offset=99)
+SOMETHING = Copied(sign="the store says so")
+
+
+@pytest.mark.parametrize(
+    ("view", "lacking"),
+    [
+        pytest.param(HISTORY, "", id="nothing says that anything was copied"),
+        pytest.param(replace(HISTORY, copied=TO_99), "no event", id="the store has it, and the topics nothing"),
+        pytest.param(replace(HISTORY, copied=SOMETHING), "no event", id="the store has something of it"),
+        pytest.param(
+            replace(HISTORY, copied=TO_99, is_recovered=True),
+            "no event",
+            id="a recover has ended, and it was not among its topics",
+        ),
+        pytest.param(replace(HISTORY, copied=TO_99, log_start=99), "no event", id="its last offset has not expired"),
+        pytest.param(replace(HISTORY, copied=TO_99, log_start=100), "", id="all has expired"),
+        pytest.param(
+            replace(HISTORY, copied=TO_99, has_events=True, highest_offset=98),
+            "not all events",
+            id="the end is missing",
+        ),
+        pytest.param(
+            replace(HISTORY, copied=TO_99, has_events=True), "not all events", id="nothing of its last epoch is there"
+        ),
+        pytest.param(replace(HISTORY, copied=TO_99, has_events=True, highest_offset=99), "", id="all is there"),
+        pytest.param(
+            replace(HISTORY, copied=TO_99, has_events=True, highest_offset=98, is_recovered=True),
+            "",
+            id="a recover has ended, and left the end",
+        ),
+        pytest.param(
+            replace(HISTORY, copied=SOMETHING, has_events=True),
+            "",
+            id="the store does not say how much, and there are events",
+        ),
+        pytest.param(
+            replace(HISTORY, was_seen=True, held_offset=7, log_start=6), "no event", id="trims gave up what was remote"
+        ),
+        pytest.param(replace(HISTORY, was_seen=True, held_offset=7, log_start=7), "", id="which has expired since"),
+        pytest.param(replace(HISTORY, held_offset=7), "", id="a former release did not say that it saw them"),
+        pytest.param(
+            replace(HISTORY, was_seen=True, held_offset=7, has_events=True),
+            "",
+            id="there are events of what was trimmed",
+        ),
+    ],
+)
+def test_an_empty_source_is_not_believed_where_something_shows_what_was_copied(view: HistoryView, lacking: str) -> None:
+    reason = history_loss(PARTITION, view)
+    assert bool(reason) == bool(lacking)
+    assert not lacking or f"its source's topics have {lacking} of it, though " in reason
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ async def open_metadata_topic(
     replica = MetadataReplica(
         topic=settings.topic,
         partition_count=settings.partitions,
-        recovery=_recovery(settings.snapshot_path),
+        recovery=settings.recovery or _recovery(settings.snapshot_path),
         telemetry=telemetry,
         restored=await keeper.load() if keeper is not None else None,
     )

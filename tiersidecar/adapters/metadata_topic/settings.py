@@ -13,7 +13,8 @@ from tiersidecar.adapters.internal_topics import InternalTopic
 class MetadataTopicSettings:
     """``security`` are keyword arguments of aiokafka's clients; ``initialization_retry_max_timeout_ms`` ends the process when
     the topic could not be reached for so long after the start: None, our default, tries without end (S-102);
-    ``snapshot_path`` None keeps no snapshot, and every start replays the topic."""
+    ``snapshot_path`` None keeps no snapshot, and every start replays the topic.  ``recovery`` says to the operator what to do
+    where the topic lost data, in place of what its own cluster's sidecars say."""
 
     bootstrap_servers: str
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -29,6 +30,7 @@ class MetadataTopicSettings:
     snapshot_path: str | None = None
     snapshot_interval_ms: int = 60_000
     client_id: str = "tiersidecar"
+    recovery: str = ""
 
     @property
     def required_topic(self) -> InternalTopic:

@@ -15,7 +15,7 @@ from tiersidecar.adapters.snapshots.codec import (
     write_partition_snapshot,
 )
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, parse_uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.own_objects import SNAPSHOTS
 from tiersidecar.ports.clock import Blocking
@@ -79,15 +79,15 @@ class StoreShelf:
         return sorted([stored.key async for stored in listed if version_in(stored.key) is not None])
 
 
-async def list_snapshots(store: ListObjects, key_prefix: str) -> SnapshotKeys:
-    """All that there are.
+async def list_snapshots(store: ListObjects, key_prefix: str, topic_id: Uuid | None = None) -> SnapshotKeys:
+    """All that there are, or those of one topic.
 
     Raises:
         StoreError: the store is away.
     """
     found: SnapshotKeys = {}
     prefix = f"{key_prefix}{SNAPSHOTS}"
-    async for stored in store.list_objects(prefix):
+    async for stored in store.list_objects(prefix if topic_id is None else f"{prefix}{format_uuid(topic_id)}/"):
         place = _PLACE.fullmatch(stored.key.removeprefix(prefix))
         if place is None or version_in(place["name"]) is None:
             continue

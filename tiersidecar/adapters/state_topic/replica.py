@@ -327,7 +327,7 @@ class StateReplica:
     def halted_reason(self) -> str | None:
         """As the port says."""
         if self._lost is not None:
-            return f"{self._lost}: the topic lost data. {_RECOVERY}"
+            return f"{self._lost}: the topic lost data. {self._settings.recovery or _RECOVERY}"
         return ("; ".join(self._facts.weaknesses) or None) if self._facts is not None else None
 
     @property

@@ -13,7 +13,8 @@ from tiersidecar.adapters.internal_topics import InternalTopic
 class StateTopicSettings:
     """Replicated as the metadata topic is.  ``security`` are keyword arguments of aiokafka's clients.  ``broker_id`` and
     ``incarnation`` are the writer's, in each of its records; a command is no broker.
-    A process that is not to write (``may_write``: a gateway's, a reader's own) mends nothing, and needs no right to."""
+    A process that is not to write (``may_write``: a gateway's, a reader's own) mends nothing, and needs no right to.
+    ``recovery`` as of the metadata topic's settings."""
 
     bootstrap_servers: str
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -30,6 +31,7 @@ class StateTopicSettings:
     client_id: str = "tiersidecar"
     broker_id: int = -1
     incarnation: str = ""
+    recovery: str = ""
 
     @property
     def required_topic(self) -> InternalTopic:

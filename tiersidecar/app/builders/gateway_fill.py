@@ -103,6 +103,7 @@ def _source(parts: Parts) -> MountedSource:
         metadata=parts.metadata,
         state=parts.state,
         clock=parts.clock,
+        blocking=parts.blocking,
     )
 
 
@@ -121,7 +122,7 @@ def _mounts(parts: Parts, source: MountedSource) -> MountedLogs:
         reader=parts.reads.reader,
         clock=parts.clock,
         telemetry=parts.telemetry,
-        source_fault=source.fault,
+        source=source,
     )
 
 

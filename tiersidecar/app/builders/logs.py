@@ -63,6 +63,7 @@ async def open_metadata_log(
         initialization_retry_interval_ms=config.remote_log_metadata_initialization_retry_interval_ms,
         snapshot_path=_snapshot_path(config, roles),
         client_id=config.broker.client_id,
+        recovery=recovery_of_source(config, roles),
     )
     async with open_metadata_topic(
         settings,
@@ -111,10 +112,11 @@ async def open_state_log(
         broker_id=broker_id,
         incarnation=incarnation,
         may_write=not roles or Role.TIER in roles,  # a command has none
+        recovery=recovery_of_source(config, roles),
     )
     memory = None
     if blocking is not None and roles and config.mode is not Mode.OBSERVE:
-        memory = FileMemory(Path(config.state_dir) / f"state-topic.{'-'.join(sorted(roles))}.json", blocking=blocking)
+        memory = FileMemory(Path(_memory_path(config, roles)), blocking=blocking)
     async with open_state_topic(
         settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints, memory=memory
     ) as state:
@@ -142,6 +144,22 @@ async def open_proposals(config: Config, *, broker: KafkaBroker, clock: Clock, i
 def _snapshot_path(config: Config, roles: frozenset[Role]) -> str | None:
     """One per process; a command, which has no role, keeps none."""
     return str(Path(config.state_dir) / f"remote-log-metadata.{'-'.join(sorted(roles))}.sqlite") if roles else None
+
+
+def _memory_path(config: Config, roles: frozenset[Role]) -> str:
+    return str(Path(config.state_dir) / f"state-topic.{'-'.join(sorted(roles))}.json")
+
+
+def recovery_of_source(config: Config, roles: frozenset[Role]) -> str:
+    """Return what to do where a topic of the source of a read-only mount lost data; empty without a source."""
+    if config.source is None:
+        return ""
+    return (
+        "It is the source's: what was read before is served on, and nothing new comes. Recover the topic at the source, with "
+        "`tiersidecar recover --carry-out` there, and do nothing here before that has ended. Then stop this gateway, remove "
+        f"{_snapshot_path(config, roles)} and {_memory_path(config, roles)}, and start it; accept-topic-loss is of no use "
+        "here. If the topic itself comes back as it was, it goes on by itself."
+    )
 
 
 async def _stays_unmade(config: Config, broker: TopicBroker, topic: str, clock: Clock) -> bool:

@@ -23,7 +23,7 @@ from tiersidecar.domain.readable import moment_text, printable
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
     from tiersidecar.app.mount_file import MountPlan
-    from tiersidecar.app.mount_plan import Findings, Wanted
+    from tiersidecar.app.mount_findings import Findings, Wanted
     from tiersidecar.app.mount_publish import MountPublisher
 
 _SHOWN = 20
@@ -80,7 +80,12 @@ def plan(
         Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; it must not be there yet.")
     ],
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable. Else all.")
+        list[str] | None,
+        typer.Option(
+            "--topic",
+            metavar="TOPIC",
+            help="Only this topic, also if it was deleted; repeatable. Else all that were not.",
+        ),
     ] = None,
     former_cluster: Annotated[
         str | None,
@@ -118,7 +123,7 @@ def plan(
     the new cluster are seeded by the same file.
     """
     from tiersidecar.app.mount_file import require_new_plan, write_plan
-    from tiersidecar.app.mount_plan import Wanted
+    from tiersidecar.app.mount_findings import Wanted
 
     wanted = Wanted(
         brokers=_brokers(brokers),
@@ -147,7 +152,7 @@ def plan(
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
     for name, value in document.items():
-        if name not in ("partitions_by_topic", "notes"):
+        if name not in ("partitions_by_topic", "deleted_topics", "notes"):
             console.print(f"{name.replace('_', ' ')}: {_safe(value)}", soft_wrap=True)
     for row in document["partitions_by_topic"]:
         console.print(_safe(_row_text(row)), soft_wrap=True)
@@ -187,7 +192,7 @@ async def _find(config: Config, wanted: Wanted, say: StepProgress) -> Findings:
 
 
 def _found_document(found: Findings, out: Path) -> dict[str, Any]:
-    from tiersidecar.app.mount_report import notes_of, rows_of
+    from tiersidecar.app.mount_report import deleted_rows, notes_of, rows_of
 
     rows = rows_of(found)
     return {
@@ -201,6 +206,7 @@ def _found_document(found: Findings, out: Path) -> dict[str, Any]:
         "groups": 0 if found.cluster is None else len(found.cluster.groups),
         "groups_as_of": None if found.cluster is None else moment_text(found.cluster.written_ms),
         "partitions_by_topic": rows,
+        "deleted_topics": deleted_rows(found),
         "notes": notes_of(found),
     }
 

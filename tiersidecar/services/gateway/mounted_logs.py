@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import structlog
 
@@ -47,12 +48,32 @@ class _Halt:
     is_for_good: bool
 
 
+class Source(Protocol):
+    """The source of a mount."""
+
+    def fault(self, partition: TopicIdPartition) -> str:
+        """Return why it has nothing of the partition that could be served; empty where it has."""
+        ...
+
+    def unknown(self, partition: TopicIdPartition) -> str:
+        """Return why that is not known yet; empty where it is.  Nobody has to look at it: it is not told of as halted."""
+        ...
+
+
+class _SoundSource:
+    def fault(self, partition: TopicIdPartition) -> str:
+        return ""
+
+    def unknown(self, partition: TopicIdPartition) -> str:
+        return ""
+
+
 class MountedLogs:
     """The :class:`~tiersidecar.services.gateway.tiered_partitions.Mounts` of a gateway.
 
     ``planned`` are the mounted topics, by name; ``topic_id`` is what a name is the topic of now, None where that is not known;
     ``led`` are the tiered partitions that the broker leads.  ``unplanned`` knows what of all that the plan does not have.
-    ``source_fault`` says why the source has nothing of a partition that could be served; empty where it has.
+    What its ``source`` does not have, or may not have, is not served.
     """
 
     are_any = True
@@ -67,9 +88,9 @@ class MountedLogs:
         reader: RemoteLogReader,
         clock: Clock,
         telemetry: Telemetry,
-        source_fault: Callable[[TopicIdPartition], str] = lambda _: "",
+        source: Source | None = None,
     ) -> None:
-        self._planned, self._topic_id, self._led, self._source_fault = planned, topic_id, led, source_fault
+        self._planned, self._topic_id, self._led, self._source = planned, topic_id, led, source or _SoundSource()
         self._reader, self._clock, self._telemetry = reader, clock, telemetry
         self._ids, self.unplanned = frozenset(planned.values()), unplanned
         self._halted: dict[TopicIdPartition, _Halt] = {}
@@ -95,7 +116,11 @@ class MountedLogs:
         halt = self._halted.get(partition)
         if halt is not None:
             return halt.reason
-        return self.unplanned.halted(partition) or (self._source_fault(partition) if self.is_mounted(partition) else "")
+        if reason := self.unplanned.halted(partition):
+            return reason
+        if not self.is_mounted(partition):
+            return ""
+        return self._source.fault(partition) or self._source.unknown(partition)
 
     def halts(self) -> Sequence[str]:
         """Return what an operator has to look at, one sentence for each halted partition of the plan that the broker leads."""
@@ -212,7 +237,7 @@ class MountedLogs:
 
     def _tell(self, led: Iterable[TopicIdPartition]) -> None:
         """In the log, once: what the source has lost of what is led here, and what it has again."""
-        faults = {one: fault for one in led if one not in self._halted and (fault := self._source_fault(one))}
+        faults = {one: fault for one in led if one not in self._halted and (fault := self._source.fault(one))}
         for partition, fault in faults.items():
             if self._told.get(partition) != fault:
                 log.warning("gateway.mount.halted", topic=partition.topic, partition=partition.partition, reason=fault)

@@ -54,9 +54,11 @@ class HandFedConsumer:
 class Behind:
     """A log that was ready when the topic was empty; by now a user's delete is in it."""
 
-    def __init__(self, *, consume_wait_ms: int = 60_000) -> None:
+    def __init__(self, *, consume_wait_ms: int = 60_000, recovery: str = "") -> None:
         self.broker, self.consumer, clients = ScriptedBroker(), HandFedConsumer(), NoClients()
-        settings = StateTopicSettings(bootstrap_servers="broker:1", topic="state", consume_wait_ms=consume_wait_ms)
+        settings = StateTopicSettings(
+            bootstrap_servers="broker:1", topic="state", consume_wait_ms=consume_wait_ms, recovery=recovery
+        )
         self.replica = StateReplica(
             settings, broker=self.broker, clock=ManualClock(), ids=None, telemetry=NoTelemetry(),  # type: ignore[arg-type]
             clients=clients,

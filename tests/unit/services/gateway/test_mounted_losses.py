@@ -31,6 +31,7 @@ from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway import mounted_logs
 from tiersidecar.services.gateway import out_of_range as out_of_range_module
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsets
 
 GONE = "its topic was deleted at the source"
 
@@ -53,6 +54,27 @@ async def test_what_the_source_has_lost_is_told_once_and_not_served() -> None:
             assert world.mounts.halts() == []
             assert world.telemetry.value(HALTED_PARTITIONS, **labels) == 0
         assert [one["event"] for one in logs] == ["gateway.mount.halted", "gateway.mount.sound"]
+        watching.cancel()
+
+
+async def test_what_the_source_may_have_lost_is_not_served_until_that_is_known() -> None:
+    """It is a reason not to be ready, and no halt: nobody has to look at it."""
+    async with mounted() as world:
+        watching = asyncio.create_task(world.mounts.watch(world.broker, 5.0))
+        await settle()
+        begin = Offset(MOUNTED_START)
+        told = BrokerOffsets(log_start_offset=begin, high_watermark=begin, last_stable_offset=begin, asked_at_s=0.0)
+        with capture_logs() as logs:
+            world.source_unknown[world.partition] = "not known yet"
+            await world.clock.advance(15)
+            assert world.mounts.reason_not_ready() == "not known yet"
+            assert await world.mounts.seen(world.partition, told) is None
+            world.source_unknown.clear()
+            await world.clock.advance(15)
+            seen = await world.mounts.seen(world.partition, told)
+            assert seen is not None
+            assert seen.high_watermark == END
+        assert logs == []
         watching.cancel()
 
 
