@@ -29,7 +29,7 @@ from tiersidecar.app.commands.complaints import log_errors_alone
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import BrokerUnreachableError, CorruptDataError, MetadataNotReadyError, NoSidecarError
-from tiersidecar.formats.kafka.checkpoints import META_PROPERTIES, read_meta_properties
+from tiersidecar.formats.kafka.log_dir_files import META_PROPERTIES, read_meta_properties
 from tiersidecar.services.status.answers import REFUSED, UNPROVEN, is_host_and_port
 from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
 from tiersidecar.services.status.source import SidecarStatus

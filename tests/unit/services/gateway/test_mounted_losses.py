@@ -31,7 +31,7 @@ from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway import mounted_logs
 from tiersidecar.services.gateway import out_of_range as out_of_range_module
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsets
+from tiersidecar.services.gateway.tiered_partitions import BrokerOffsets
 
 GONE = "its topic was deleted at the source"
 
