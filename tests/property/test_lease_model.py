@@ -49,13 +49,13 @@ class Writers:
 
     def renew(self) -> None:
         held = read(self.log)
-        if held is not None:
+        if held is not None and not held.released:  # who has given it back does not renew it
             self.log.append(replace(held, renewal=True))
 
     def renew_late(self, back: int) -> None:
         """By a process that has not read the last ``back`` records."""
         held = read(self.log[: max(len(self.log) - back, 0)])
-        if held is not None:
+        if held is not None and not held.released:
             self.log.append(replace(held, renewal=True))
 
     def release(self) -> None:
