@@ -222,6 +222,7 @@ class SegmentUploader:
             segment_size_in_bytes=file.size_bytes,
             segment_leader_epochs=checked.epochs,
             txn_index_empty=not checked.has_aborted,
+            custom_metadata=self._objects.custom_metadata_of_started(topic_id_partition.topic),
         )
 
     async def _put(

@@ -2,6 +2,9 @@
 
 ``count uvarint`` and per field ``tag uvarint | size uvarint | value``: tag 0 the size of the three objects together
 (zig-zag varlong), 1 the key prefix and 2 the key without prefix and suffix (compact strings: length + 1 as uvarint, UTF-8).
+
+Tag 917 is ours: the name of the place where the objects lie (compact string; KIP-917).  A segment in the default place has none.
+The plugin keeps a tag that it does not know as raw bytes, and does not look at it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.places import DEFAULT_PLACE, is_place_name, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
@@ -24,16 +28,24 @@ class CustomMetadataField(StrEnum):
 
 
 _REMOTE_SIZE_TAG, _OBJECT_PREFIX_TAG, _OBJECT_KEY_TAG = range(3)
+_PLACE_TAG = 917
 _LONGEST_VARLONG = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetadata:
-    """The fields; None for one that is left out."""
+    """The fields; None for one that is left out, and an empty ``place`` for the default one."""
 
     remote_size: int | None = None
     object_prefix: str | None = None
     object_key: str | None = None
+    place: str = DEFAULT_PLACE
+
+    @property
+    def recorded_prefix(self) -> str | None:
+        """Return what the keys of the objects begin with, as far as it is recorded: in a place it is the place's, whose own
+        prefix the configuration has; None where nothing is recorded."""
+        return place_prefix(self.place) if self.place else self.object_prefix
 
 
 def write_custom_metadata(metadata: CustomMetadata) -> bytes:
@@ -45,6 +57,8 @@ def write_custom_metadata(metadata: CustomMetadata) -> bytes:
         values[_OBJECT_PREFIX_TAG] = _compact_string(metadata.object_prefix)
     if metadata.object_key is not None:
         values[_OBJECT_KEY_TAG] = _compact_string(metadata.object_key)
+    if metadata.place:
+        values[_PLACE_TAG] = _compact_string(metadata.place)
     if not values:
         return b""
     fields = (_unsigned_varint(tag) + _unsigned_varint(len(value)) + value for tag, value in values.items())
@@ -55,7 +69,8 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
     """Return the known fields; others are skipped.
 
     Raises:
-        CorruptDataError: not such a section, or cut short; or tags that do not ascend, which Kafka's ``TaggedFields`` refuses.
+        CorruptDataError: not such a section, or cut short; or tags that do not ascend, which Kafka's ``TaggedFields`` refuses;
+            or a place that can have no such name.
     """
     if not data:
         return CustomMetadata()
@@ -66,6 +81,7 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
         remote_size=_read_signed(fields.get(_REMOTE_SIZE_TAG), where),
         object_prefix=_read_string(fields.get(_OBJECT_PREFIX_TAG), where),
         object_key=_read_string(fields.get(_OBJECT_KEY_TAG), where),
+        place=_read_place(fields.get(_PLACE_TAG), where),
     )
 
 
@@ -154,6 +170,15 @@ def _read_string(value: bytes | None, where: str) -> str | None:
         return text.decode()
     except UnicodeDecodeError as error:
         raise CorruptDataError(where=where, position=error.start, reason="a string that is not UTF-8") from error
+
+
+def _read_place(value: bytes | None, where: str) -> str:
+    if value is None:
+        return DEFAULT_PLACE
+    place = _read_string(value, where)
+    if place is None or not is_place_name(place):
+        raise CorruptDataError(where=where, position=0, reason="a place whose name is none")
+    return place
 
 
 def _compact_string(text: str) -> bytes:
