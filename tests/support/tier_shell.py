@@ -22,6 +22,7 @@ from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.places import DEFAULT_PLACE
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.kafka.checkpoints import read_offset_checkpoint
@@ -37,7 +38,7 @@ from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots, StoreGate
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -48,6 +49,7 @@ from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
+from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.tail_cuts import CuttingUploader, TailCuts
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.transaction_waits import TransactionWaits
@@ -119,7 +121,8 @@ class TierShell:
             blocking=blocking,
             clock=self.clock,
         )
-        self.gate = StoreGate(self.store, self.clock)
+        self.gates = StoreGates({DEFAULT_PLACE: self.store}, lambda topic: DEFAULT_PLACE, clock=self.clock)
+        self.gate = self.gates.default
         self.remover = SegmentRemover(
             metadata_log=self.metadata,
             store=self.store,
@@ -215,7 +218,7 @@ class TierShell:
                 ids=self.ids,
                 failpoints=self.failpoints,
             ),
-            gate=self.gate,
+            gates=self.gates,
             remover=self.remover,
             in_flight=self.in_flight,
         )

@@ -1,7 +1,7 @@
 """Places: stores with a name beside the one of section ``store``, which is the default place and has none.
 
-A key of an object in place ``cold`` is ``@cold/<the key below the place's own key.prefix>`` everywhere above the stores, so that
-whatever has a key has the place as well.  Names of topics have no ``@``.
+Everywhere above the stores, the key of an object in place ``cold`` is ``@cold/<its key below the place's own key.prefix>``, so
+that whatever has a key has the place as well.  Names of topics have no ``@``.
 """
 
 from __future__ import annotations

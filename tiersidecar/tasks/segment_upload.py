@@ -42,7 +42,6 @@ from tiersidecar.ports.metrics.copying import (
     REBUILT_ARTEFACTS,
 )
 from tiersidecar.reading.open_transactions import CarriedTransactions
-from tiersidecar.tasks.copy_admission import StoreGate
 from tiersidecar.tasks.copy_lag import copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
@@ -56,6 +55,7 @@ from tiersidecar.tasks.segment_reading import (
     SegmentReading,
     next_base_offset_of,
 )
+from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 log = structlog.get_logger(__name__)
@@ -72,10 +72,10 @@ lane of this process has just copied something of the partition."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTarget:
-    """What a copy writes to, while ``gate`` finds the store there, and what clears away a copy that failed."""
+    """What a copy writes to, while ``gates`` find its store there, and what clears away a copy that failed."""
 
     objects: SegmentObjects
-    gate: StoreGate
+    gates: StoreGates
     remover: SegmentRemover
     in_flight: InFlight
 
@@ -116,7 +116,7 @@ class SegmentUploader:
         settings: UploadSettings,
     ) -> None:
         self._table, self._lineages, self._metadata_log = sources.table, sources.lineages, sources.metadata
-        self._objects, self.gate, self._remover = target.objects, target.gate, target.remover
+        self._objects, self._gates, self._remover = target.objects, target.gates, target.remover
         self._in_flight = target.in_flight
         self._carried, self._log_dirs, self._waits = carried, log_dirs, waits
         self._checker = SegmentChecker(log_dirs=log_dirs, clock=edges.clock)
@@ -156,8 +156,8 @@ class SegmentUploader:
             async with self._turn(partition.view.topic_id_partition) as has_waited:
                 if has_waited:
                     await still_wanted()
-                await self.gate.wait_open()
-                async with self.gate.watching():
+                await self._gates.of_topic(topic).wait_open()
+                async with self._gates.watching():
                     await self._ownership.confirm(partition.view.topic_id_partition)
                     return await self._upload(partition, segment, lineage, still_wanted)
         except Exception:

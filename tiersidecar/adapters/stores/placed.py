@@ -18,8 +18,8 @@ from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 
 
 class PlaceStore(RestingStore):
-    """The store of one place of several.  While it is away, its reads and deletes fail at once: were each waited for, they would
-    take the slots from those of other places."""
+    """The store of one place of several.  While it is away, its reads and deletes fail at once: waited for, they would take the
+    slots of other places' reads and deletes."""
 
     async def delete_objects(self, keys: Sequence[str]) -> None:
         with self._tried("delete", ", ".join(keys[:3])):
@@ -37,7 +37,7 @@ class Place:
 class PlacedStore:
     """Pass what is in a place on to its store, and all else to ``default``; with ``places`` empty every call is the same.
 
-    An object in a place that is not among them is refused by every verb (:class:`~tiersidecar.domain.errors.UnknownPlaceError`):
+    Every verb raises :class:`~tiersidecar.domain.errors.UnknownPlaceError` for an object in a place that is not among them:
     ``default`` would say that it does not exist, and a deletion would succeed and leave it where it is.
 
     Errors of a place have the whole key, and name it.  ``key_prefix`` is that of the default place.
@@ -115,10 +115,10 @@ class PlacedStore:
             place, _, below = self._at("delete", key)
             by_place.setdefault(place, []).append(below)
         failed: StoreError | None = None
-        for place, below in by_place.items():
+        for place, those in by_place.items():
             try:
                 with self._named(place):
-                    await self._store_of(place).delete_objects(below)
+                    await self._store_of(place).delete_objects(those)
             except StoreError as error:
                 failed = failed or error
         if failed is not None:
@@ -192,6 +192,13 @@ class PlacedStore:
         told.reason = f"place {place} ({one.store.description}): {error.reason}"
         told.args = tuple(vars(told).values())
         return told
+
+
+def stores_by_place(store: Store) -> Mapping[str, Store]:
+    """Return the store of each place by its name, that of the default one under an empty name: each has a health of its own."""
+    if not isinstance(store, PlacedStore):
+        return {DEFAULT_PLACE: store}
+    return {DEFAULT_PLACE: store.default, **{name: place.store for name, place in store.places.items()}}
 
 
 async def _merged(listings: Sequence[AsyncIterator[StoredObject]]) -> AsyncIterator[StoredObject]:

@@ -16,7 +16,7 @@ from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, StoreGate
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -24,6 +24,7 @@ from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
+from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.tail_cuts import CuttingUploader, TailCuts
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
@@ -37,7 +38,7 @@ def task_backoff(config: Config) -> Backoff:
     )
 
 
-def build_copy_target(parts: Parts, *, gate: StoreGate, remover: SegmentRemover) -> CopyTarget:
+def build_copy_target(parts: Parts, *, gates: StoreGates, remover: SegmentRemover) -> CopyTarget:
     """By plain constructor calls."""
     return CopyTarget(
         objects=SegmentObjects(
@@ -47,7 +48,7 @@ def build_copy_target(parts: Parts, *, gate: StoreGate, remover: SegmentRemover)
             ids=parts.ids,
             failpoints=parts.failpoints,
         ),
-        gate=gate,
+        gates=gates,
         remover=remover,
         in_flight=InFlight(clock=parts.clock, telemetry=parts.telemetry, journal=parts.journal),
     )
@@ -110,6 +111,7 @@ def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> Co
         quota=quota,
         backfill=backfill,
         backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock, telemetry=parts.telemetry),
+        place_of_topic=parts.config.place_of_topic if parts.config.places else None,
     )
 
 

@@ -3,8 +3,8 @@
 ``count uvarint`` and per field ``tag uvarint | size uvarint | value``: tag 0 the size of the three objects together
 (zig-zag varlong), 1 the key prefix and 2 the key without prefix and suffix (compact strings: length + 1 as uvarint, UTF-8).
 
-Tag 917 is ours: the name of the place where the objects lie (compact string; KIP-917).  A segment in the default place has none.
-The plugin keeps a tag that it does not know as raw bytes, and does not look at it.
+Tag 917 is ours: the name of the place where the objects lie (compact string; KIP-917), absent in the default place.  The plugin
+keeps the bytes of a tag that it does not know, and does not look at them.
 """
 
 from __future__ import annotations
@@ -83,6 +83,16 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
         object_key=_read_string(fields.get(_OBJECT_KEY_TAG), where),
         place=_read_place(fields.get(_PLACE_TAG), where),
     )
+
+
+def place_in(data: bytes) -> str:
+    """Return the place that custom metadata name; the default one where they name none, or are another plugin's.  Quick."""
+    if _PLACE_TAG_BYTES not in data:
+        return DEFAULT_PLACE
+    try:
+        return read_custom_metadata(data).place
+    except CorruptDataError:
+        return DEFAULT_PLACE
 
 
 def stored_bytes(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
@@ -193,3 +203,6 @@ def _unsigned_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_PLACE_TAG_BYTES = _unsigned_varint(_PLACE_TAG)
