@@ -39,7 +39,8 @@ class StoreGates:
 
     def has_told(self, error: Exception) -> bool:
         """As :meth:`StoreGate.has_told`, of the place that ``error`` is about."""
-        return isinstance(error, StoreError) and self._of(error).has_told(error)
+        gate = self._of(error) if isinstance(error, StoreError) else None
+        return gate is not None and gate.has_told(error)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -48,7 +49,8 @@ class StoreGates:
         try:
             yield
         except StoreError as error:
-            self._of(error).close_by(error)
+            if (gate := self._of(error)) is not None:
+                gate.close_by(error)
             raise
 
     async def keep_probing(self, interval_s: float) -> None:
@@ -57,5 +59,6 @@ class StoreGates:
             for gate in self._gates.values():
                 group.create_task(gate.keep_probing(interval_s))
 
-    def _of(self, error: StoreError) -> StoreGate:
-        return self._gates.get(place_of(error.key), self.default)
+    def _of(self, error: StoreError) -> StoreGate | None:
+        """None of a place that the configuration does not have."""
+        return self._gates.get(place_of(error.key))

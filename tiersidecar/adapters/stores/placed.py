@@ -125,35 +125,25 @@ class PlacedStore:
             raise failed
 
     async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
-        """List a place for a prefix that begins with it.  Of the default place, whatever looks like an object in another one is
-        left out: no key would lead to it.  An empty prefix lists all places."""
-        if self._named_in(prefix):
-            listings = [self._listed_in(prefix, start_after)]
-        else:
-            listings = [self._listed_by_default(prefix, start_after)]
-            if not prefix:
-                listings += [self._listed_in(place_prefix(place), start_after) for place in self._places]
-        async for stored in _merged(listings):
-            yield stored
+        """List one place: the one that ``prefix`` begins with, else the default one, without what looks there like an object in
+        another place, for no key would lead to it."""
+        place, store, below = self._at("list", prefix)
+        mark, own = place_prefix(place), self._places[place].key_prefix if place else ""
+        if not start_after.startswith(mark):
+            if start_after > mark:
+                return
+            start_after = mark
+        after = own + start_after.removeprefix(mark) if start_after != mark else ""
+        with self._named(place):
+            async for stored in store.list_objects(below, start_after=after):
+                if place:
+                    yield replace(stored, key=mark + stored.key.removeprefix(own))
+                elif not self._named_in(stored.key):
+                    yield stored
 
     async def check_writable(self) -> None:
         """Probe the default place; each has a health of its own."""
         await self._default.check_writable()
-
-    async def _listed_by_default(self, prefix: str, start_after: str) -> AsyncIterator[StoredObject]:
-        async for stored in self._default.list_objects(prefix, start_after=start_after):
-            if not self._named_in(stored.key):
-                yield stored
-
-    async def _listed_in(self, prefix: str, start_after: str) -> AsyncIterator[StoredObject]:
-        place, store, below = self._at("list", prefix)
-        mark, own = place_prefix(place), self._places[place].key_prefix
-        if start_after > mark and not start_after.startswith(mark):
-            return
-        after = own + start_after.removeprefix(mark) if start_after.startswith(mark) else ""
-        with self._named(place):
-            async for stored in store.list_objects(below, start_after=after):
-                yield replace(stored, key=mark + stored.key.removeprefix(own))
 
     def _at(self, verb: str, key: str) -> tuple[str, Store, str]:
         """Return the place of ``key``, its store, and the key in it."""
@@ -199,14 +189,3 @@ def stores_by_place(store: Store) -> Mapping[str, Store]:
     if not isinstance(store, PlacedStore):
         return {DEFAULT_PLACE: store}
     return {DEFAULT_PLACE: store.default, **{name: place.store for name, place in store.places.items()}}
-
-
-async def _merged(listings: Sequence[AsyncIterator[StoredObject]]) -> AsyncIterator[StoredObject]:
-    """Ascending, of listings that ascend and have no key in common."""
-    heads = [(stored, listing) for listing in listings if (stored := await anext(listing, None)) is not None]
-    while heads:
-        least = min(heads, key=lambda head: head[0].key)
-        heads.remove(least)
-        yield least[0]
-        if (stored := await anext(least[1], None)) is not None:
-            heads.append((stored, least[1]))
