@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,14 @@ import pytest
 from tests.support.directory_store import DirectoryStore
 from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
+from tiersidecar.adapters.stores.placed import Place, PlacedStore
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
 from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
+from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
+from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata, write_custom_metadata
+from tiersidecar.formats.metadata.serde import read_event, write_event
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
@@ -40,6 +46,7 @@ class Run:
         self.graces = Graces(finding_ms=0, copy_ms=0)
         self.extra: list[bytes] = []
         self.seen_through: Callable[[Store], Any] = lambda store: store
+        self.place_prefixes: tuple[str, ...] = ()
 
     async def __call__(self) -> LocallyReconciled:
         values = [*self.bucket.events[:-2], *self.extra, *self.bucket.events[-2:]]
@@ -47,7 +54,9 @@ class Run:
         async def events(begin: int, end: int) -> AsyncIterator[Sequence[RawEvent]]:
             yield [(0, begin + at, value) for at, value in enumerate(values[begin:end])]
 
-        settings = ReconcileSettings(graces=self.graces, deep=DeepCheck(open_key_ring=key_ring))
+        settings = ReconcileSettings(
+            graces=self.graces, deep=DeepCheck(open_key_ring=key_ring), place_prefixes=self.place_prefixes
+        )
         inputs = LocalInputs(
             early_events=events(0, len(values) - 2),
             late_events=lambda: events(len(values) - 2, len(values)),
@@ -74,6 +83,78 @@ async def test_what_the_plugin_left_is_in_order_through_and_through(run: Run) ->
     steps = [text.partition(":")[0] for text in run.said]
     assert steps[0] == "reading the metadata topic"
     assert steps[-1] == "comparing"
+
+
+class Placed:
+    """A run of a bucket whose topics but one have moved to place cold, a directory beside it."""
+
+    def __init__(self, run: Run, root: Path) -> None:
+        self.run, self.root = run, root
+        run.place_prefixes = ("@cold/",)
+        self.moved = min(path.name for path in run.bucket.root.iterdir() if path.is_dir() and len(path.name) > 22)
+        root.mkdir()
+        (run.bucket.root / self.moved).rename(root / self.moved)
+        run.bucket.events = [self._placed(value) for value in run.bucket.events]
+
+    def _placed(self, value: bytes) -> bytes:
+        event = read_event(value, where="")
+        assert not isinstance(event, RemotePartitionDeleteMetadata)
+        owner = event.remote_log_segment_id.topic_id_partition
+        if not self.moved.endswith(format_uuid(owner.topic_id)):
+            return value
+        custom = read_custom_metadata(event.custom_metadata)
+        placed = write_custom_metadata(replace(custom, place="cold"))
+        return write_event(replace(event, custom_metadata=placed), knows_txn_index_empty=True)
+
+    async def __call__(self) -> LocallyReconciled:
+        async with DirectoryStore(str(self.root))() as cold:
+            places = {"cold": Place(store=cold, key_prefix="")}
+            self.run.seen_through = lambda hot: PlacedStore(hot, places)
+            return await self.run()
+
+
+@pytest.fixture
+def placed(run: Run, tmp_path: Path) -> Placed:
+    return Placed(run, tmp_path / "cold")
+
+
+async def test_segments_in_a_place_are_looked_for_there(placed: Placed) -> None:
+    """S-293."""
+    seen = await placed()
+    assert seen.findings == []
+    assert seen.object_count == 3 * seen.live_segment_count
+
+
+async def test_a_segment_that_is_not_in_its_place_is_missing_wherever_else_it_is(placed: Placed) -> None:
+    (placed.root / placed.moved).rename(placed.run.bucket.root / placed.moved)
+    kinds = {finding.kind for finding in (await placed()).findings}
+    assert {FindingKind.MISSING_OBJECT, FindingKind.ORPHAN_OBJECT} <= kinds
+
+
+async def test_leftovers_in_a_place_are_found_and_what_is_our_own_there_is_none(placed: Placed) -> None:
+    log = min(placed.root.rglob("*.log"))
+    left = log.with_name(log.name[:21] + "AAAAAAAAAAAAAAAAAAAAAQ.log")
+    left.write_bytes(b"x")
+    (placed.root / OWN_DIRECTORY).mkdir()
+    (placed.root / OWN_DIRECTORY / "owner.json").write_bytes(b"x")
+    (finding,) = (await placed()).findings
+    assert (finding.kind, finding.key) == (FindingKind.ORPHAN_OBJECT, f"@cold/{left.relative_to(placed.root)}")
+
+
+async def test_a_place_without_any_segment_is_listed_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cold").mkdir()
+    (tmp_path / "cold" / "stray").write_bytes(b"x")
+    run.place_prefixes = ("@cold/",)
+    async with DirectoryStore(str(tmp_path / "cold"))() as cold:
+        run.seen_through = lambda hot: PlacedStore(hot, {"cold": Place(store=cold, key_prefix="")})
+        assert [finding.key for finding in (await run()).findings] == ["@cold/stray"]
+
+
+async def test_a_run_does_not_take_for_missing_what_lies_in_a_place_that_is_not_configured(placed: Placed) -> None:
+    placed.run.place_prefixes = ()
+    placed.run.seen_through = lambda hot: PlacedStore(hot, {})
+    with pytest.raises(StoreError, match="'cold', which the configuration does not name"):
+        await placed.run()
 
 
 def log_of(root: Path) -> Path:
