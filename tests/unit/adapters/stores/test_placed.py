@@ -182,10 +182,15 @@ async def test_a_place_that_is_away_is_not_asked_on_and_on_and_the_others_are(st
 async def test_a_local_place_beside_one_that_is_not_shows_its_bytes_on_the_callers_thread() -> None:
     local, far, seen = Named("local"), Named("far", is_local=False), list[bytes]()
     store = PlacedStore(far, {"near": Place(store=local, key_prefix="")})
+
+    def take(part: memoryview) -> bool:
+        seen.append(bytes(part))
+        return True
+
     await store.put_object("@near/a", BytesBody(b"abc"))
     assert not store.is_local
-    await store.feed_range("@near/a", ByteRange(0, 2), lambda part: seen.append(bytes(part)) is None)
-    await store.feed_with_rests("@near/a", ByteRange(2, 3), lambda part: seen.append(bytes(part)) is None)
+    await store.feed_range("@near/a", ByteRange(0, 2), take)
+    await store.feed_with_rests("@near/a", ByteRange(2, 3), take)
     assert seen == [b"ab", b"c"]
 
 
