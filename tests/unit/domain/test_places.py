@@ -36,6 +36,7 @@ def test_names(name: str, is_one: bool) -> None:
         pytest.param("cluster/topic-id/0/1.log", "", id="a key under a prefix"),
         pytest.param("cluster/@cold/topic-id/0/1.log", "", id="the mark further on"),
         pytest.param("@Cold/topic-id/0/1.log", "", id="what no place can be named"),
+        pytest.param("@Cold/@cold/0/1.log", "", id="a place further on"),
         pytest.param("@cold", "", id="no key below it"),
         pytest.param("", "", id="nothing"),
     ],

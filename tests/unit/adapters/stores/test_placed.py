@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -36,6 +38,10 @@ class Named(MemoryStore):
     @property
     def is_local(self) -> bool:
         return self._is_local
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """As a local store does."""
+        await asyncio.to_thread(lambda: asyncio.run(MemoryStore.feed_range(self, key, byte_range, take)))
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         self.asked += 1
@@ -184,6 +190,7 @@ async def test_a_local_place_beside_one_that_is_not_shows_its_bytes_on_the_calle
     store = PlacedStore(far, {"near": Place(store=local, key_prefix="")})
 
     def take(part: memoryview) -> bool:
+        assert threading.current_thread() is threading.main_thread()
         seen.append(bytes(part))
         return True
 

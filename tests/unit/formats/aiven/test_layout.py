@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, CustomMetadataField, write_custom_metadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
 from tiersidecar.formats.aiven.keys import ObjectKind, ParsedObjectKey, parse_object_key
@@ -268,6 +268,15 @@ def test_custom_metadata_has_the_wanted_fields(name: str) -> None:
     assert written is not None
     assert written[0] == len(run.fields)
     assert written[1:5] == bytes.fromhex("0002f601")
+
+
+def test_a_place_is_recorded_whatever_else_is_wanted() -> None:
+    """S-293: without it nobody would find the objects."""
+    run = RUNS["compressed"]
+    layout = plan_objects(metadata=source_of(run, run.segments()[0]).metadata, key_prefix="own/", place="cold")
+    written = layout.custom_metadata([100, 20, 3])
+    assert written == write_custom_metadata(CustomMetadata(place="cold"))
+    assert all(key.startswith("@cold/") for key in layout.keys.in_upload_order)
 
 
 def test_no_wanted_field_means_no_custom_metadata() -> None:
