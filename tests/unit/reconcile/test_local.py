@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,10 @@ import pytest
 from tests.support.directory_store import DirectoryStore
 from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
-from tiersidecar.adapters.stores.placed import Place, PlacedStore
+from tiersidecar.adapters.stores.placed import PlacedStore
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
 from tiersidecar.domain.errors import StoreError
-from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
-from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
-from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata, write_custom_metadata
-from tiersidecar.formats.metadata.serde import read_event, write_event
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
@@ -46,6 +41,7 @@ class Run:
         self.graces = Graces(finding_ms=0, copy_ms=0)
         self.extra: list[bytes] = []
         self.seen_through: Callable[[Store], Any] = lambda store: store
+        self.cold: Path | None = None
         self.place_prefixes: tuple[str, ...] = ()
 
     async def __call__(self) -> LocallyReconciled:
@@ -63,7 +59,8 @@ class Run:
             topics=self.topics,
             metadata_doubt=lambda known, foreign: self.doubt,
         )
-        async with DirectoryStore(str(self.bucket.root))() as store:
+        opener = DirectoryStore(str(self.bucket.root), cold=None if self.cold is None else str(self.cold))
+        async with opener() as store:
             return await reconcile_locally(
                 self.seen_through(store), settings, inputs, self.said.append, now_ms=lambda: NOW_MS
             )
@@ -86,31 +83,15 @@ async def test_what_the_plugin_left_is_in_order_through_and_through(run: Run) ->
 
 
 class Placed:
-    """A run of a bucket whose topics but one have moved to place cold, a directory beside it."""
+    """A run of a bucket of which a topic has moved to place cold, a directory beside it."""
 
     def __init__(self, run: Run, root: Path) -> None:
         self.run, self.root = run, root
-        run.place_prefixes = ("@cold/",)
-        self.moved = min(path.name for path in run.bucket.root.iterdir() if path.is_dir() and len(path.name) > 22)
-        root.mkdir()
-        (run.bucket.root / self.moved).rename(root / self.moved)
-        run.bucket.events = [self._placed(value) for value in run.bucket.events]
-
-    def _placed(self, value: bytes) -> bytes:
-        event = read_event(value, where="")
-        assert not isinstance(event, RemotePartitionDeleteMetadata)
-        owner = event.remote_log_segment_id.topic_id_partition
-        if not self.moved.endswith(format_uuid(owner.topic_id)):
-            return value
-        custom = read_custom_metadata(event.custom_metadata)
-        placed = write_custom_metadata(replace(custom, place="cold"))
-        return write_event(replace(event, custom_metadata=placed), knows_txn_index_empty=True)
+        self.moved = run.bucket.move_a_topic(root)
+        run.cold, run.place_prefixes = root, ("@cold/",)
 
     async def __call__(self) -> LocallyReconciled:
-        async with DirectoryStore(str(self.root))() as cold:
-            places = {"cold": Place(store=cold, key_prefix="")}
-            self.run.seen_through = lambda hot: PlacedStore(hot, places)
-            return await self.run()
+        return await self.run()
 
 
 @pytest.fixture
@@ -144,15 +125,13 @@ async def test_leftovers_in_a_place_are_found_and_what_is_our_own_there_is_none(
 async def test_a_place_without_any_segment_is_listed_too(run: Run, tmp_path: Path) -> None:
     (tmp_path / "cold").mkdir()
     (tmp_path / "cold" / "stray").write_bytes(b"x")
-    run.place_prefixes = ("@cold/",)
-    async with DirectoryStore(str(tmp_path / "cold"))() as cold:
-        run.seen_through = lambda hot: PlacedStore(hot, {"cold": Place(store=cold, key_prefix="")})
-        assert [finding.key for finding in (await run()).findings] == ["@cold/stray"]
+    run.cold, run.place_prefixes = tmp_path / "cold", ("@cold/",)
+    assert [finding.key for finding in (await run()).findings] == ["@cold/stray"]
 
 
 async def test_a_run_does_not_take_for_missing_what_lies_in_a_place_that_is_not_configured(placed: Placed) -> None:
-    placed.run.place_prefixes = ()
-    placed.run.seen_through = lambda hot: PlacedStore(hot, {})
+    placed.run.cold, placed.run.place_prefixes = None, ()
+    placed.run.seen_through = lambda store: PlacedStore(store, {})
     with pytest.raises(StoreError, match="'cold', which the configuration does not name"):
         await placed.run()
 
