@@ -375,7 +375,7 @@ class _Looked:
             open_at_mounts=await histories.with_open_end(
                 last_before_mounts(self._segments, lineage, state.start_in(lineage))
             ),
-            elsewhere=_elsewhere(self._segments),
+            elsewhere=segments_elsewhere(self._segments),
         )
         return SeenPartition(
             plan=decide_handover(view, self._session.clock.now_ms(), accepted),
@@ -398,8 +398,8 @@ class _Looked:
         )
 
 
-def _elsewhere(segments: NativeSegments) -> dict[str, list[RemoteLogSegmentMetadata]]:
-    """By the name of a place, what is not deleted and lies there."""
+def segments_elsewhere(segments: NativeSegments) -> dict[str, list[RemoteLogSegmentMetadata]]:
+    """Return by the name of a place what is not deleted and lies there, and not where the plugin looks."""
     found: dict[str, list[RemoteLogSegmentMetadata]] = {}
     for one in segments:
         if one.custom_metadata and (place := place_in(one.custom_metadata)):
