@@ -229,9 +229,9 @@ def test_a_place_that_segments_still_name_cannot_be_taken_out_of_the_configurati
         produced += written(kafka, topic, seed=2)
         halted = wait_for(lambda: daemon.events("partition.halted"), "the partition is halted", daemon)
         assert "lie in place 'cold'" in str(halted[0])
-        assert "'cold', which the configuration does not name" in wait_for(
-            lambda: refusal(daemon, topic), "reads of it are refused", daemon
-        )
+        told = wait_for(lambda: refusal(daemon, topic), "reads of it are refused", daemon)
+        assert "place-unknown" in told
+        assert "the place cold" in told
         assert kafka.admin.earliest_offset(topic, 0) == stop, "nothing is trimmed"
 
         assert daemon.stop() == 0
@@ -257,9 +257,10 @@ def assert_told(told: str, place: str) -> None:
     """It is a problem document that names the place, and says what is wrong with it."""
     problem = json.loads(told)
     assert problem["status"] == 503, problem
-    if place:
-        assert f"place {place} (s3://" in problem["detail"], problem
-    assert "took longer" in problem["detail"] or "it is away" in problem["detail"], problem
+    assert problem["type"] == "urn:tiersidecar:problem:store-unavailable", problem
+    assert problem["detail"].startswith(f"the object store of the place {place} " if place else "the object store "), (
+        problem
+    )
 
 
 def assert_reads_back(daemon: Daemon, topic: str, produced: Sequence[ProducedRecord], stop: int) -> None:
