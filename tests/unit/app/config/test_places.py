@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.app.config.config_files import faults_of, load
 from tiersidecar.app.builders.store import layout_settings
-from tiersidecar.app.config.report import effective_settings
+from tiersidecar.app.config.report import effective_settings, warnings_of
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.domain.errors import ConfigError
 
@@ -183,4 +183,17 @@ def test_a_prefix_like_a_place_is_refused_beside_places_alone(tmp_path: Path) ->
     assert load(tmp_path, HEAD + store).store.key_prefix == "@x/"
     assert faults_of(tmp_path, f"{HEAD}{store}places: {{cold: {{root: /srv/cold}}}}\n") == [
         "line 3: store.key.prefix: cannot begin like a place (@name/) where there are places"
+    ]
+
+
+def test_what_is_questionable_about_a_place_is_told_like_that_of_the_store(tmp_path: Path) -> None:
+    places = (
+        "places: {cold: {root: /srv/cold, key.prefix: x}, warm: {root: /srv/warm}}\ntopics: [{name: a, place: cold}]\n"
+    )
+    told = [one for one in warnings_of(load(tmp_path, f"{HEAD}{FILES}{places}")) if "places" in one]
+    assert told == [
+        "places.cold.key.prefix: objects will be named x<topic>…, for it does not end with /",
+        "places.cold.root: /srv/cold is not a directory on this machine",
+        "places.warm.root: /srv/warm is not a directory on this machine",
+        "places.warm: no rule under topics names it, so that nothing new goes there",
     ]
