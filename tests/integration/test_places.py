@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.integration.test_daemon import STRICT, produce
 from tests.support.background_thread import LastingThread
-from tests.support.daemon import Daemon, daemon_settings, get, wait_for
+from tests.support.daemon import Daemon, get, wait_for
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.keep_producing import KeepProducing
 from tests.support.produce import ProducedRecord
 from tests.support.read_service import fetch_records, shape_of
-from tests.support.remote_events import fold, in_state, object_keys_in, read_events
-from tests.support.s3_server import S3Server, running_s3_server, s3_store_section
+from tests.support.remote_events import fold, in_state, read_events
+from tests.support.two_buckets import TwoBuckets, running_two_buckets, standing_still
 from tiersidecar.domain.places import place_of
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -38,75 +33,12 @@ from tiersidecar.reading.manifests import recorded_keys
 pytestmark = [pytest.mark.broker, pytest.mark.server, pytest.mark.timeout(400)]
 
 SEGMENT_BYTES = 64 * 1024
-HOT, COLD = "hot", "archive"
-COLD_PREFIX = "cluster-1/"
-IMPATIENT_MS = {
-    "upload.stall.timeout": 1_000,
-    "request.timeout": 1_500,
-    "s3.api.call.attempt.timeout": 1_000,
-    "s3.max.attempts": 1,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoBuckets:
-    """``hot`` has section store, ``cold`` the place of that name."""
-
-    hot: S3Server
-    cold: S3Server
-
-    def settings(self, directory: Path, kafka: KafkaCluster, topics: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        name = str(topics[0]["name"])
-        return daemon_settings(
-            directory,
-            bootstrap_servers=kafka.bootstrap_servers,
-            log_dirs=list(kafka.brokers[0].log_dirs),
-            topics=[{"local.retention.bytes": 1, **topic} for topic in topics],
-            **self.shared(name),
-        )
-
-    def shared(self, name: str) -> dict[str, Any]:
-        """What sidecar and gateway have in common; ``name`` is of their topics."""
-        return {
-            "remote.log.metadata.topic.name": f"__rlm_{name}",
-            "state.topic.name": f"__state_{name}",
-            "store": {**s3_store_section(self.hot.url, HOT), **IMPATIENT_MS},
-            "places": {
-                "cold": {
-                    "s3.endpoint.url": self.cold.url,
-                    "s3.bucket.name": COLD,
-                    "key.prefix": COLD_PREFIX,
-                    "s3.storage.class": "STANDARD_IA",
-                }
-            },
-        }
-
-    def objects_in(self, place: str) -> set[str]:
-        """Keys as the sidecar has them above its stores."""
-        if not place:
-            return object_keys_in(self.hot.directory / HOT)
-        keys = object_keys_in(self.cold.directory / COLD)
-        assert all(key.startswith(COLD_PREFIX) for key in keys)
-        return {f"@cold/{key.removeprefix(COLD_PREFIX)}" for key in keys}
 
 
 @pytest.fixture
 def buckets(tmp_path: Path) -> Iterator[TwoBuckets]:
-    with ExitStack() as stack:
-        hot, cold = (stack.enter_context(running_s3_server(tmp_path / name)) for name in (HOT, COLD))
-        (hot.directory / HOT).mkdir()
-        (cold.directory / COLD).mkdir()
-        yield TwoBuckets(hot=hot, cold=cold)
-
-
-@contextmanager
-def standing_still(server: S3Server) -> Iterator[None]:
-    """It takes connections, and answers nothing."""
-    os.kill(server.process_id, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.process_id, signal.SIGCONT)
+    with running_two_buckets(tmp_path) as both:
+        yield both
 
 
 class Following(LastingThread):
