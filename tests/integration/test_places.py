@@ -78,8 +78,8 @@ def test_a_topic_moves_to_another_bucket_and_back_under_a_producer_and_readers(
     with daemon, gateway, producing:
         gateway.wait_until_ready()
         with Following(gateway.client_settings, topic) as first, Following(gateway.client_settings, topic) as second:
-            for place in ("", "cold", ""):
-                trimmed_of(kafka, daemon, topic, place, at_least=4)
+            for place, at_least in (("", 4), ("cold", 4), ("", 8)):
+                trimmed_of(kafka, daemon, topic, place, at_least=at_least)
                 producing.raise_failure()
                 following = "" if place else "cold"
                 assert daemon.stop() == 0
