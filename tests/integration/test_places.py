@@ -159,7 +159,7 @@ def test_a_place_that_segments_still_name_cannot_be_taken_out_of_the_configurati
         daemon.settings["topics"] = [{"name": topic, "local.retention.bytes": 1}]
         daemon.start()
         produced += written(kafka, topic, seed=2)
-        halted = wait_for(lambda: daemon.events("partition.halted"), "the partition is halted", daemon)
+        halted = wait_for(lambda: daemon.events("lane.halted"), "the partition is halted", daemon)
         assert "lie in place 'cold'" in str(halted[0])
         told = wait_for(lambda: refusal(daemon, topic), "reads of it are refused", daemon)
         assert "place-unknown" in told
