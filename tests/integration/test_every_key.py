@@ -152,7 +152,8 @@ class Running:
 
 
 def settings_for(cluster: KafkaCluster, directory: Path) -> dict[str, Any]:
-    (directory / "store").mkdir(parents=True)
+    for name in ("store", "place"):
+        (directory / name).mkdir(parents=True)
     return {
         **copy.deepcopy(TOP_LEVEL),
         "log.dirs": [str(path) for path in cluster.brokers[0].log_dirs],
@@ -179,7 +180,8 @@ def settings_for(cluster: KafkaCluster, directory: Path) -> dict[str, Any]:
             "compression.heuristic.enabled": True,
             "custom.metadata.fields.include": ["REMOTE_SIZE"],
         },
-        "topics": [{"pattern": "every-.*", "exclude": [EXCLUDED], "mode": "race", **RULE}],
+        "places": {"every": {"root": str(directory / "place"), "key.prefix": "every/place/"}},
+        "topics": [{"pattern": "every-.*", "exclude": [EXCLUDED], "mode": "race", "place": "every", **RULE}],
         "read": {"listen": f"127.0.0.1:{free_port()}", "store.requests.per.minute": 7_020, **READ},
         "gateway": {
             "listeners": [
@@ -282,6 +284,11 @@ BY_DEED: dict[str, Callable[[Running], bool]] = {
     "store.objects.readable.by": lambda seen: the(seen.held, "ObjectModes").file == 0o600,
     "store.custom.metadata.fields.include": lambda seen: (
         len(the(seen.held, "LayoutSettings").custom_metadata_fields) == 1
+    ),
+    "places": lambda seen: ("FilesystemStore._root", seen.settings["places"]["every"]["root"]) in seen.held.attributes,
+    "topics[0].place": lambda seen: (
+        the(seen.held, "LayoutSettings").place_key_prefixes == {"every": "every/place/"}
+        and the(seen.held, "LayoutSettings").place_of_topic(TOPIC) == "every"
     ),
     "topics[0].pattern": lambda seen: TOPIC in {one.topic for one in the(seen.held, "PartitionTable").assignment},
     "topics[0].exclude": lambda seen: (
@@ -566,6 +573,8 @@ def test_no_key_is_left_out() -> None:
         *(f"gateway.listeners[0].{key}" for key in LISTENER),
         *(f"{section}.{key}" for section in ("broker", "source") for key in (*BROKER, *OAUTH)),
     }
-    keys = {format_path(path) for path in all_key_paths(Config)}
+    of_places = [path for path in all_key_paths(Config) if path[0] == "places"]
+    keys = {format_path(path) for path in all_key_paths(Config) if path not in of_places[1:]}
     assert sorted(keys - shown) == []
     assert sorted(shown - keys) == []
+    assert {path[1:] for path in of_places} == {path[1:] for path in all_key_paths(Config) if path[0] == "store"}

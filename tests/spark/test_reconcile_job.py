@@ -12,6 +12,7 @@ from tests.support.directory_store import DirectoryStore
 from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
 from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import ReconcileSettings
@@ -55,6 +56,30 @@ def test_what_the_plugin_left_is_in_order_through_and_through(spark: SparkSessio
         assert seen.event_count == len(bucket.events)
         assert seen.object_count == 3 * seen.segment_count == 3 * seen.live_segment_count
         assert seen.object_bytes == sum(path.stat().st_size for path in bucket.root.rglob("*") if path.is_file())
+    finally:
+        job.close()
+
+
+def test_segments_in_a_place_are_looked_for_there_and_so_are_leftovers(spark: SparkSession, tmp_path: Path) -> None:
+    """S-293: the executors list all places, and their own objects there are none of the report's."""
+    bucket, cold = PluginBucket(tmp_path / "bucket"), tmp_path / "cold"
+    bucket.move_a_topic(cold)
+    log = min(cold.rglob("*.log"))
+    left = log.with_name(log.name[:21] + "AAAAAAAAAAAAAAAAAAAAAQ.log")
+    left.write_bytes(b"x")
+    (cold / OWN_DIRECTORY).mkdir()
+    (cold / OWN_DIRECTORY / "owner.json").write_bytes(b"x")
+    settings = ReconcileSettings(
+        graces=Graces(finding_ms=0, copy_ms=0),
+        open_store=DirectoryStore(str(bucket.root), cold=str(cold)),
+        place_prefixes=("@cold/",),
+        deep=DeepCheck(open_key_ring=key_ring),
+    )
+    job = Reconciler(spark, settings, lambda text: None)
+    try:
+        seen = job.run(inputs_of(bucket, spark), now_ms=lambda: NOW_MS)
+        found = [(row["kind"], row["key"]) for row in seen.findings.collect()]
+        assert found == [("orphan-object", f"@cold/{left.relative_to(cold)}")]
     finally:
         job.close()
 

@@ -91,7 +91,7 @@ class ExplainedWorld:
             caught_up=CatchUp(shell.metadata, shell.state),
             copy=shell.copy,
             retain=self._retain,
-            store=shell.gate,
+            stores=shell.gates,
         )
 
     @property

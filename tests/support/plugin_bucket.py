@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.golden import AIVEN_OBJECTS, read_json_lines
 from tests.support.remote_runs import RUNS
 from tiersidecar.domain.ids import format_uuid
-from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
+from tiersidecar.domain.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.metadata.serde import read_event
+from tiersidecar.formats.aiven.keys import read_custom_metadata, write_custom_metadata
+from tiersidecar.formats.metadata.serde import read_event, write_event
 from tiersidecar.reconcile.inputs import KnownTopic
 
 NOW_MS = 4_000_000_000_000
@@ -39,6 +45,31 @@ class PluginBucket:
                 self.events.append(bytes.fromhex(line["value"]))
                 self.topics[format_uuid(owner.topic_id)] = owner.topic
 
+    def move_a_topic(self, root: Path) -> str:
+        """Move the first topic to the place cold, the new directory ``root``: its objects, and what its events say.  Gives the
+        name of its directory."""
+        moved = min(path.name for path in self.root.iterdir() if path.is_dir() and path.name[-22:] in self.topics)
+        root.mkdir()
+        (self.root / moved).rename(root / moved)
+        self.events = [_placed(value) if moved[-22:] == _topic_id(value) else value for value in self.events]
+        return moved
+
     def known_topics(self) -> list[KnownTopic]:
         """The runs copied the same log, so each holds what the others hold: as of a compacted topic."""
         return [KnownTopic(topic=name, topic_id=topic_id, is_compacted=True) for topic_id, name in self.topics.items()]
+
+
+def _read(value: bytes) -> RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate:
+    event = read_event(value, where="a fixture")
+    assert not isinstance(event, RemotePartitionDeleteMetadata)
+    return event
+
+
+def _topic_id(value: bytes) -> str:
+    return format_uuid(_read(value).remote_log_segment_id.topic_id_partition.topic_id)
+
+
+def _placed(value: bytes) -> bytes:
+    event = _read(value)
+    custom = write_custom_metadata(replace(read_custom_metadata(event.custom_metadata), place="cold"))
+    return write_event(replace(event, custom_metadata=custom), knows_txn_index_empty=True)

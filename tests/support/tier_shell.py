@@ -20,7 +20,7 @@ from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.ids import DEFAULT_PLACE, BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
@@ -36,7 +36,7 @@ from tiersidecar.reading.remote_objects import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots, StoreGate
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.ownership import UNQUESTIONED, InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -45,6 +45,7 @@ from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
+from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.tail_cuts import CuttingUploader, TailCuts
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.transaction_waits import TransactionWaits
@@ -116,7 +117,8 @@ class TierShell:
             blocking=blocking,
             clock=self.clock,
         )
-        self.gate = StoreGate(self.store, self.clock)
+        self.gates = StoreGates({DEFAULT_PLACE: self.store}, lambda topic: DEFAULT_PLACE, clock=self.clock)
+        self.gate = self.gates.default
         self.remover = SegmentRemover(
             metadata_log=self.metadata,
             store=self.store,
@@ -212,7 +214,7 @@ class TierShell:
                 ids=self.ids,
                 failpoints=self.failpoints,
             ),
-            gate=self.gate,
+            gates=self.gates,
             remover=self.remover,
             in_flight=self.in_flight,
         )

@@ -48,7 +48,7 @@ from tiersidecar.decide.config_check import (
 )
 from tiersidecar.decide.topics import reason_not_to_store, reason_not_to_tier, reason_not_to_trim
 from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError, StoreError, TiersidecarError
-from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid
+from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid, place_of
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.ports.store import PROBE_NAME, BytesBody, Store, probe_store
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -266,10 +266,13 @@ class _Look:
     # -- the store
 
     async def store(self, store: Store) -> bool:
-        """Return whether it can be read and written; an object of its own is written, read, listed and removed."""
-        name, prefix = store.description, self._config.store.key_prefix
+        """Return whether all places can be read and written; an object of its own is written, read, listed and removed."""
+        default, *places = self._config.key_prefixes
+        name = self._config.store.place if places else store.description
+        for prefix in places:
+            await self._place(store, prefix)
         try:
-            await probe_store(store, ids=self.ids, prefix=prefix)
+            await probe_store(store, ids=self.ids, prefix=default)
             self._add(ok("store", f"{name}: objects can be written, read, listed and removed"))
             self._add(check_clock("the store", await self._store_ahead_s(store)))
         except StoreError as failure:
@@ -277,6 +280,16 @@ class _Look:
             self._add(error("store", f"{name}: {failure}", do))
             return False
         return True
+
+    async def _place(self, store: Store, prefix: str) -> None:
+        name = f"place {place_of(prefix)}"
+        try:
+            await probe_store(store, ids=self.ids, prefix=prefix)
+        except StoreError as failure:
+            do = "look at this place's keys, and whether these credentials may put, get, list and delete there"
+            self._add(error("store", f"{name}: {failure}", do))
+            return
+        self._add(ok("store", f"{name}: objects can be written, read, listed and removed"))
 
     async def _store_ahead_s(self, store: Store) -> float:
         key = f"{self._config.store.key_prefix}{PROBE_NAME}{format_uuid(self.ids.random_uuid())}"

@@ -57,6 +57,7 @@ async def run_local_reconcile(config: Config, options: RunOptions, say: Callable
 
     settings = ReconcileSettings(
         key_prefix=config.store.key_prefix,
+        place_prefixes=config.key_prefixes[1:],
         graces=options.graces,
         reads_manifests=options.reads_manifests,
         is_plain=not (config.store.compression_enabled or config.store.encryption_key_pairs),

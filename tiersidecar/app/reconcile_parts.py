@@ -6,7 +6,7 @@ The store records which cluster owns the remote data of a topic id, and what the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +40,16 @@ async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str |
         return UNREADABLE_OWNER
 
 
-async def read_owners(store: Store, key_prefix: str) -> dict[str, str]:
-    """By topic id, all that the store says."""
-    keys = [stored.key async for stored in store.list_objects(f"{key_prefix}{OWNERS}")]
-    names = [key.removeprefix(f"{key_prefix}{OWNERS}").removesuffix(".json") for key in keys]
-    found = {name: await read_owner(store, key_prefix, name) for name in names}
-    return {name: owner for name, owner in found.items() if owner is not None}
+async def read_owners(store: Store, key_prefixes: Iterable[str]) -> dict[str, str]:
+    """By topic id, all that the store says; of several places that say something of one, the first counts."""
+    owners: dict[str, str] = {}
+    for key_prefix in key_prefixes:
+        keys = [stored.key async for stored in store.list_objects(f"{key_prefix}{OWNERS}")]
+        names = [key.removeprefix(f"{key_prefix}{OWNERS}").removesuffix(".json") for key in keys]
+        for name in names:
+            if name not in owners and (owner := await read_owner(store, key_prefix, name)) is not None:
+                owners[name] = owner
+    return owners
 
 
 async def read_former_look(store: FetchRange, config: Config, cluster_id: str) -> FormerLook | None:
@@ -118,7 +122,7 @@ async def read_store(config: Config, cluster_id: str) -> StoreSays:
     async with open_store(config, pace=UploadPace(None, clock), clock=clock, ids=ids, telemetry=NoTelemetry()) as store:
         return StoreSays(
             former=await read_former_look(store, config, cluster_id),
-            owners=await read_owners(store, config.store.key_prefix),
+            owners=await read_owners(store, config.key_prefixes),
         )
 
 

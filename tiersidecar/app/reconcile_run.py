@@ -106,10 +106,13 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
         topic=config.remote_log_metadata_topic_name,
         options=kafka_options(bootstrap_servers(config.broker), broker_security(config.broker)),
     )
+    if options.inventory:
+        config.require_one_place("an inventory")
     options = with_manifest(spark, options)
     cuts = _Cuts(spark, config, topic, facts)
     settings = ReconcileSettings(
         key_prefix=config.store.key_prefix,
+        place_prefixes=config.key_prefixes[1:],
         graces=options.graces,
         open_store=ExecutorStore(str(options.config_file.absolute())),
         reads_manifests=options.reads_manifests,

@@ -21,10 +21,11 @@ from tiersidecar.decide.recover import (
     recovery_below,
     wanted_manifests,
 )
-from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.keys import place_in
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, state_with
 from tiersidecar.ports.state_log import PartitionState
@@ -189,7 +190,15 @@ class RecoverLook:
 
 
 def segments_of(snapshot: PartitionSnapshot) -> SnapshotSegments:
-    """Return what a snapshot says of segments."""
+    """Return what a snapshot says of segments.
+
+    Raises:
+        StoreError: some lie in a place besides the default one: the listing that this is compared with is not of them.
+    """
+    for segment in snapshot.segments:
+        if place := place_in(segment.custom_metadata or b""):
+            reason = f"it lies in place {place}, and only section store is looked at"
+            raise StoreError(verb="recover or mount", key=recorded_keys(segment).log, reason=reason)
     return SnapshotSegments(
         written_ms=snapshot.written_ms,
         segments={segment.remote_log_segment_id.uuid: segment for segment in snapshot.segments},

@@ -49,9 +49,14 @@ Act = Callable[[PartitionPlan], Awaitable[None]]
 
 class Recoverer:
     """Of the ``topics`` named, or of all that the cluster has.  ``say`` is told which step begins, for people.  What was the
-    ``former`` cluster's counts as this one's."""
+    ``former`` cluster's counts as this one's.
+
+    Raises:
+        ConfigError: there are places besides section store, where it would not look.
+    """
 
     def __init__(self, session: Session, topics: Sequence[str], say: Say, former: FormerCluster | None = None) -> None:
+        session.config.require_one_place("`tiersidecar recover`")
         self._session, self._topics, self._say, self._former = session, topics, say, former
         self._prefix = session.config.store.key_prefix
         self._manifest_turn = asyncio.Semaphore(MANIFESTS_AT_ONCE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from tiersidecar.adapters.stores.placed import stores_by_place
 from tiersidecar.app.builders.clean import build_clean
 from tiersidecar.app.builders.copy import (
     build_admission,
@@ -48,14 +49,16 @@ from tiersidecar.ports.metrics.retention import (
     UNSAFE_TOPICS,
 )
 from tiersidecar.tasks.catch_up import CatchUp, LaneWork
-from tiersidecar.tasks.copy_admission import Backfill, CopyLagReport, CopyQuota, StoreGate
+from tiersidecar.tasks.copy_admission import Backfill, CopyLagReport, CopyQuota
 from tiersidecar.tasks.due_looks import DueLooks
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.lanes import Lane, Lanes
+from tiersidecar.tasks.place_checks import PlaceChecks
 from tiersidecar.tasks.reconcile_schedule import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.roster import keep_roster
+from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_clock import TrashWatch
@@ -114,25 +117,27 @@ async def told_to_gateways(parts: Parts, lease: TierLease) -> None:
 async def run_tier(parts: Parts, role: TierParts) -> None:
     """Work while this process holds the lease of its broker's tier role, else stand by, until cancelled."""
     config, status = parts.config, parts.status
-    gate = StoreGate(parts.store, parts.clock, parts.telemetry)
+    gates = StoreGates(
+        stores_by_place(parts.store), config.place_of_topic, clock=parts.clock, telemetry=parts.telemetry
+    )
     status.deletes_blocked = role.remote_delete_blocker
     status.reasons.append(lambda: parts.table.watch_trouble)
     if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be
-        status.reasons.append(lambda: gate.closed_reason)
+        status.reasons.append(lambda: gates.default.closed_reason)
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.trash_clock.keep(), name="trash clock")
         if config.mode is Mode.ENFORCE:
-            group.create_task(gate.keep_probing(task_backoff(config).maximum_s), name="store probe")
+            group.create_task(gates.keep_probing(task_backoff(config).maximum_s), name="store probe")
         lease = role.lease
         if lease is None:
-            await _work(parts, role, gate)
+            await _work(parts, role, gates)
             return
         status.standing_by = lambda: lease.reason_not_held
         group.create_task(lease.keep(), name="tier lease")
         while True:
             await _while(lease, ours=False, work=keep_roster(parts.roster, parts.look_interval_s))
             parts.roster.begin_anew()
-            await _while(lease, ours=True, work=_work(parts, role, gate))
+            await _while(lease, ours=True, work=_work(parts, role, gates))
             _forget_role(parts)
 
 
@@ -169,7 +174,7 @@ async def _while(lease: TierLease, *, ours: bool, work: Coroutine[Any, Any, None
         await asyncio.wait((working, changed))
 
 
-async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
+async def _work(parts: Parts, role: TierParts, gates: StoreGates) -> None:
     """All that copies, trims, expires and follows; never ends."""
     config = parts.config
     async with Lanes(
@@ -177,12 +182,12 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
         ids=parts.ids,
         telemetry=parts.telemetry,
         backoff=task_backoff(config),
-        has_told=lambda error: gate.has_told(error) or parts.roster.has_told(error),
+        has_told=lambda error: gates.has_told(error) or parts.roster.has_told(error),
     ) as lanes:
         parts.status.lanes = lanes
         keeper, follow = build_follow(parts)
         remover = build_remover(parts, role)
-        watch = _watch(parts, role, lanes, gate, remover, follow)
+        watch = _watch(parts, role, lanes, gates, remover, follow)
         async with _watched_over(parts, watch, lanes), asyncio.TaskGroup() as group:
             group.create_task(keeper.run(), name="keep pins")
             group.create_task(build_disk_watch(parts, role.actor.guard).run(), name="disk watch")
@@ -234,7 +239,7 @@ async def _watched_over(parts: Parts, watch: Watch, lanes: Lanes) -> AsyncIterat
 
 
 def _watch(
-    parts: Parts, role: TierParts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover, follow: FollowTask
+    parts: Parts, role: TierParts, lanes: Lanes, gates: StoreGates, remover: SegmentRemover, follow: FollowTask
 ) -> Watch:
     config = parts.config
     quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock, telemetry=parts.telemetry)
@@ -256,7 +261,7 @@ def _watch(
         telemetry=parts.telemetry,
     )
     waits = build_transaction_waits(parts)
-    target = build_copy_target(parts, gate=gate, remover=remover)
+    target = build_copy_target(parts, gates=gates, remover=remover)
     uploader = build_uploader(parts, role, target=target, waits=waits)
     admission = build_admission(parts, quota=quota, backfill=backfill)
     copy = build_copy(parts, role, uploader=uploader, admission=admission, lag=lag, waits=waits)
@@ -276,8 +281,10 @@ def _watch(
     caught_up = CatchUp(parts.metadata, parts.state)
     lost = build_lost_logs(parts)
 
+    places = PlaceChecks(parts.metadata, parts.blocking, config.places)
+
     def led(work: LaneWork) -> LaneWork:
-        return caught_up.before(lost.before(work))
+        return caught_up.before(lost.before(places.before(work)))
 
     cleaning: dict[Lane, LaneSpec] = {}
     if config.compaction_enabled and config.mode is Mode.ENFORCE:
@@ -297,7 +304,7 @@ def _watch(
         caught_up=caught_up,
         copy=copy,
         retain=retain,
-        store=gate,
+        stores=gates,
     )
 
     return Watch(

@@ -9,7 +9,7 @@ goes on only if the second deletes nothing but what retention gives up, and read
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -43,6 +43,7 @@ class Obstacle(StrEnum):
     GAP = "gap"
     HISTORY = "history"
     CUT = "cut"
+    ELSEWHERE = "elsewhere"
     DISPLACED = "displaced"
     RETENTION = "retention"
 
@@ -68,6 +69,8 @@ REMEDIES: Mapping[Obstacle, str] = {
     Obstacle.CUT: "wait until retention has deleted these segments, or delete what users may do without "
     "(`tiersidecar delete-records TOPIC`, up to behind them): the log was cut within them by an unclean election, and a native "
     "broker gives readers the records of the lost branch, and then leaves out those that took their offsets",
+    Obstacle.ELSEWHERE: "wait until retention has deleted these segments, with a rule that places new ones in section store: "
+    "the plugin knows one store, and would not find them there",
     Obstacle.DISPLACED: "publish COPY_SEGMENT_FINISHED of these segments again: `handover to-native --write-plan` does it",
     Obstacle.RETENTION: "raise the topic's retention, or give up what is past it with --accept retention",
 }
@@ -98,6 +101,7 @@ class HandoverView:
     ``retention`` is that of the native topic.  ``in_trash`` are finished segments that entries of the trash cover,
     ``erased`` all that entries of erasures name, ``recopied`` those that the store has lost in part.
     ``open_at_mounts`` are those of :func:`last_before_mounts` at whose end a transaction was open.
+    ``elsewhere`` are, by the name of a place, the segments that lie there, and not where the plugin looks.
     """
 
     owner: TopicIdPartition
@@ -111,6 +115,7 @@ class HandoverView:
     recopied: frozenset[Uuid] = frozenset()
     awaits_answer: bool = False
     open_at_mounts: tuple[RemoteLogSegmentMetadata, ...] = ()
+    elsewhere: Mapping[str, Sequence[RemoteLogSegmentMetadata]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +227,8 @@ def _of_segments(view: HandoverView) -> Iterator[Finding]:
 
 
 def _of_state(view: HandoverView) -> Iterator[Finding]:
+    for place, segments in view.elsewhere.items():
+        yield Finding(obstacle=Obstacle.ELSEWHERE, detail=f"in place {place}: {_named(segments)}")
     if view.awaits_answer:
         yield Finding(obstacle=Obstacle.UNANSWERED_UNDELETE, detail="the remote log start was set back")
     if view.open_at_mounts:

@@ -95,6 +95,15 @@ class ObjectNotFoundError(StoreError):
     """The object is not in the store."""
 
 
+class UnknownPlaceError(StoreError):
+    """The object lies in a place that the configuration does not have (any more)."""
+
+    def __init__(self, *, verb: str, key: str, place: str) -> None:
+        reason = f"it lies in place {place!r}, which the configuration does not name: put it back under places"
+        super().__init__(verb=verb, key=key, reason=reason)
+        self.place = place
+
+
 class ObjectTooLargeError(StoreError):
     """The object is larger than anything that may stand under its key; nothing of it was kept."""
 
@@ -296,6 +305,19 @@ class OffsetMapTooSmallError(
     where: str
     size_bytes: int
     keys: int
+
+
+class PlaceRemovedError(
+    PartitionHaltedError,
+    message="{count} remote segments of {subject} lie in place {place!r}, which the configuration does not name: put it back "
+    "under places. It may go once they have expired",
+):
+    """Segments lie in a place that was taken out of the configuration: nothing of the partition is copied, trimmed or expired,
+    for the objects could be neither read nor deleted."""
+
+    subject: str
+    place: str
+    count: int
 
 
 class CleanedBeforePinnedError(

@@ -256,6 +256,11 @@ class SegmentPicture:
         """Return a value that is the same for pictures of the same segments of a partition."""
         return hash((self._data, tuple(self._custom), tuple(self._numbers)))
 
+    @property
+    def custom_metadata(self) -> tuple[bytes, ...]:
+        """Return the custom metadata of all segments that have any, in no order."""
+        return tuple(custom for custom in self._custom if custom)
+
     def segments(self, from_offset: int = 0) -> tuple[RemoteLogSegmentMetadata, ...]:
         """Return segments that end at ``from_offset`` or above, ascending by start offset."""
         rows = ((ROW.unpack_from(self._data, number * ROW.size), self._custom[number]) for number in self._numbers)

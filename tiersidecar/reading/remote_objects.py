@@ -20,7 +20,7 @@ from tiersidecar.domain.errors import (
     QuotaExceededError,
     StoreError,
 )
-from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.ids import RemoteLogSegmentId, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import (
     ANY_SEGMENT,
@@ -30,7 +30,7 @@ from tiersidecar.formats.aiven.index_blob import (
     bounds_of,
 )
 from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.formats.aiven.keys import ObjectKeys, plugin_keys, read_custom_metadata
+from tiersidecar.formats.aiven.keys import ObjectKeys, planned_keys, plugin_keys, read_custom_metadata
 from tiersidecar.formats.aiven.layout import reading_plan
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex, TransformPlan
@@ -213,11 +213,14 @@ def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> O
     """Return the keys of the three objects: by the custom metadata as far as they say, else under ``key_prefix``.
 
     The manifest went up beside the others, so the recorded prefix counts for it too; the plugin looks for it under the
-    configured one and loses it when that changes (DESIGN.md section 5).
+    configured one and loses it when that changes (DESIGN.md section 5).  Those of a segment in another place than the default
+    one begin with the place (:func:`~tiersidecar.domain.ids.place_prefix`), and have no other path than ours.
     """
     recorded = read_custom_metadata(
         metadata.custom_metadata, where=f"custom metadata of {metadata.remote_log_segment_id}"
     )
+    if recorded.place:
+        return planned_keys(metadata, place_prefix(recorded.place))
     return plugin_keys(metadata, key_prefix if recorded.object_prefix is None else recorded.object_prefix)
 
 

@@ -22,14 +22,23 @@ class KnownTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileSettings:
-    """How to look.  ``is_plain``: nothing compresses or encrypts, nor ever did, as far as the configuration says."""
+    """How to look.  ``is_plain``: nothing compresses or encrypts, nor ever did, as far as the configuration says.
+
+    ``place_prefixes`` are of the places besides the default one, which ``key_prefix`` is of.
+    """
 
     key_prefix: str = ""
+    place_prefixes: tuple[str, ...] = ()
     graces: Graces = field(default_factory=Graces)
     open_store: StoreOpener | None = None
     reads_manifests: bool = True
     is_plain: bool = False
     deep: DeepCheck | None = None
+
+    @property
+    def prefixes(self) -> frozenset[str]:
+        """Return what keys of ours begin with."""
+        return frozenset({self.key_prefix, *self.place_prefixes})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
+from tiersidecar.domain.ids import place_of
 from tiersidecar.ports.store import ListObjects, StoredObject
 
 _ROWS = 5000
@@ -13,11 +14,11 @@ _RANGES_AT_ONCE = 8
 
 def ranges_between(prefixes: Iterable[str], bounds: Iterable[str]) -> list[tuple[str, str, str]]:
     """Return ranges that cover every key under one of ``prefixes``, cut at ``bounds``: the prefix, the key after which
-    to begin, and the last key ("" for none)."""
+    to begin, and the last key ("" for none).  A prefix lists one place: an empty one covers no other's."""
     found: list[tuple[str, str, str]] = []
     kept: list[str] = []
     for prefix in sorted(set(prefixes)):
-        if any(prefix.startswith(other) for other in kept):
+        if any(prefix.startswith(other) and place_of(prefix) == place_of(other) for other in kept):
             continue
         kept.append(prefix)
         inside = sorted({bound for bound in bounds if bound.startswith(prefix) and bound > prefix})

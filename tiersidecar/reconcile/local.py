@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -159,7 +159,7 @@ async def _reconcile(
     say("reading the metadata topic")
     async for some in inputs.early_events:
         events.add(some, is_late=False)
-    objects = await _listed(store, settings.key_prefix, events, say)
+    objects = await _listed(store, settings, events, say)
     say("reading what was published meanwhile")
     async for some in inputs.late_events():
         events.add(some, is_late=True)
@@ -169,8 +169,9 @@ async def _reconcile(
     known = sum(row["is_topic_known"] for row in segments)
     doubt = inputs.metadata_doubt(known, len(segments) - known)
     decided_ms = now_ms()
-    by_stem = _by_stem(objects, {settings.key_prefix, *events.prefixes()}, settings.key_prefix)
-    rows = _joined(segments, by_stem, told, {settings.key_prefix, *events.prefixes()}, settings)
+    prefixes = settings.prefixes | events.prefixes()
+    by_stem = _by_stem(objects, prefixes, settings.prefixes)
+    rows = _joined(segments, by_stem, told, prefixes, settings)
     check = SegmentCheck(
         graces=settings.graces,
         now_ms=decided_ms,
@@ -199,9 +200,9 @@ async def _reconcile(
     )
 
 
-async def _listed(store: Store, key_prefix: str, events: LocalEvents, say: Say) -> list[StoredObject]:
-    stems = sorted(row["stem"] for row in events.segments(key_prefix, at_most=_SAMPLE))
-    ranges = ranges_between({key_prefix, *events.prefixes()}, stems[:: max(1, len(stems) // _RANGES)])
+async def _listed(store: Store, settings: ReconcileSettings, events: LocalEvents, say: Say) -> list[StoredObject]:
+    stems = sorted(row["stem"] for row in events.segments(settings.key_prefix, at_most=_SAMPLE))
+    ranges = ranges_between(settings.prefixes | events.prefixes(), stems[:: max(1, len(stems) // _RANGES)])
     say(f"listing the store in {len(ranges)} ranges")
     found: list[StoredObject] = []
     async with aclosing(list_ranges(store, ranges)) as parts:
@@ -217,12 +218,12 @@ def _with_topic(row: Row, told: Mapping[str, _Told]) -> Row:
     return row
 
 
-def _by_stem(objects: Iterable[StoredObject], prefixes: set[str], key_prefix: str) -> dict[str, Row]:
+def _by_stem(objects: Iterable[StoredObject], prefixes: Set[str], own_prefixes: Set[str]) -> dict[str, Row]:
     """Bytes and times of the objects of each segment; one that is not of the layout is a row under its whole key.  What is the
-    sidecars' own is left out."""
+    sidecars' own, under one of ``own_prefixes``, is left out."""
     quoted = "|".join(re.escape(prefix) for prefix in sorted(prefixes, reverse=True))
     layout = re.compile(f"(?:{quoted}){LAYOUT_PATTERN}")
-    own = tuple(key_prefix + name for name in (OWN_DIRECTORY, PROBE_NAME))
+    own = tuple(prefix + name for prefix in own_prefixes for name in (OWN_DIRECTORY, PROBE_NAME))
     names = dict(zip(map(str, ObjectKind), OBJECT_COLUMNS, strict=True))
     found: dict[str, Row] = defaultdict(dict)
     for stored in objects:
@@ -245,7 +246,7 @@ def _joined(
     segments: Sequence[Row],
     by_stem: Mapping[str, Row],
     told: Mapping[str, _Told],
-    prefixes: set[str],
+    prefixes: Set[str],
     settings: ReconcileSettings,
 ) -> Iterator[Row]:
     """Yield what may have findings, with the columns that :class:`SegmentCheck` asks for."""
@@ -298,7 +299,7 @@ class _Naming:
     id, and the key must begin with a prefix of ours and that topic's name.
     """
 
-    def __init__(self, told: Mapping[str, _Told], prefixes: set[str]) -> None:
+    def __init__(self, told: Mapping[str, _Told], prefixes: Set[str]) -> None:
         self._told, self._prefixes = told, sorted(prefixes)
         quoted = "|".join(re.escape(prefix) for prefix in sorted(prefixes, reverse=True))
         self._layout = re.compile(f"(?:{quoted}){LAYOUT_PATTERN}")

@@ -91,7 +91,7 @@ def _custom(data: bytes | None, place: tuple[int, int]) -> tuple[str | None, int
         metadata = read_custom_metadata(data, where=f"custom metadata in {_name(place)}")
     except CorruptDataError as error:
         return None, None, str(error)
-    return metadata.object_prefix, metadata.remote_size, None
+    return metadata.recorded_prefix, metadata.remote_size, None
 
 
 def _name(place: tuple[int, int]) -> str:

@@ -174,4 +174,4 @@ def _custom(segment: RemoteLogSegmentMetadata) -> tuple[str | None, int | None]:
         recorded = read_custom_metadata(segment.custom_metadata, where="custom metadata")
     except CorruptDataError:
         return None, None
-    return recorded.object_prefix, recorded.remote_size
+    return recorded.recorded_prefix, recorded.remote_size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import product
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
@@ -84,12 +85,13 @@ def layout_of(prefixes: Iterable[str]) -> str:
     return f"^(?:{quoted}){re.sub(r'[?]P<[a-z_]+>', '', LAYOUT_PATTERN)}$"
 
 
-def by_segment(objects: DataFrame, layout: str, key_prefix: str) -> DataFrame:
+def by_segment(objects: DataFrame, layout: str, own_prefixes: Iterable[str]) -> DataFrame:
     """Return ``stem``, bytes and time of each of the up to three objects of a segment; an object that is not of the layout is a
-    row under its whole key with ``foreign_bytes`` and ``foreign_ms``.  The sidecars' own objects are left out."""
+    row under its whole key with ``foreign_bytes`` and ``foreign_ms``.  The sidecars' own objects are left out, under each of
+    ``own_prefixes``."""
     is_ours = F.expr("false")
-    for name in (OWN_DIRECTORY, PROBE_NAME):
-        is_ours = is_ours | F.col("key").startswith(key_prefix + name)
+    for prefix, name in product(sorted(own_prefixes), (OWN_DIRECTORY, PROBE_NAME)):
+        is_ours = is_ours | F.col("key").startswith(prefix + name)
     stem = F.expr("substring(key, 1, length(key) - length(substring_index(key, '.', -1)) - 1)")
     suffix = F.substring_index("key", ".", -1)
     is_of_layout = F.col("is_of_layout")

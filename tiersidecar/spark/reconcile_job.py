@@ -103,12 +103,12 @@ class Reconciler:
         known = self._topics(inputs.topics)
         folded_events = folded(events, self._settings.key_prefix, self._keep)
         segments = self._keep(_observed_segments(self._with_topics(folded_events, known), seen_segments))
-        prefixes = {self._settings.key_prefix, *(seen_segments.get["prefixes"] or [])}
+        prefixes = {*self._settings.prefixes, *(seen_segments.get["prefixes"] or [])}
         doubt = inputs.metadata_doubt(seen_segments.get["known"], seen_segments.get["all"] - seen_segments.get["known"])
         self._say("comparing")
         decided_ms = now_ms()
         observed = objects.observe(seen_objects, F.count("*").alias("all"), F.sum("size_bytes").alias("bytes"))
-        by_stem = by_segment(observed, layout_of(prefixes), self._settings.key_prefix)
+        by_stem = by_segment(observed, layout_of(prefixes), self._settings.prefixes)
         findings = self._of_segments(segments, by_stem, known, prefixes, doubt, decided_ms)
         findings = findings.unionByName(offset_findings(segments, self._settings.graces, decided_ms))
         if bad_count:
@@ -153,9 +153,9 @@ class Reconciler:
         return ranges_between(self._prefixes(events), bounds)
 
     def _prefixes(self, rows: DataFrame) -> set[str]:
-        """Return our prefix, and those that segments were recorded under: few."""
+        """Return our prefixes, and those that segments were recorded under: few."""
         recorded = rows.where(F.col("object_prefix").isNotNull()).select("object_prefix").distinct().collect()
-        return {self._settings.key_prefix, *(row[0] for row in recorded)}
+        return {*self._settings.prefixes, *(row[0] for row in recorded)}
 
     def _topics(self, topics: Sequence[KnownTopic]) -> DataFrame:
         rows = [(one.topic_id, one.topic, not one.is_gone, one.is_gone, one.is_compacted) for one in topics]

@@ -15,10 +15,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from math import nan
+from typing import Protocol
 
 import structlog
 
@@ -27,7 +28,7 @@ from tiersidecar.decide.copy import CopyLag, copied_offset_among, copy_lag, find
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import StoreError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import DEFAULT_PLACE, TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.clock import Blocking, Clock
@@ -41,8 +42,7 @@ from tiersidecar.ports.metrics.copying import (
     COPY_LAG_SEGMENTS,
     COPY_THROTTLE_SECONDS,
 )
-from tiersidecar.ports.metrics.process import STORE_WRITABLE
-from tiersidecar.ports.store import Store
+from tiersidecar.ports.metrics.process import PLACE_WRITABLE, STORE_WRITABLE
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.lineage import of_pictured
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -296,12 +296,26 @@ class CopySlots:
 
 
 class CopyAdmission:
-    """``backfill_quota`` bounds what catches up, before it takes a slot; ``quota`` bounds everything."""
+    """``backfill_quota`` bounds what catches up, before it takes a slot; ``quota`` bounds everything.
 
-    def __init__(self, *, slots: CopySlots, quota: CopyQuota, backfill: Backfill, backfill_quota: CopyQuota) -> None:
+    ``place_of_topic`` is given where there are several places: then copies to one of them leave a slot to the others, for a
+    store that hangs keeps the slots of its copies until they are given up.
+    """
+
+    def __init__(
+        self,
+        *,
+        slots: CopySlots,
+        quota: CopyQuota,
+        backfill: Backfill,
+        backfill_quota: CopyQuota,
+        place_of_topic: Callable[[str], str] | None = None,
+    ) -> None:
         self._slots, self._quota = slots, quota
         self._backfill, self._backfill_quota = backfill, backfill_quota
         self._backfill_turn = CopySlots(1)
+        self._place_of_topic = place_of_topic
+        self._of_place: dict[str, CopySlots] = {}
 
     def quota_wait_s(self, partition: TopicIdPartition) -> float:
         """Seconds for which the quotas hold back its next segment, if nothing else is copied; 0 where they do not."""
@@ -312,21 +326,46 @@ class CopyAdmission:
     async def admitted(self, partition: TopicIdPartition, size_bytes: int) -> AsyncIterator[None]:
         """Wait until a segment of ``size_bytes`` may be copied, and keep the slot for the length of the block."""
         rank = self._backfill.rank(partition)
-        if rank != LIVE:
-            async with self._backfill_turn.taking(rank):
-                await self._backfill_quota.admit(size_bytes)
-        async with self._slots.taking(rank):
-            await self._quota.admit(size_bytes)
-            yield
+        async with self._in_place(partition.topic, rank):
+            if rank != LIVE:
+                async with self._backfill_turn.taking(rank):
+                    await self._backfill_quota.admit(size_bytes)
+            async with self._slots.taking(rank):
+                await self._quota.admit(size_bytes)
+                yield
         if rank != LIVE:
             self._backfill.copied(size_bytes)
 
+    @asynccontextmanager
+    async def _in_place(self, topic: str, rank: int) -> AsyncIterator[None]:
+        if self._place_of_topic is None:
+            yield
+            return
+        most = max(self._slots.size - 1, 1)
+        of_place = self._of_place.setdefault(self._place_of_topic(topic), CopySlots(most))
+        of_place.size = most
+        async with of_place.taking(rank):
+            yield
+
+
+class ProbedStore(Protocol):
+    """What a gate needs of a store (:class:`~tiersidecar.ports.store.Store`)."""
+
+    @property
+    def description(self) -> str: ...
+
+    async def check_writable(self) -> None: ...
+
 
 class StoreGate:
-    """Closed at start and whenever a copy meets a store error; a probe that succeeds opens it."""
+    """Closed at start and whenever a copy meets a store error; a probe that succeeds opens it.  ``place`` is the store's, empty
+    for the default one."""
 
-    def __init__(self, store: Store, clock: Clock, telemetry: Telemetry | None = None) -> None:
+    def __init__(
+        self, store: ProbedStore, clock: Clock, telemetry: Telemetry | None = None, *, place: str = DEFAULT_PLACE
+    ) -> None:
         self._store, self._clock, self._telemetry = store, clock, telemetry or NoTelemetry()
+        self._place = place
         self._since_s, self._failures = clock.monotonic_s(), 0
         self._closed_by: StoreError | None = StoreError(verb="probe", key="", reason="it has not been probed yet")
         self._probing = asyncio.Lock()
@@ -334,7 +373,9 @@ class StoreGate:
     @property
     def closed_reason(self) -> str:
         """Return what closed the gate; empty while it is open."""
-        return "" if self._closed_by is None else str(self._closed_by)
+        if self._closed_by is None:
+            return ""
+        return f"place {self._place}: {self._closed_by}" if self._place else str(self._closed_by)
 
     def has_told(self, error: Exception) -> bool:
         """Return whether ``error`` is one more of the outage that was told at its begin; it is counted, and told at its end."""
@@ -366,20 +407,31 @@ class StoreGate:
         try:
             await self._store.check_writable()
         except StoreError as error:
-            if str(error) != self.closed_reason:
-                log.warning("store.not_writable", store=self._store.description, error=str(error))
+            if str(error) != str(self._closed_by):
+                log.warning("store.not_writable", **self._named, error=str(error))
             self._close(error)
             raise
         away_s = self._clock.monotonic_s() - self._since_s
-        log.info("store.writable", store=self._store.description, away_ms=int(away_s * 1000), failures=self._failures)
+        log.info("store.writable", **self._named, away_ms=int(away_s * 1000), failures=self._failures)
         self._closed_by, self._failures = None, 0
-        self._telemetry.gauge(STORE_WRITABLE, 1)
+        self._tell_metric(1)
 
     def _close(self, error: StoreError) -> None:
         if self._closed_by is None:
             self._since_s = self._clock.monotonic_s()
         self._closed_by = error
-        self._telemetry.gauge(STORE_WRITABLE, 0)
+        self._tell_metric(0)
+
+    def _tell_metric(self, writable: int) -> None:
+        if self._place:
+            self._telemetry.gauge(PLACE_WRITABLE, writable, place=self._place)
+        else:
+            self._telemetry.gauge(STORE_WRITABLE, writable)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        store = {"store": self._store.description}
+        return {**store, "place": self._place} if self._place else store
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -387,7 +439,11 @@ class StoreGate:
         try:
             yield
         except StoreError as error:
-            if self._closed_by is None:
-                log.warning("store.away", store=self._store.description, error=str(error))
-            self._close(error)
+            self.close_by(error)
             raise
+
+    def close_by(self, error: StoreError) -> None:
+        """Close the gate: a copy has met ``error``."""
+        if self._closed_by is None:
+            log.warning("store.away", **self._named, error=str(error))
+        self._close(error)

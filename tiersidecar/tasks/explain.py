@@ -15,10 +15,10 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import StoreGate
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.retain import RetainTask
+from tiersidecar.tasks.store_gates import StoreGates
 
 _AT_ONCE = 2
 """Questions: anybody who reaches the status service may ask, and each takes the broker a few requests."""
@@ -37,10 +37,10 @@ class ExplainTask:
         caught_up: CatchUp,
         copy: CopyTask,
         retain: RetainTask,
-        store: StoreGate,
+        stores: StoreGates,
     ) -> None:
         self._table, self._state, self._lineages = sources.table, sources.state, sources.lineages
-        self._lanes, self._caught_up, self._store = lanes, caught_up, store
+        self._lanes, self._caught_up, self._stores = lanes, caught_up, stores
         self._copy, self._admission = copy, copy.admission
         self._expire, self._trim, self._gate = retain.expire, retain.trim, retain.trim.gate
         self._guard, self._observe_only, self._blocking = actor.guard, actor.observe_only, edges.blocking
@@ -95,7 +95,7 @@ class ExplainTask:
             or refused
             or self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES)
             or self._lanes.reason_at_rest(topic_id_partition, Lane.COPY)
-            or self._store.closed_reason,
+            or self._stores.of_topic(topic_id_partition.topic).closed_reason,
             copy_wait_s=self._admission.quota_wait_s(topic_id_partition),
             trim=everything
             or self._table.untrimmable_topics.get(topic_id_partition.topic, "")

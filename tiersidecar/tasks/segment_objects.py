@@ -6,15 +6,22 @@ A segment's .log as the body of an object: read, checked and transformed, chunk 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tiersidecar.domain.errors import SegmentChangedError, StoreError
+from tiersidecar.domain.ids import DEFAULT_PLACE
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentScan
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
 from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.formats.aiven.keys import CustomMetadataField
+from tiersidecar.formats.aiven.keys import (
+    CustomMetadata,
+    CustomMetadataField,
+    read_custom_metadata,
+    write_custom_metadata,
+)
 from tiersidecar.formats.aiven.layout import SegmentLayout, new_segment_encryption, plan_objects
 from tiersidecar.formats.aiven.transforms import IV_SIZE, ChunkIndex, TransformPlan
 from tiersidecar.ports.clock import Blocking, Ids
@@ -170,15 +177,24 @@ async def _result_of(making: asyncio.Task[Buffer]) -> Buffer:
         raise
 
 
+def _in_default_place(topic: str) -> str:
+    return DEFAULT_PLACE
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSettings:
     """How segments become objects; the plugin's settings of the same names.
 
     ``skip_compressed`` leaves out compression where the segment's first batch is compressed already (the plugin's
     ``compression.heuristic.enabled``).  ``kafka_version`` is (major, minor) of the broker whose bytes we write.
+
+    ``place_of_topic`` says where new segments of a topic go; ``place_key_prefixes`` has the own prefix of each place but the
+    default one.
     """
 
     key_prefix: str = ""
+    place_of_topic: Callable[[str], str] = _in_default_place
+    place_key_prefixes: Mapping[str, str] = field(default_factory=dict)
     chunk_size: int = 4 * 1024 * 1024
     compression: bool = False
     skip_compressed: bool = False
@@ -196,6 +212,11 @@ class SegmentObjects:
     ) -> None:
         self._settings, self._store = settings, store
         self._blocking, self._ids, self._failpoints = blocking, ids, failpoints
+
+    def custom_metadata_of_started(self, topic: str) -> bytes | None:
+        """Return the custom metadata of a COPY_SEGMENT_STARTED of ``topic``: the place where its objects go, so that they are
+        found there also when the copy ends half way; None for the default place."""
+        return write_custom_metadata(CustomMetadata(place=self._settings.place_of_topic(topic))) or None
 
     async def put(
         self, started: RemoteLogSegmentMetadata, file: SegmentFile, reading: LogReading, *, is_compressed: bool
@@ -232,11 +253,13 @@ class SegmentObjects:
 
     async def _layout(self, started: RemoteLogSegmentMetadata, *, is_compressed: bool) -> SegmentLayout:
         settings, encryption = self._settings, None
+        place = read_custom_metadata(started.custom_metadata).place
         if settings.key_ring is not None:  # RSA takes a millisecond: not on the loop
             encryption = await self._blocking.run(new_segment_encryption, settings.key_ring, self._ids.random_bytes)
         return plan_objects(
             metadata=started,
-            key_prefix=settings.key_prefix,
+            key_prefix=settings.place_key_prefixes[place] if place else settings.key_prefix,
+            place=place,
             chunk_size=settings.chunk_size,
             compression=settings.compression and not (settings.skip_compressed and is_compressed),
             encryption=encryption,

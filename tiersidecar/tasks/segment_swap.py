@@ -219,6 +219,7 @@ class SegmentSwap:
             segment_size_in_bytes=new.local.size_bytes,
             segment_leader_epochs=_epochs_of(old),
             txn_index_empty=not new.artefacts.transaction_index,
+            custom_metadata=self._store.objects.custom_metadata_of_started(old[0].topic_id_partition.topic),
         )
 
     async def _upload(self, started: RemoteLogSegmentMetadata, new: NewSegment) -> bytes | None:

@@ -41,7 +41,7 @@ from tiersidecar.ports.metrics.copying import (
     REBUILT_ARTEFACTS,
 )
 from tiersidecar.reading.carried_transactions import CarriedTransactions
-from tiersidecar.tasks.copy_admission import StoreGate, copied_offset_of
+from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.ownership import InFlight
@@ -54,6 +54,7 @@ from tiersidecar.tasks.segment_reading import (
     SegmentReading,
     next_base_offset_of,
 )
+from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 log = structlog.get_logger(__name__)
@@ -70,10 +71,10 @@ lane of this process has just copied something of the partition."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTarget:
-    """What a copy writes to, while ``gate`` finds the store there, and what clears away a copy that failed."""
+    """What a copy writes to, while ``gates`` find its store there, and what clears away a copy that failed."""
 
     objects: SegmentObjects
-    gate: StoreGate
+    gates: StoreGates
     remover: SegmentRemover
     in_flight: InFlight
 
@@ -114,7 +115,7 @@ class SegmentUploader:
         settings: UploadSettings,
     ) -> None:
         self._table, self._lineages, self._metadata_log = sources.table, sources.lineages, sources.metadata
-        self._objects, self.gate, self._remover = target.objects, target.gate, target.remover
+        self._objects, self._gates, self._remover = target.objects, target.gates, target.remover
         self._in_flight = target.in_flight
         self._carried, self._log_dirs, self._waits = carried, log_dirs, waits
         self._checker = SegmentChecker(log_dirs=log_dirs, clock=edges.clock)
@@ -154,8 +155,8 @@ class SegmentUploader:
             async with self._turn(partition.view.topic_id_partition) as has_waited:
                 if has_waited:
                     await still_wanted()
-                await self.gate.wait_open()
-                async with self.gate.watching():
+                await self._gates.of_topic(topic).wait_open()
+                async with self._gates.watching():
                     await self._ownership.confirm(partition.view.topic_id_partition)
                     return await self._upload(partition, segment, lineage, still_wanted)
         except Exception:
@@ -220,6 +221,7 @@ class SegmentUploader:
             segment_size_in_bytes=file.size_bytes,
             segment_leader_epochs=checked.epochs,
             txn_index_empty=not checked.has_aborted,
+            custom_metadata=self._objects.custom_metadata_of_started(topic_id_partition.topic),
         )
 
     async def _put(

@@ -1,7 +1,8 @@
 """Whose remote data a topic id's are, by an object in the store: ``<key.prefix>.tiersidecar/owners/<topic id>.json``.
 
 Several clusters may share a bucket.  A cluster claims the ids that it leads, by a put that succeeds only where nothing is; what
-another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.
+another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.  A place
+has such an object of each topic id whose segments go there: clusters with stores of their own may share a place.
 
 An object that was seen while segments were remote, and is missing now, proves that this is not the store that it was: the state
 topic keeps that it was seen.  It is not made anew then.
@@ -10,7 +11,7 @@ topic keeps that it was seen.  It is not made anew then.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -21,8 +22,9 @@ from tiersidecar.domain.errors import (
     ObjectNotFoundError,
     ObjectTooLargeError,
     OwnerMissingError,
+    StoreError,
 )
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.ids import DEFAULT_PLACE, BrokerId, TopicIdPartition, Uuid, format_uuid, place_prefix
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES, OWNERS
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
@@ -175,10 +177,11 @@ class TopicOwners:
         table: PartitionTable,
         clock: Clock,
         claimant: Claimant,
+        place_of_topic: Callable[[str], str] = lambda topic: DEFAULT_PLACE,
     ) -> None:
         self._store, self._key_prefix, self._clock = store, key_prefix, clock
         self._state, self._metadata, self._table = state, metadata, table
-        self._claimant = claimant
+        self._claimant, self._place_of_topic = claimant, place_of_topic
         self._ours_s: dict[Uuid, float] = {}
 
     async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
@@ -193,17 +196,36 @@ class TopicOwners:
         now_s = self._clock.monotonic_s()
         if anew or now_s - self._ours_s.get(topic_id_partition.topic_id, -_BELIEVED_S) >= _BELIEVED_S:
             self._ours_s.pop(topic_id_partition.topic_id, None)
-            await self._look(topic_id_partition)
+            await self._look_in_places(topic_id_partition)
             self._ours_s[topic_id_partition.topic_id] = now_s
         self._table.missing_owners.pop(topic_id_partition.topic_id, None)
         await self._say_seen(topic_id_partition)
 
-    async def _look(self, topic_id_partition: TopicIdPartition) -> None:
-        key = owner_key(self._key_prefix, topic_id_partition.topic_id)
+    async def _look_in_places(self, topic_id_partition: TopicIdPartition) -> None:
+        """Of a topic in another place, its object there is enough while the default place is away: it is made only after the
+        other."""
+        place, away = self._place_of_topic(topic_id_partition.topic), None
+        try:
+            await self._look(topic_id_partition)
+        except StoreError as error:
+            if not place or not error.is_away:
+                raise
+            away = error
+        if place:
+            await self._look(topic_id_partition, place, instead_of=away)
+
+    async def _look(
+        self,
+        topic_id_partition: TopicIdPartition,
+        place: str = DEFAULT_PLACE,
+        *,
+        instead_of: StoreError | None = None,
+    ) -> None:
+        key = owner_key(place_prefix(place) or self._key_prefix, topic_id_partition.topic_id)
         reason = ""
         for _ in range(_READ_AGAIN):  # one wrong byte on its way must not park the partition
             try:
-                reason = self._reason_not_ours(await self._fetch_or_make(key, topic_id_partition))
+                reason = self._reason_not_ours(await self._fetch_or_make(key, topic_id_partition, place, instead_of))
             except ObjectTooLargeError as error:
                 reason = _unreadable(error.reason, topic_id_partition)
             except ValueError as error:
@@ -212,11 +234,16 @@ class TopicOwners:
                 return
         raise NotOwnedError(topic=topic_id_partition.topic, key=key, reason=reason)
 
-    async def _fetch_or_make(self, key: str, topic_id_partition: TopicIdPartition) -> bytes:
+    async def _fetch_or_make(
+        self, key: str, topic_id_partition: TopicIdPartition, place: str, instead_of: StoreError | None
+    ) -> bytes:
         try:
             return await self._store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)
         except ObjectNotFoundError:
-            self._require_never_seen(key, topic_id_partition)
+            if instead_of is not None:
+                raise instead_of from None
+            if not place:  # the topic may go to a place long after its first segment went to the default one
+                self._require_never_seen(key, topic_id_partition)
             return await self._make(key, topic_id_partition)
 
     def _require_never_seen(self, key: str, topic_id_partition: TopicIdPartition) -> None:

@@ -10,6 +10,7 @@ from tests.support.manual_clock import ManualClock
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.adapters.stores.placed import Place, PlacedStore
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER, read_former_look, read_owners
 from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_OWNER_BYTES, MOST_REPORT_BYTES, OWNERS
 from tiersidecar.ports.store import BytesBody
@@ -30,8 +31,19 @@ async def test_an_owner_object_that_cannot_be_read_is_there_and_no_clusters(stor
     }
     for name, data in objects.items():
         await store.put_object(f"p/{OWNERS}{name}.json", BytesBody(data))
-    owners = await read_owners(store, "p/")
+    owners = await read_owners(store, ("p/",))
     assert owners == {"good": "ours", "deep": UNREADABLE_OWNER, "large": UNREADABLE_OWNER}
+
+
+async def test_a_place_says_whose_a_topic_is_that_the_default_one_does_not_know(store: MemoryStore) -> None:
+    """Another cluster's, with which the place is shared: nothing of it is an orphan of ours (S-293)."""
+    places = PlacedStore(
+        store, {"cold": Place(store=MemoryStore(clock=ManualClock(), ids=SystemIds()), key_prefix="c/")}
+    )
+    said = {f"p/{OWNERS}a.json": "ours", f"@cold/{OWNERS}a.json": "theirs", f"@cold/{OWNERS}b.json": "theirs"}
+    for key, cluster in said.items():
+        await places.put_object(key, BytesBody(f'{{"cluster_id":"{cluster}"}}'.encode()))
+    assert await read_owners(places, ("p/", "@cold/")) == {"a": "ours", "b": "theirs"}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tiersidecar.app.recover_report import RecoverReport
 from tiersidecar.app.recover_run import Recoverer
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import Left, events_of
-from tiersidecar.domain.errors import BrokerUnreachableError, LeaseHeldError
+from tiersidecar.domain.errors import BrokerUnreachableError, ConfigError, LeaseHeldError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -381,3 +381,19 @@ async def test_what_was_the_former_clusters_counts_as_this_ones_up_to_where_its_
     assert world.segments() == [known]
     assert report.left == {Left.BEYOND_END: 1}
     assert world.state.partition_state(ORDERS) == STATE
+
+
+async def test_it_does_not_take_for_lost_what_lies_in_another_place(world: World) -> None:
+    """S-293: only section store is listed."""
+    placed = replace(live(1, 0), custom_metadata=write_custom_metadata(CustomMetadata(place="cold")))
+    await world.put_snapshot(placed)
+    with pytest.raises(StoreError, match="it lies in place cold, and only section store is looked at"):
+        await world.recover()
+    assert world.metadata.events == []
+
+
+def test_it_is_refused_beside_places(world: World) -> None:
+    text = LEAST.replace("/srv/tier", str(world.root)) + "places: {cold: {root: /srv/cold}}\n"
+    world.session = replace(world.session, config=load(world.root.parent, text))
+    with pytest.raises(ConfigError, match="`tiersidecar recover` looks at section store alone"):
+        world.recoverer()

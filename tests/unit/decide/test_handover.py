@@ -1,4 +1,4 @@
-"""Whether a partition may be handed over to native tiering: a row for each thing that is in the way (issue 21)."""
+"""Whether a partition may be handed over to native tiering: a row for each thing that is in the way (issue 21; S-293)."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Partition:
     recopied: Sequence[int] = ()
     awaits_answer: bool = False
     open_at_mounts: Sequence[int] = ()
+    elsewhere: Sequence[int] = ()
 
     def decide(self, accepted: frozenset[Obstacle] = frozenset()) -> PartitionHandover:
         view = HandoverView(
@@ -53,6 +54,9 @@ class Partition:
             recopied=frozenset(segment_id(number).uuid for number in self.recopied),
             awaits_answer=self.awaits_answer,
             open_at_mounts=tuple(added(number, number * 10 - 10, number * 10 - 1) for number in self.open_at_mounts),
+            elsewhere={"cold": [added(number, number * 10 - 10, number * 10 - 1) for number in self.elsewhere]}
+            if self.elsewhere
+            else {},
         )
         return decide_handover(view, NOW_MS, accepted)
 
@@ -80,6 +84,10 @@ ROWS = {
     "transactions that a mount has ended, where nothing behind it is copied": (
         Partition(open_at_mounts=[3]),
         [Obstacle.MOUNT],
+    ),
+    "what lies in another place than section store, where the plugin would not look": (
+        Partition(elsewhere=[2]),
+        [Obstacle.ELSEWHERE],
     ),
     "no remote log start": (Partition(start=-1), [Obstacle.NO_START]),
     "a hole between the tiers": (Partition(events=THREE[:2]), [Obstacle.GAP]),

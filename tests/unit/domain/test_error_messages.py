@@ -195,6 +195,18 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "store could not a verb 'a key': a reason",
     ),
     (
+        "UnknownPlaceError",
+        {"verb": "a verb", "key": "a key", "place": "a place"},
+        "store could not a verb 'a key': it lies in place 'a place', which the configuration does not name: put it back under "
+        "places",
+    ),
+    (
+        "PlaceRemovedError",
+        {"subject": "a subject", "place": "a place", "count": 22},
+        "22 remote segments of a subject lie in place 'a place', which the configuration does not name: put it back under "
+        "places. It may go once they have expired",
+    ),
+    (
         "StoreStalledError",
         {"verb": "a verb", "key": "a key", "reason": "a reason"},
         "store could not a verb 'a key': a reason",

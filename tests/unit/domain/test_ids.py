@@ -1,4 +1,4 @@
-"""Kafka's Uuid, as text and as bytes."""
+"""Kafka's Uuid, as text and as bytes; names of places, and what they make of keys (S-293)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 
 from tests.support.golden import read_json
 from tiersidecar.domain.ids import (
+    PLACE_NAME,
     RemoteLogSegmentId,
     TopicIdPartition,
     Uuid,
     format_uuid,
     is_acceptable_random_uuid,
+    is_place_name,
     parse_uuid,
+    place_of,
+    place_prefix,
 )
 
 uuids = st.binary(min_size=16, max_size=16).map(Uuid)
@@ -84,3 +88,49 @@ def test_a_copy_for_another_process_has_no_hash_of_this_one() -> None:
     sent = pickle.loads(pickle.dumps(one))
     assert (hasattr(one, "_hash"), hasattr(sent, "_hash")) == (True, False)
     assert (sent, hash(sent)) == (one, hash(one))
+
+
+place_names = st.from_regex(PLACE_NAME, fullmatch=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        pytest.param("cold", True, id="a word"),
+        pytest.param("eu-central-1", True, id="hyphens and digits"),
+        pytest.param("a" * 32, True, id="as long as there is room for in custom metadata"),
+        pytest.param("a" * 33, False, id="longer than that"),
+        pytest.param("", False, id="nothing is the default place, and no name"),
+        pytest.param("-cold", False, id="a hyphen first"),
+        pytest.param("Cold", False, id="a capital"),
+        pytest.param("a/b", False, id="a slash"),
+        pytest.param("cold\n", False, id="a line's end"),
+    ],
+)
+def test_names_of_places(name: str, is_one: bool) -> None:
+    assert is_place_name(name) is is_one
+
+
+@pytest.mark.parametrize(
+    ("key", "place"),
+    [
+        pytest.param("@cold/topic-id/0/1.log", "cold", id="a key in a place"),
+        pytest.param("cluster/topic-id/0/1.log", "", id="a key under a prefix"),
+        pytest.param("cluster/@cold/topic-id/0/1.log", "", id="the mark further on"),
+        pytest.param("@Cold/topic-id/0/1.log", "", id="what no place can be named"),
+        pytest.param("@Cold/@cold/0/1.log", "", id="a place further on"),
+        pytest.param("@cold", "", id="no key below it"),
+        pytest.param("", "", id="nothing"),
+    ],
+)
+def test_a_key_tells_its_place(key: str, place: str) -> None:
+    assert place_of(key) == place
+
+
+@given(place_names, st.text(max_size=50))
+def test_what_is_put_into_a_place_is_found_in_it(name: str, key: str) -> None:
+    assert place_of(place_prefix(name) + key) == name
+
+
+def test_the_default_place_changes_no_key() -> None:
+    assert place_prefix("") == ""

@@ -12,6 +12,7 @@ import pytest
 from tests.support.directory_store import DirectoryStore
 from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
+from tiersidecar.adapters.stores.placed import PlacedStore
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
@@ -40,6 +41,8 @@ class Run:
         self.graces = Graces(finding_ms=0, copy_ms=0)
         self.extra: list[bytes] = []
         self.seen_through: Callable[[Store], Any] = lambda store: store
+        self.cold: Path | None = None
+        self.place_prefixes: tuple[str, ...] = ()
 
     async def __call__(self) -> LocallyReconciled:
         values = [*self.bucket.events[:-2], *self.extra, *self.bucket.events[-2:]]
@@ -47,14 +50,17 @@ class Run:
         async def events(begin: int, end: int) -> AsyncIterator[Sequence[RawEvent]]:
             yield [(0, begin + at, value) for at, value in enumerate(values[begin:end])]
 
-        settings = ReconcileSettings(graces=self.graces, deep=DeepCheck(open_key_ring=key_ring))
+        settings = ReconcileSettings(
+            graces=self.graces, deep=DeepCheck(open_key_ring=key_ring), place_prefixes=self.place_prefixes
+        )
         inputs = LocalInputs(
             early_events=events(0, len(values) - 2),
             late_events=lambda: events(len(values) - 2, len(values)),
             topics=self.topics,
             metadata_doubt=lambda known, foreign: self.doubt,
         )
-        async with DirectoryStore(str(self.bucket.root))() as store:
+        opener = DirectoryStore(str(self.bucket.root), cold=None if self.cold is None else str(self.cold))
+        async with opener() as store:
             return await reconcile_locally(
                 self.seen_through(store), settings, inputs, self.said.append, now_ms=lambda: NOW_MS
             )
@@ -74,6 +80,60 @@ async def test_what_the_plugin_left_is_in_order_through_and_through(run: Run) ->
     steps = [text.partition(":")[0] for text in run.said]
     assert steps[0] == "reading the metadata topic"
     assert steps[-1] == "comparing"
+
+
+class Placed:
+    """A run of a bucket of which a topic has moved to place cold, a directory beside it."""
+
+    def __init__(self, run: Run, root: Path) -> None:
+        self.run, self.root = run, root
+        self.moved = run.bucket.move_a_topic(root)
+        run.cold, run.place_prefixes = root, ("@cold/",)
+
+    async def __call__(self) -> LocallyReconciled:
+        return await self.run()
+
+
+@pytest.fixture
+def placed(run: Run, tmp_path: Path) -> Placed:
+    return Placed(run, tmp_path / "cold")
+
+
+async def test_segments_in_a_place_are_looked_for_there(placed: Placed) -> None:
+    """S-293."""
+    seen = await placed()
+    assert seen.findings == []
+    assert seen.object_count == 3 * seen.live_segment_count
+
+
+async def test_a_segment_that_is_not_in_its_place_is_missing_wherever_else_it_is(placed: Placed) -> None:
+    (placed.root / placed.moved).rename(placed.run.bucket.root / placed.moved)
+    kinds = {finding.kind for finding in (await placed()).findings}
+    assert {FindingKind.MISSING_OBJECT, FindingKind.ORPHAN_OBJECT} <= kinds
+
+
+async def test_leftovers_in_a_place_are_found_and_what_is_our_own_there_is_none(placed: Placed) -> None:
+    log = min(placed.root.rglob("*.log"))
+    left = log.with_name(log.name[:21] + "AAAAAAAAAAAAAAAAAAAAAQ.log")
+    left.write_bytes(b"x")
+    (placed.root / OWN_DIRECTORY).mkdir()
+    (placed.root / OWN_DIRECTORY / "owner.json").write_bytes(b"x")
+    (finding,) = (await placed()).findings
+    assert (finding.kind, finding.key) == (FindingKind.ORPHAN_OBJECT, f"@cold/{left.relative_to(placed.root)}")
+
+
+async def test_a_place_without_any_segment_is_listed_too(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cold").mkdir()
+    (tmp_path / "cold" / "stray").write_bytes(b"x")
+    run.cold, run.place_prefixes = tmp_path / "cold", ("@cold/",)
+    assert [finding.key for finding in (await run()).findings] == ["@cold/stray"]
+
+
+async def test_a_run_does_not_take_for_missing_what_lies_in_a_place_that_is_not_configured(placed: Placed) -> None:
+    placed.run.cold, placed.run.place_prefixes = None, ()
+    placed.run.seen_through = lambda store: PlacedStore(store, {})
+    with pytest.raises(StoreError, match="'cold', which the configuration does not name"):
+        await placed.run()
 
 
 def log_of(root: Path) -> Path:

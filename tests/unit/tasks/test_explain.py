@@ -44,7 +44,7 @@ class Asked:
             caught_up=CatchUp(shell.metadata, shell.state),
             copy=shell.copy,
             retain=RetainTask(expire=expire, trim=shell.trim, guard=shell.guard, slots=asyncio.Semaphore(1)),
-            store=shell.gate,
+            stores=shell.gates,
         )
 
     async def finding(self, about: str, offset: int = 0) -> tuple[RowState, Finding]:

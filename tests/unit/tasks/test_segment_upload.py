@@ -15,7 +15,9 @@ from tests.support.recopy_requests import always_wanted
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import PARTITIONS, TierShell
-from tiersidecar.adapters.clock import ThreadBlocking
+from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.adapters.stores.placed import Place, PlacedStore
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -35,10 +37,11 @@ from tiersidecar.domain.segments import (
     RemotePartitionDeleteMetadata,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import CustomMetadataField
+from tiersidecar.formats.aiven.keys import CustomMetadata, CustomMetadataField, read_custom_metadata
 from tiersidecar.ports.metrics.retention import TRIM_REFUSALS
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.reading.remote_objects import recorded_keys
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 
@@ -93,6 +96,59 @@ async def test_every_sealed_segment_below_the_lso_is_finished_once(
     assert [s.next_offset for s in finished] == [s.next_base_offset for s in expected]
     assert len(await keys_of(shell)) == 3 * len(finished)
     assert states(shell) == [State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED] * len(finished)
+
+
+async def in_places(directory: Path, blocking: ThreadBlocking) -> tuple[TierShell, MemoryStore, MemoryStore]:
+    """A shell whose topics go to place cold, with both of its stores."""
+    clock, ids = ManualClock(), SystemIds()
+    hot, cold = MemoryStore(clock=clock, ids=ids), MemoryStore(clock=clock, ids=ids)
+    layout = LayoutSettings(
+        key_prefix="hot/",
+        place_of_topic=lambda topic: "cold",
+        place_key_prefixes={"cold": "cold/"},
+        custom_metadata_fields=frozenset({CustomMetadataField.OBJECT_PREFIX}),
+    )
+    store = PlacedStore(hot, {"cold": Place(store=cold, key_prefix="cold/")})
+    policy = TopicPolicy(local_retention_bytes=0)
+    shell = TierShell(directory, blocking, layout, policy, partitions=["plain-0"], store=store)
+    await shell.look()
+    return shell, hot, cold
+
+
+async def test_a_segment_goes_to_the_place_of_its_topic_and_its_metadata_name_it_from_the_first_event(
+    tmp_path: Path, blocking: ThreadBlocking
+) -> None:
+    """S-293, S-295: Kafka carries the bytes; the plugin finds its own fields where they always were."""
+    shell, hot, cold = await in_places(tmp_path, blocking)
+    await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
+    segments = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    assert segments
+    events = [event for event in shell.metadata.events if not isinstance(event, RemotePartitionDeleteMetadata)]
+    assert {read_custom_metadata(event.custom_metadata) for event in events} == {
+        CustomMetadata(place="cold"),
+        CustomMetadata(object_prefix="cold/", place="cold"),
+    }
+    keys = sorted(key for one in segments for key in recorded_keys(one, "hot/").in_upload_order)
+    assert [f"@cold/{one.key.removeprefix('cold/')}" async for one in cold.list_objects("cold/")] == keys
+    assert [one.key async for one in hot.list_objects()] == []
+    for segment in segments:
+        assert (await shell.manifests.open(segment)).metadata == segment
+
+
+async def test_what_a_copy_to_a_place_leaves_half_done_is_found_there(tmp_path: Path, blocking: ThreadBlocking) -> None:
+    shell, _, cold = await in_places(tmp_path, blocking)
+
+    async def end_here() -> None:
+        raise StoreError(verb="put", key="@cold/x", reason="the process ends")
+
+    shell.failpoints.actions["copy.indexes.stored"] = end_here
+    with pytest.raises(StoreError):
+        await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
+    (begun,) = fold(shell.metadata.events)
+    assert begun.state is State.COPY_SEGMENT_STARTED
+    assert len([one async for one in cold.list_objects()]) == 2
+    await shell.remover.remove(Removal(metadata=begun, reason="a dead copy"))
+    assert [one async for one in cold.list_objects()] == []
 
 
 async def test_a_second_run_copies_nothing(shell: TierShell) -> None:

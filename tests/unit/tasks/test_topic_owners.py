@@ -15,7 +15,8 @@ from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.domain.errors import NotOwnedError, ObjectTooLargeError, OwnerMissingError
+from tiersidecar.adapters.stores.placed import Place, PlacedStore
+from tiersidecar.domain.errors import NotOwnedError, ObjectTooLargeError, OwnerMissingError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, format_uuid
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
@@ -41,17 +42,20 @@ class Stage:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock, ids=SystemIds())
+        self.cold = MemoryStore(clock=self.clock, ids=SystemIds())
+        self.places = PlacedStore(self.store, {"cold": Place(store=self.cold, key_prefix="c/")})
         self.state, self.metadata, self.table = MemoryStateLog(), MemoryMetadataLog(), PartitionTable()
 
-    def owners(self, cluster_id: str) -> TopicOwners:
+    def owners(self, cluster_id: str, place: str = "") -> TopicOwners:
         return TopicOwners(
-            store=self.store,
+            store=self.places if place else self.store,
             state=self.state,
             metadata=self.metadata,
             table=self.table,
             key_prefix="prefix/",
             clock=self.clock,
             claimant=Claimant(cluster_id=cluster_id, broker_id=BrokerId(1), incarnation="x"),
+            place_of_topic=lambda topic: place,
         )
 
     async def copied(self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> None:
@@ -110,6 +114,58 @@ async def test_the_object_says_who_made_it(stage: Stage) -> None:
     await stage.owners("ours").claim(TOPIC_ID_PARTITION)
     made = read_topic_owner(await stage.store.fetch_object(KEY, max_bytes=2**30))
     assert (made.topic, made.broker_id, made.incarnation) == (TOPIC_ID_PARTITION.topic, 1, "x")
+
+
+COLD_KEY = owner_key("c/", TOPIC_ID_PARTITION.topic_id)
+
+
+async def test_a_topic_in_a_place_is_claimed_there_too(stage: Stage) -> None:
+    """Clusters with stores of their own may share a place (S-293)."""
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    for store, key in ((stage.store, KEY), (stage.cold, COLD_KEY)):
+        assert read_owning_cluster(await store.fetch_object(key, max_bytes=2**30)) == "ours"
+
+
+async def test_what_another_cluster_has_claimed_in_the_place_is_not_ours(stage: Stage) -> None:
+    theirs = TopicOwner(cluster_id="theirs", topic="t", claimed_ms=0, broker_id=1, incarnation="x")
+    await stage.cold.put_object(COLD_KEY, BytesBody(theirs.write(TOPIC_ID_PARTITION.topic_id)))
+    with pytest.raises(NotOwnedError, match=r"@cold/.*says cluster theirs"):
+        await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+
+
+async def test_a_topic_may_go_to_a_place_long_after_its_first_segment(stage: Stage) -> None:
+    """That the default store's object was seen says nothing of the place's."""
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
+    await stage.copied()
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    assert read_owning_cluster(await stage.cold.fetch_object(COLD_KEY, max_bytes=2**30)) == "ours"
+
+
+@pytest.mark.parametrize(
+    ("is_claimed", "is_away", "goes_on"),
+    [
+        pytest.param(True, True, True, id="it is claimed in its place, and the default one is away"),
+        pytest.param(False, True, False, id="it was never claimed there: that comes after the default one"),
+        pytest.param(True, False, False, id="the default one answers, and refuses"),
+    ],
+)
+async def test_the_default_store_halts_a_topic_of_a_place_only_until_it_is_claimed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, is_claimed: bool, is_away: bool, goes_on: bool
+) -> None:
+    if is_claimed:
+        await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+
+    async def refuse(key: str, *, max_bytes: int) -> bytes:
+        raise StoreError(verb="fetch", key=key, reason="trouble", is_away=is_away)
+
+    monkeypatch.setattr(stage.store, "fetch_object", refuse)
+    claim = stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    if goes_on:
+        await claim
+        return
+    with pytest.raises(StoreError, match="trouble"):
+        await claim
 
 
 HALF = b'{"cluster_id":"\\ud800x"}'

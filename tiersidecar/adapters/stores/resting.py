@@ -82,8 +82,8 @@ class RestingStore(WrappedStore):
             return False
         now_s = self._clock.monotonic_s()
         if now_s < self._until_s:
-            left_s = self._until_s - now_s
-            reason = f"it is away ({self._reason}), and asked again in {left_s:.1f} s"
+            # The same words for the whole rest: who tells each trouble once would take others for a new one.
+            reason = f"it is away ({self._reason}), and asked again within {self._rest_s:g} s"
             raise StoreError(verb=verb, key=key, reason=reason, is_away=True)
         self._until_s = now_s + self._rest_s  # the others wait for what comes of this one
         return True

@@ -15,13 +15,14 @@ from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, StoreGate
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
+from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.tail_cuts import CuttingUploader, TailCuts
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
@@ -35,7 +36,7 @@ def task_backoff(config: Config) -> Backoff:
     )
 
 
-def build_copy_target(parts: Parts, *, gate: StoreGate, remover: SegmentRemover) -> CopyTarget:
+def build_copy_target(parts: Parts, *, gates: StoreGates, remover: SegmentRemover) -> CopyTarget:
     """By plain constructor calls."""
     return CopyTarget(
         objects=SegmentObjects(
@@ -45,7 +46,7 @@ def build_copy_target(parts: Parts, *, gate: StoreGate, remover: SegmentRemover)
             ids=parts.ids,
             failpoints=parts.failpoints,
         ),
-        gate=gate,
+        gates=gates,
         remover=remover,
         in_flight=InFlight(clock=parts.clock, telemetry=parts.telemetry, journal=parts.journal),
     )
@@ -108,6 +109,7 @@ def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> Co
         quota=quota,
         backfill=backfill,
         backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock, telemetry=parts.telemetry),
+        place_of_topic=parts.config.place_of_topic if parts.config.places else None,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
@@ -15,6 +15,7 @@ from tiersidecar.adapters.stores.gcs_settings import GOOGLE, GcsSettings
 from tiersidecar.adapters.stores.installed import load_kind
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
+from tiersidecar.adapters.stores.placed import Place, PlacedStore, PlaceStore
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
 from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.app.config.config import Config
@@ -164,43 +165,79 @@ class HasStore(Protocol):
     def store(self) -> StoreSection: ...
 
 
-class OpenedStore(PacedStore):
+def places_of(config: HasStore) -> Mapping[str, StoreSection]:
+    """The places beside the default one; a configuration that is no sidecar's has none."""
+    return config.places if isinstance(config, Config) else {}
+
+
+class OpenedStore(PlacedStore):
     """A configured store, as its process uses it."""
 
-    def __init__(self, store: BoundedStore, pace: UploadPace) -> None:
-        super().__init__(store, pace)
-        self._bounded = store
+    def __init__(
+        self, default: Store, places: Mapping[str, Place], *, key_prefix: str, bounded: Sequence[BoundedStore]
+    ) -> None:
+        super().__init__(default, places, key_prefix=key_prefix)
+        self._bounded = tuple(bounded)
 
     @property
     def left_alone(self) -> int:
         """How many requests were given up and have not ended."""
-        return self._bounded.left_alone
+        return sum(store.left_alone for store in self._bounded)
 
 
 @asynccontextmanager
 async def open_store(
     config: HasStore, *, pace: UploadPace, clock: Clock, ids: Ids, telemetry: Telemetry
 ) -> AsyncIterator[OpenedStore]:
-    """The configured store, whose uploads keep to ``pace``, whose requests end in time, and are metered.
+    """The configured store, whose uploads keep to ``pace``, whose requests end in time, and are metered; and its places, whose
+    uploads keep to that pace together and each to its own.
 
     A store that is away does not fail here, but when it is used.
     """
-    section = config.store
-    limits = StoreLimits(
+    async with AsyncExitStack() as stack:
+
+        async def opened(section: StoreSection) -> BoundedStore:
+            opening = _open_bounded(section, clock=clock, ids=ids, telemetry=telemetry)
+            return await stack.enter_async_context(opening)
+
+        bounded = await opened(config.store)
+        default: Store = PacedStore(bounded, pace)
+        stores, places = [bounded], {}
+        for name, section in places_of(config).items():
+            stores.append(await opened(section))
+            own = UploadPace(section.upload_rate_limit_bytes_per_second, clock)
+            paced = PacedStore(PacedStore(stores[-1], own), pace)
+            places[name] = Place(store=PlaceStore(paced, clock), key_prefix=section.key_prefix)
+        if places:
+            default = PlaceStore(default, clock)
+        yield OpenedStore(default, places, key_prefix=config.store.key_prefix, bounded=stores)
+
+
+def limits_of(section: StoreSection) -> StoreLimits:
+    """How long requests to the store may take."""
+    return StoreLimits(
         stall_s=section.upload_stall_timeout / 1000,
         upload_s=section.upload_timeout / 1000,
         request_s=section.request_timeout / 1000,
     )
-    async with (
-        ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
-        _open_backend(config, blocking=blocking, clock=clock, ids=ids) as backend,
-    ):
-        yield OpenedStore(BoundedStore(MeteredStore(backend, telemetry), limits=limits, clock=clock), pace)
 
 
 @asynccontextmanager
-async def _open_backend(config: HasStore, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[Store]:
-    match config.store:
+async def _open_bounded(
+    section: StoreSection, *, clock: Clock, ids: Ids, telemetry: Telemetry
+) -> AsyncIterator[BoundedStore]:
+    async with (
+        ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
+        _open_backend(section, blocking=blocking, clock=clock, ids=ids) as backend,
+    ):
+        yield BoundedStore(MeteredStore(backend, telemetry), limits=limits_of(section), clock=clock)
+
+
+@asynccontextmanager
+async def _open_backend(
+    configured: StoreSection, *, blocking: Blocking, clock: Clock, ids: Ids
+) -> AsyncIterator[Store]:
+    match configured:
         case FilesystemStore() as section:
             async with open_filesystem_store(
                 root=section.root,
@@ -232,7 +269,7 @@ async def _open_backend(config: HasStore, *, blocking: Blocking, clock: Clock, i
             async with load_kind(section.type).open_store(section.revealed_options, tools) as installed:
                 yield installed
         case _:
-            assert_never(config.store)
+            assert_never(configured)
 
 
 def open_key_ring(config: HasStore) -> KeyRing | None:
@@ -260,6 +297,8 @@ def layout_settings(config: Config, key_ring: KeyRing | None, kafka_version: tup
     section = config.store
     return LayoutSettings(
         key_prefix=section.key_prefix,
+        place_of_topic=config.place_of_topic,
+        place_key_prefixes={name: place.key_prefix for name, place in config.places.items()},
         chunk_size=section.chunk_size,
         compression=section.compression_enabled,
         skip_compressed=section.compression_heuristic_enabled,

@@ -61,6 +61,7 @@ def build_tier_parts(parts: Parts) -> TierParts:
         claimant=Claimant(
             cluster_id=identity.cluster_id, broker_id=identity.broker_id, incarnation=identity.incarnation
         ),
+        place_of_topic=config.place_of_topic,
     )
     return _tier_parts(parts, LeasedOwnership(lease, owners), lambda: lease.remote_delete_blocker, lease)
 

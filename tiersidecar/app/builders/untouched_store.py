@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 
 from tiersidecar.adapters.clock import ThreadBlocking
-from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
+from tiersidecar.adapters.stores.bounded import BoundedStore
 from tiersidecar.adapters.stores.filesystem import FilesystemStore as Directory
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.builders.store import HasStore, open_store, s3_settings
-from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.adapters.stores.placed import Place, PlacedStore, PlaceStore
+from tiersidecar.app.builders.store import HasStore, limits_of, open_store, places_of, s3_settings
+from tiersidecar.app.config.store import FilesystemStore, S3Store, StoreSection
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
@@ -27,22 +28,35 @@ async def open_store_untouched(
     config: HasStore, *, clock: Clock, ids: Ids, telemetry: Telemetry
 ) -> AsyncIterator[Store]:
     """As :func:`~tiersidecar.app.builders.store.open_store`, but for the sweeps with which a directory and S3 begin."""
-    section = config.store
+    async with AsyncExitStack() as stack:
+
+        async def opened(section: StoreSection) -> Store:
+            return await stack.enter_async_context(_open_one(section, clock=clock, ids=ids, telemetry=telemetry))
+
+        places = {
+            name: Place(store=PlaceStore(await opened(section), clock), key_prefix=section.key_prefix)
+            for name, section in places_of(config).items()
+        }
+        yield PlacedStore(await opened(config.store), places, key_prefix=config.store.key_prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneStore:
+    store: StoreSection
+
+
+@asynccontextmanager
+async def _open_one(section: StoreSection, *, clock: Clock, ids: Ids, telemetry: Telemetry) -> AsyncIterator[Store]:
     if not isinstance(section, (FilesystemStore, S3Store)):
         pace = UploadPace(None, clock)
-        async with open_store(config, pace=pace, clock=clock, ids=ids, telemetry=telemetry) as store:
-            yield store
+        async with open_store(_OneStore(section), pace=pace, clock=clock, ids=ids, telemetry=telemetry) as store:
+            yield store.default
         return
-    limits = StoreLimits(
-        stall_s=section.upload_stall_timeout / 1000,
-        upload_s=section.upload_timeout / 1000,
-        request_s=section.request_timeout / 1000,
-    )
     async with (
         ThreadBlocking(max_threads=_THREADS, name="store") as blocking,
         _open_unswept(section, blocking=blocking, clock=clock, ids=ids) as backend,
     ):
-        yield BoundedStore(MeteredStore(backend, telemetry), limits=limits, clock=clock)
+        yield BoundedStore(MeteredStore(backend, telemetry), limits=limits_of(section), clock=clock)
 
 
 @asynccontextmanager

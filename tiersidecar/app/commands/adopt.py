@@ -10,7 +10,7 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid, place_prefix
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
@@ -54,6 +54,8 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
     error = (await session.broker.describe_topic_ids([topic_id])).get(topic_id)
     async with _open_store(session) as store:
         owner = await owner_in(session, store, topic_id)
+        place = place_prefix(session.config.place_of_topic(partitions[0][0].topic)) if partitions else ""
+        owner_in_place = await owner_in(session, store, topic_id, place) if place else owner
     facts = {
         "topic": partitions[0][0].topic if partitions else None,
         "topic_id": format_uuid(topic_id),
@@ -67,7 +69,8 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
             facts=facts,
             refusal="no record of the state topic names this topic id: check the id with `kafka-topics --describe`",
         )
-    if owner == cluster_id and all(session.state.is_ours(topic_id_partition) for topic_id_partition, _ in partitions):
+    is_recorded = all(session.state.is_ours(topic_id_partition) for topic_id_partition, _ in partitions)
+    if owner == owner_in_place == cluster_id and is_recorded:
         return Intent(facts=facts)
     steps = ["the owner object in the store will name this cluster", "so will the records of the state topic"]
     if error is not None:
@@ -87,13 +90,16 @@ def _states(session: Session) -> dict[TopicIdPartition, PartitionState]:
     }
 
 
-async def owner_in(session: Session, store: Store, topic_id: Uuid) -> str:
-    """Return the cluster that the owner object names; empty if there is none, and why it cannot be read if so."""
+async def owner_in(session: Session, store: Store, topic_id: Uuid, prefix: str | None = None) -> str:
+    """Return the cluster that the owner object names; empty if there is none, and why it cannot be read if so.
+
+    ``prefix`` is of a place, else the default one is asked.
+    """
     from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError
     from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
     from tiersidecar.tasks.topic_owners import owner_key, read_owning_cluster
 
-    key = owner_key(session.config.store.key_prefix, topic_id)
+    key = owner_key(session.config.store.key_prefix if prefix is None else prefix, topic_id)
     try:
         return read_owning_cluster(await store.fetch_object(key, max_bytes=MOST_OWNER_BYTES))
     except ObjectNotFoundError:
@@ -117,9 +123,11 @@ async def _adopt(session: Session, cluster_id: str, partitions: list[tuple[Topic
         broker_id=-1,
         incarnation="adopted",
     )
+    place = place_prefix(session.config.place_of_topic(topic_id_partition.topic))
     async with _open_store(session) as store:
-        key = owner_key(session.config.store.key_prefix, topic_id_partition.topic_id)
-        await store.put_object(key, BytesBody(owner.write(topic_id_partition.topic_id)))
+        for prefix in (session.config.store.key_prefix, place) if place else (session.config.store.key_prefix,):
+            key = owner_key(prefix, topic_id_partition.topic_id)
+            await store.put_object(key, BytesBody(owner.write(topic_id_partition.topic_id)))
     for partition, state in partitions:
         await session.state.publish_partition_state(partition, state)
 

@@ -140,6 +140,7 @@ def plan(
     try:
         require_new_plan(out)
         config = load_config(config_file, os.environ)
+        config.require_one_place("`tiersidecar mount`")
         log_errors_alone(config.logging)
         progress = StepProgress()
         with progress.on(console, "looking through the bucket"):
@@ -341,6 +342,7 @@ async def _look_at_cluster(
     """Return what is published; if it ``acts``, not beside sidecars."""
     from tiersidecar.app.commands.recover import RUNNING, UNREAD, running_sidecars
 
+    session.config.require_one_place("`tiersidecar mount`")
     if acts and (running := running_sidecars(session)):
         return Intent(facts={"sidecars": list(running)}, refusal=RUNNING.format(nodes=", ".join(map(str, running))))
     found = await publisher.look()

@@ -19,6 +19,7 @@ from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.app.commands.tables import Amount, table
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.ids import DEFAULT_PLACE, place_prefix
 from tiersidecar.domain.readable import size_text
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def check(
             metavar="SIZE", parser=quantity("size", at_least=1), help="Size of the objects of the throughput."
         ),
     ] = "16MiB",  # type: ignore[assignment]  # typer parses defaults too
+    place: Annotated[
+        str, typer.Option(metavar="NAME", help="One of `places`; default: the store of section store.")
+    ] = DEFAULT_PLACE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write, list, read, overwrite and delete below a prefix of its own in the configured store.
@@ -57,7 +61,10 @@ def check(
     try:
         config = load_config(config_file, os.environ)
         log_errors_alone(config.logging)
-        found = asyncio.run(_check(config, samples, object_size, lambda step: console.print(step)))
+        if place and place not in config.places:
+            known = ", ".join(sorted(config.places)) or "none"
+            raise typer.BadParameter(f"{place!r} is not in places, which has {known}", param_hint="--place")
+        found = asyncio.run(_check(config, place, samples, object_size, lambda step: console.print(step)))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
     except KeyboardInterrupt:
@@ -67,7 +74,7 @@ def check(
     raise typer.Exit(BROKEN if found.broken else KEPT)
 
 
-async def _check(config: Config, samples: int, object_bytes: int, say: Callable[[str], None]) -> StoreCheck:
+async def _check(config: Config, place: str, samples: int, object_bytes: int, say: Callable[[str], None]) -> StoreCheck:
     # Imported late: every command imports this module, and few need a store's client.
     from tiersidecar.adapters.clock import SystemClock, SystemIds
     from tiersidecar.adapters.stores.paced import UploadPace
@@ -76,9 +83,10 @@ async def _check(config: Config, samples: int, object_bytes: int, say: Callable[
     from tiersidecar.ports.telemetry import NoTelemetry
 
     clock, ids = SystemClock(), SystemIds()
-    limit = config.store.upload_rate_limit_bytes_per_second
+    section = config.places[place] if place else config.store
+    limit = section.upload_rate_limit_bytes_per_second
     options = CheckOptions(
-        key_prefix=config.store.key_prefix,
+        key_prefix=place_prefix(place) or section.key_prefix,
         samples=samples,
         object_bytes=object_bytes,
         max_bytes_per_s=min(config.remote_log_manager_copy_max_bytes_per_second, limit or 2**63),

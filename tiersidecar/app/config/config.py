@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,13 +25,15 @@ from tiersidecar.adapters.stores.installed import installed_kinds
 from tiersidecar.app.config.document import Document, Fault, KeyPath, format_path, parse_document, read_document
 from tiersidecar.app.config.exposed_secrets import SecretPlace, secret_places
 from tiersidecar.app.config.keys import KEYS_OF_KAFKA, all_key_paths, keys_of
+from tiersidecar.app.config.places import place_faults, with_keys_of_the_store
 from tiersidecar.app.config.section import CrossFaultsError, Section, refuse
-from tiersidecar.app.config.store import BUILT_IN, INSTALLED, FilesystemStore
+from tiersidecar.app.config.store import BUILT_IN, INSTALLED, FilesystemStore, StoreSection
 from tiersidecar.app.config.top_level import Role, TopLevelKeys
 from tiersidecar.app.config.topics import RetentionDefaults
 from tiersidecar.app.config.values import Address, shown
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import ConfigError
+from tiersidecar.domain.ids import DEFAULT_PLACE, place_prefix
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy, TrimHolds
 
 _EXPECTED = {
@@ -300,9 +302,33 @@ class Config(TopLevelKeys):
                 return rule.policy(self.retention_defaults)
         return None
 
+    def place_of_topic(self, topic: str) -> str:
+        """Where new segments of ``topic`` go, by the first rule that matches it; empty: the store of section ``store``."""
+        return next((rule.place or DEFAULT_PLACE for rule in self.topics if rule.matches(topic)), DEFAULT_PLACE)
+
+    @property
+    def key_prefixes(self) -> tuple[str, ...]:
+        """What keys of ours begin with: the configured prefix, and the places but the default one."""
+        return self.store.key_prefix, *map(place_prefix, self.places)
+
+    def require_one_place(self, command: str) -> None:
+        """
+        Raises:
+            ConfigError: there are places, and ``command`` knows the store of section ``store`` alone.
+        """
+        if self.places:
+            names = ", ".join(sorted(self.places))
+            fault = f"places: {command} looks at section store alone, and segments may lie in {names} as well"
+            raise ConfigError(source=str(self._file or ""), faults=(fault,))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _places_take_after_the_store(cls, data: Any) -> Any:
+        return with_keys_of_the_store(data)
+
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Self:
-        refuse([*self._path_faults(), *self._topic_faults(), *self._limit_faults()])
+        refuse([*self._path_faults(), *self._place_faults(), *self._topic_faults(), *self._limit_faults()])
         return self
 
     def _path_faults(self) -> list[tuple[KeyPath, str]]:
@@ -314,10 +340,24 @@ class Config(TopLevelKeys):
                 faults.append(
                     (("state.dir",), f"must not lie in a log dir ({log_dir}): the broker would refuse to start")
                 )
-            if isinstance(self.store, FilesystemStore) and _is_within(self.store.root, log_dir):
-                faults.append(
-                    (("store", "root"), f"must not lie in a log dir ({log_dir}): the broker would refuse to start")
-                )
+            for section, store in self._stores():
+                if isinstance(store, FilesystemStore) and _is_within(store.root, log_dir):
+                    faults.append(
+                        ((*section, "root"), f"must not lie in a log dir ({log_dir}): the broker would refuse to start")
+                    )
+        return faults
+
+    def _stores(self) -> Iterator[tuple[KeyPath, StoreSection]]:
+        yield ("store",), self.store
+        for name, place in self.places.items():
+            yield ("places", name), place
+
+    def _place_faults(self) -> list[tuple[KeyPath, str]]:
+        faults = list(place_faults(self.store, self.places))
+        known = ", ".join(sorted(self.places)) or "none"
+        for index, rule in enumerate(self.topics):
+            if rule.place is not None and rule.place not in self.places:
+                faults.append((("topics", index, "place"), f"{rule.place!r} is not in places, which has {known}"))
         return faults
 
     def _topic_faults(self) -> list[tuple[KeyPath, str]]:

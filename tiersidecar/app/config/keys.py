@@ -49,13 +49,16 @@ def sections_in(annotation: Any) -> tuple[type[Section], ...]:
 
 def keys_of(model: type[Section], path: KeyPath, data: Any) -> list[str]:
     """The keys that may stand at ``path``; ``data`` decides which kind of store is meant."""
-    value, section = data, model
+    value: Any = data
+    section: type[Section] = model
+    sections: tuple[type[Section], ...] = (model,)
     for part in path:
         value = value[part]
         if isinstance(part, int):
             continue
         field = dict(keys_in(section)).get(part)
-        if field is None:
+        if field is None:  # a name that the file gives: what is below it says which kind it is
+            section = _alternative(sections, value)
             continue
         sections = sections_in(field.annotation)
         if not sections:

@@ -20,7 +20,7 @@ from tiersidecar.app.config.document import KeyPath, format_path
 from tiersidecar.app.config.exposed_secrets import exposed_secrets
 from tiersidecar.app.config.keys import keys_in, quantity_of
 from tiersidecar.app.config.section import Section, undotted
-from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.app.config.store import FilesystemStore, S3Store, StoreSection
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import CustomMetadataField
 from tiersidecar.app.config.store_gcs import GcsStore
@@ -128,8 +128,6 @@ def _connection_warnings(name: str, brokers: BrokerSection) -> Iterator[str]:
 
 def _store_warnings(config: Config) -> Iterator[str]:
     store = config.store
-    if store.key_prefix and not store.key_prefix.endswith("/"):
-        yield f"store.key.prefix: objects will be named {store.key_prefix}<topic>…, for it does not end with /"
     recorded = set(store.custom_metadata_fields_include)
     if CustomMetadataField.OBJECT_KEY in recorded and config.remote_log_metadata_custom_metadata_max_bytes < 512:
         yield (
@@ -140,18 +138,29 @@ def _store_warnings(config: Config) -> Iterator[str]:
         for path in (pair.public_key_file, pair.private_key_file):
             if not Path(path).is_file():
                 yield f"store.encryption.key.pairs.{key_id}: {path} is not a file on this machine"
+    yield from _warnings_of_store("store", store)
+    for name, place in config.places.items():
+        yield from _warnings_of_store(f"places.{name}", place)
+    unused = sorted(set(config.places) - {rule.place for rule in config.topics})
+    for name in unused:
+        yield f"places.{name}: no rule under topics names it, so that nothing new goes there"
+
+
+def _warnings_of_store(section: str, store: StoreSection) -> Iterator[str]:
+    if store.key_prefix and not store.key_prefix.endswith("/"):
+        yield f"{section}.key.prefix: objects will be named {store.key_prefix}<topic>…, for it does not end with /"
     if isinstance(store, FilesystemStore) and not Path(store.root).is_dir():
-        yield f"store.root: {store.root} is not a directory on this machine"
+        yield f"{section}.root: {store.root} is not a directory on this machine"
     if isinstance(store, S3Store) and not store.aws_certificate_check_enabled:
-        yield "store.aws.certificate.check.enabled: false accepts any certificate"
+        yield f"{section}.aws.certificate.check.enabled: false accepts any certificate"
     if isinstance(store, AzureStore) and not store.azure_certificate_check_enabled:
-        yield "store.azure.certificate.check.enabled: false accepts any certificate"
+        yield f"{section}.azure.certificate.check.enabled: false accepts any certificate"
     if isinstance(store, AzureStore) and (store.azure_endpoint_url or "").startswith("http:"):
-        yield "store.azure.endpoint.url: http sends objects without encryption, and a SAS token as it is"
+        yield f"{section}.azure.endpoint.url: http sends objects without encryption, and a SAS token as it is"
     if isinstance(store, GcsStore) and not store.gcs_certificate_check_enabled:
-        yield "store.gcs.certificate.check.enabled: false accepts any certificate"
+        yield f"{section}.gcs.certificate.check.enabled: false accepts any certificate"
     if isinstance(store, GcsStore) and (store.gcs_endpoint_url or "").startswith("http:"):
-        yield "store.gcs.endpoint.url: http sends objects without encryption, and access tokens as they are"
+        yield f"{section}.gcs.endpoint.url: http sends objects without encryption, and access tokens as they are"
 
 
 def _secret_warnings(config: Config) -> Iterator[str]:

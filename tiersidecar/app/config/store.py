@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -38,6 +39,10 @@ class FilesystemStore(StoreBase):
     objects_readable_by: ReadableBy = ReadableBy.GROUP
     """Who may read new objects: `owner` (files of mode 0600, directories 0700), `group` (0640, 0750) or `all` (0644, 0755),
     whatever the umask. A broker with native tiering and Spark jobs that run as other users need the wider ones."""
+
+    @property
+    def location(self) -> tuple[str, str]:
+        return "filesystem", f"{Path(self.root)}/{self.key_prefix}"
 
     @property
     def place(self) -> str:
@@ -119,6 +124,10 @@ class S3Store(StoreBase):
             faults.append((("verify.read.back",), "checksum needs s3.checksum.algorithm auto or crc32c"))
         refuse(faults)
         return self
+
+    @property
+    def location(self) -> tuple[str, str]:
+        return f"{self.place} at {self.s3_endpoint_url or 'Amazon'}", self.key_prefix
 
     @property
     def place(self) -> str:

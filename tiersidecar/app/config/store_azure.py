@@ -102,5 +102,9 @@ class AzureStore(StoreBase):
         return self
 
     @property
+    def location(self) -> tuple[str, str]:
+        return f"{self.place} at {self.azure_endpoint_url or 'the service'}", self.key_prefix
+
+    @property
     def place(self) -> str:
         return f"azure://{self.azure_account_name}/{self.azure_container_name}"

@@ -101,6 +101,12 @@ class StoreBase(Section):
         return self
 
     @property
+    def location(self) -> tuple[str, str]:
+        """The store, and the beginning of our keys in it: the objects of two sections lie apart unless the stores are equal and
+        one beginning begins with the other."""
+        return self.place, self.key_prefix
+
+    @property
     def place(self) -> str:
         """Where the objects are, for reports; no secrets."""
         raise NotImplementedError

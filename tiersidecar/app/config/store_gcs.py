@@ -77,5 +77,9 @@ class GcsStore(StoreBase):
         return self
 
     @property
+    def location(self) -> tuple[str, str]:
+        return f"{self.place} at {self.gcs_endpoint_url or 'the service'}", self.key_prefix
+
+    @property
     def place(self) -> str:
         return f"gs://{self.gcs_bucket_name}"

@@ -44,6 +44,10 @@ class InstalledStore(StoreBase):
         }
 
     @property
+    def location(self) -> tuple[str, str]:
+        return f"{self.type} with {sorted(self.revealed_options.items())}", self.key_prefix
+
+    @property
     def place(self) -> str:
         return self.type
 

@@ -140,6 +140,12 @@ class TopLevelKeys(Section):
     store: StoreSection
     """The object store. The keys are those of Aiven's plugin, those of its backends without the prefix `storage.`."""
 
+    places: Annotated[dict[str, StoreSection], Field(examples=[{}])] = Field(default_factory=dict)
+    """More stores, by a name of at most 32 small letters, digits and hyphens, for topics whose rule names them as `place`. Each
+    has the keys of section `store`; those that it leaves out are as in `store`, if it is of the same type, but for
+    `upload.rate.limit.bytes.per.second`, which each place has of its own. Chunks, compression, encryption, custom metadata and
+    verify.read.back are those of `store` everywhere."""
+
     topics: Annotated[tuple[TopicRule, ...], Field(examples=["[]"])] = ()
     """Topics to tier: the first rule that matches a topic counts, and a topic that none matches is left alone."""
 

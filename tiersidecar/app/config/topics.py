@@ -105,6 +105,9 @@ class TopicRule(Section):
     local_retention_bytes: Annotated[LocalRetentionBytes | None, Field(examples=["10GiB"])] = None
     """Retention on the broker's disk by size; default: log.local.retention.bytes."""
 
+    place: Annotated[str | None, Field(examples=["cold"])] = None
+    """The place of new segments, a name of `places`; default: section `store`. What is remote already stays where it is."""
+
     remote_log_copy_disable: bool = False
     """Copy nothing more; what is remote stays readable and expires."""
 

@@ -124,6 +124,7 @@ async def look_back_to_local(session: Session, topics: Sequence[str], say: Say, 
         BrokerRefusedError: there is no such topic, or a leader changed meanwhile.
         TiersidecarError: brokers, topics or the store cannot be read.
     """
+    session.config.require_one_place("the way back to local")
     hindrances: list[tuple[str, Hindering]] = []
     found: list[SeenReturn] = []
     async with AsyncExitStack() as stack:

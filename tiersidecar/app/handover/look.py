@@ -35,7 +35,7 @@ from tiersidecar.domain.segments import (
 )
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import replaced_segments
-from tiersidecar.formats.aiven.keys import plugin_keys
+from tiersidecar.formats.aiven.keys import place_in, plugin_keys
 from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, OffsetSpec
@@ -96,8 +96,12 @@ class SeenPartition:
 
     @property
     def without_objects(self) -> list[RemoteLogSegmentMetadata]:
-        """Finished segments that the store lacks an object of."""
-        return [one for one in finished_of(self.segments) if min(sizes_of(one, self.object_bytes, self.key_prefix)) < 0]
+        """Finished segments that the store lacks an object of; what lies in another place has an obstacle of its own."""
+        return [
+            one
+            for one in finished_of(self.segments)
+            if not place_in(one.custom_metadata or b"") and min(sizes_of(one, self.object_bytes, self.key_prefix)) < 0
+        ]
 
     @property
     def with_objects(self) -> list[RemoteLogSegmentMetadata]:
@@ -368,6 +372,7 @@ class _Looked:
             open_at_mounts=await histories.with_open_end(
                 last_before_mounts(self._segments, lineage, state.start_in(lineage))
             ),
+            elsewhere=segments_elsewhere(self._segments),
         )
         return SeenPartition(
             plan=decide_handover(view, self._session.clock.now_ms(), accepted),
@@ -388,6 +393,15 @@ class _Looked:
             for segment in finished_of(self._segments)
             if any(entry.covers(segment, lineage) for entry in entries)
         )
+
+
+def segments_elsewhere(segments: NativeSegments) -> dict[str, list[RemoteLogSegmentMetadata]]:
+    """Return by the name of a place what is not deleted and lies there, and not where the plugin looks."""
+    found: dict[str, list[RemoteLogSegmentMetadata]] = {}
+    for one in segments:
+        if one.custom_metadata and (place := place_in(one.custom_metadata)):
+            found.setdefault(place, []).append(one)
+    return found
 
 
 async def list_objects_of(store: ListObjects, owner: TopicIdPartition, key_prefix: str) -> dict[str, int]:

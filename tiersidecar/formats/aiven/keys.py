@@ -5,6 +5,9 @@ The prefix is put in front as it is: a slash only where it has one.
 A segment's custom metadata may name its key.  They are a section of Kafka tagged fields (``SegmentCustomMetadataSerde``):
 ``count uvarint`` and per field ``tag uvarint | size uvarint | value``: tag 0 the size of the three objects together (zig-zag
 varlong), 1 the key prefix and 2 the key without prefix and suffix (compact strings: length + 1 as uvarint, UTF-8).
+
+Tag 917 is ours: the name of the place where the objects lie (compact string; KIP-917), absent in the default place.  The plugin
+keeps the bytes of a tag that it does not know, and does not look at them.
 """
 
 from __future__ import annotations
@@ -16,7 +19,14 @@ from enum import StrEnum
 from functools import lru_cache
 
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, parse_uuid
+from tiersidecar.domain.ids import (
+    DEFAULT_PLACE,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+    is_place_name,
+    parse_uuid,
+    place_prefix,
+)
 from tiersidecar.domain.ids import format_uuid as text_of
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -32,16 +42,24 @@ class CustomMetadataField(StrEnum):
 
 
 _REMOTE_SIZE_TAG, _OBJECT_PREFIX_TAG, _OBJECT_KEY_TAG = range(3)
+_PLACE_TAG = 917
 _LONGEST_VARLONG = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetadata:
-    """The fields; None for one that is left out."""
+    """The fields; None for one that is left out, and an empty ``place`` for the default one."""
 
     remote_size: int | None = None
     object_prefix: str | None = None
     object_key: str | None = None
+    place: str = DEFAULT_PLACE
+
+    @property
+    def recorded_prefix(self) -> str | None:
+        """Return what the keys of the objects begin with, as far as it is recorded: in a place it is the place's, whose own
+        prefix the configuration has; None where nothing is recorded."""
+        return place_prefix(self.place) if self.place else self.object_prefix
 
 
 def write_custom_metadata(metadata: CustomMetadata) -> bytes:
@@ -53,6 +71,8 @@ def write_custom_metadata(metadata: CustomMetadata) -> bytes:
         values[_OBJECT_PREFIX_TAG] = _compact_string(metadata.object_prefix)
     if metadata.object_key is not None:
         values[_OBJECT_KEY_TAG] = _compact_string(metadata.object_key)
+    if metadata.place:
+        values[_PLACE_TAG] = _compact_string(metadata.place)
     if not values:
         return b""
     fields = (_unsigned_varint(tag) + _unsigned_varint(len(value)) + value for tag, value in values.items())
@@ -63,7 +83,8 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
     """Return the known fields; others are skipped.
 
     Raises:
-        CorruptDataError: not such a section, or cut short; or tags that do not ascend, which Kafka's ``TaggedFields`` refuses.
+        CorruptDataError: not such a section, or cut short; or tags that do not ascend, which Kafka's ``TaggedFields`` refuses;
+            or a place that can have no such name.
     """
     if not data:
         return CustomMetadata()
@@ -74,7 +95,18 @@ def read_custom_metadata(data: bytes | None, *, where: str = "custom metadata") 
         remote_size=_read_signed(fields.get(_REMOTE_SIZE_TAG), where),
         object_prefix=_read_string(fields.get(_OBJECT_PREFIX_TAG), where),
         object_key=_read_string(fields.get(_OBJECT_KEY_TAG), where),
+        place=_read_place(fields.get(_PLACE_TAG), where),
     )
+
+
+def place_in(data: bytes) -> str:
+    """Return the place that custom metadata name; the default one where they name none, or are another plugin's.  Quick."""
+    if _PLACE_TAG_BYTES not in data:
+        return DEFAULT_PLACE
+    try:
+        return read_custom_metadata(data).place
+    except CorruptDataError:
+        return DEFAULT_PLACE
 
 
 def stored_bytes(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
@@ -164,6 +196,15 @@ def _read_string(value: bytes | None, where: str) -> str | None:
         raise CorruptDataError(where=where, position=error.start, reason="a string that is not UTF-8") from error
 
 
+def _read_place(value: bytes | None, where: str) -> str:
+    if value is None:
+        return DEFAULT_PLACE
+    place = _read_string(value, where)
+    if place is None or not is_place_name(place):
+        raise CorruptDataError(where=where, position=0, reason="a place whose name is none")
+    return place
+
+
 def _compact_string(text: str) -> bytes:
     encoded = text.encode()
     return _unsigned_varint(len(encoded) + 1) + encoded
@@ -176,6 +217,9 @@ def _unsigned_varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+_PLACE_TAG_BYTES = _unsigned_varint(_PLACE_TAG)
 
 
 class ObjectKind(StrEnum):
@@ -239,7 +283,7 @@ def plugin_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> Obj
     """Return the keys where the plugin looks for a segment: prefix and path by its custom metadata, where they have them.
 
     The manifest's key never comes from there: it is looked up under the configured prefix, whatever it was when the segment was
-    written (``reading.manifests.recorded_keys`` are the keys of what was written).
+    written (``reading.remote_objects.recorded_keys`` are the keys of what was written).
 
     Raises:
         CorruptDataError: custom metadata that cannot be read.

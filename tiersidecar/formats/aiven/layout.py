@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from tiersidecar.domain.errors import DataKeyError
+from tiersidecar.domain.ids import DEFAULT_PLACE, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import (
     MOST_CHUNKS,
@@ -63,6 +64,7 @@ class SegmentLayout:
     transform: TransformPlan
     encryption: SegmentEncryption | None
     key_prefix: str
+    place: str
     custom_metadata_fields: Set[CustomMetadataField]
     kafka_version: tuple[int, int]
 
@@ -102,9 +104,10 @@ class SegmentLayout:
         )
 
     def custom_metadata(self, object_sizes: Iterable[int]) -> bytes | None:
-        """Return the custom metadata of COPY_SEGMENT_FINISHED, from the sizes of the three objects; None without fields."""
+        """Return the custom metadata of COPY_SEGMENT_FINISHED, from the sizes of the three objects; None without fields and in
+        the default place."""
         wanted = self.custom_metadata_fields
-        if not wanted:
+        if not wanted and not self.place:
             return None
         path = main_path(self.metadata.remote_log_segment_id, self.metadata.start_offset)
         return write_custom_metadata(
@@ -112,6 +115,7 @@ class SegmentLayout:
                 remote_size=sum(object_sizes) if CustomMetadataField.REMOTE_SIZE in wanted else None,
                 object_prefix=self.key_prefix if CustomMetadataField.OBJECT_PREFIX in wanted else None,
                 object_key=path if CustomMetadataField.OBJECT_KEY in wanted else None,
+                place=self.place,
             )
         )
 
@@ -120,13 +124,15 @@ def plan_objects(
     *,
     metadata: RemoteLogSegmentMetadata,
     key_prefix: str = "",
+    place: str = DEFAULT_PLACE,
     chunk_size: int = DEFAULT_CHUNK_SIZE,
     compression: bool = False,
     encryption: SegmentEncryption | None = None,
     custom_metadata_fields: Set[CustomMetadataField] = frozenset(),
     kafka_version: tuple[int, int] = (4, 3),
 ) -> SegmentLayout:
-    """Plan the layout of the segment of ``metadata``, its COPY_SEGMENT_STARTED event.
+    """Plan the layout of the segment of ``metadata``, its COPY_SEGMENT_STARTED event, in ``place``, whose own prefix is
+    ``key_prefix``.
 
     ``kafka_version`` is the (major, minor) of the brokers that are to read the segment natively one day.  A segment that would
     have more chunks than readers take gets larger ones.
@@ -135,10 +141,11 @@ def plan_objects(
     cipher = None if encryption is None else encryption.cipher
     return SegmentLayout(
         metadata=metadata,
-        keys=planned_keys(metadata, key_prefix),
+        keys=planned_keys(metadata, place_prefix(place) or key_prefix),
         transform=TransformPlan(chunk_size=chunk_size, compression=compression, cipher=cipher),
         encryption=encryption,
         key_prefix=key_prefix,
+        place=place,
         custom_metadata_fields=frozenset(custom_metadata_fields),
         kafka_version=kafka_version,
     )

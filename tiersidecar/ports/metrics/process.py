@@ -56,6 +56,13 @@ STORE_WRITABLE = Metric(
     help="1 while the store takes what is written to it, as the last probe or copy found; 0 while copying waits for it.",
     absent_until_set=True,  # a process that writes nothing does not ask
 )
+PLACE_WRITABLE = Metric(
+    name="tiersidecar_place_writable",
+    kind="gauge",
+    help="The same of each place besides the default one: 0 while the copies of its topics wait for it.",
+    labels=("place",),
+    absent_until_set=True,
+)
 METADATA_EVENTS = Metric(
     name="tiersidecar_metadata_events_total",
     kind="counter",

@@ -22,7 +22,9 @@ from tiersidecar.domain.errors import (
     StoreError,
     TooLargeToOpenError,
     UndecidedTransactionError,
+    UnknownPlaceError,
 )
+from tiersidecar.domain.ids import place_of
 from tiersidecar.ports.broker import CallerNotAuthenticatedError
 from tiersidecar.services.client_limits import REFUSAL
 
@@ -147,8 +149,11 @@ def problem_of(error: Exception) -> Problem:
             return _unavailable("offset-between-tiers", detail, retry_after_s=5)
         case UndecidedTransactionError():
             return _unavailable("transaction-undecided", str(error), retry_after_s=5)
+        case UnknownPlaceError():
+            detail = f"this is in the place {error.place}, which the service's configuration does not name"
+            return _unavailable("place-unknown", detail, retry_after_s=5)
         case StoreError():
-            return _unavailable("store-unavailable", "the object store did not deliver", retry_after_s=5)
+            return _unavailable("store-unavailable", _store_detail(error), retry_after_s=5)
         case BrokerUnreachableError() | BrokerRefusedError():
             return _unavailable("broker-unavailable", "the broker could not be asked", retry_after_s=5)
         case RetriableError() | TimeoutError():
@@ -159,6 +164,13 @@ def problem_of(error: Exception) -> Problem:
         case _:
             detail = "an unexpected error, see the service's log"
             return Problem(status=HTTPStatus.INTERNAL_SERVER_ERROR, name="internal", detail=detail)
+
+
+def _store_detail(error: StoreError) -> str:
+    """Return what is wrong with the store; a place's name is the operator's word for it, and no host."""
+    place = place_of(error.key)
+    store = f"the object store of the place {place}" if place else "the object store"
+    return f"{store} is away" if error.is_away and place else f"{store} did not deliver"
 
 
 def _unavailable(name: str, detail: str, *, retry_after_s: int) -> Problem:

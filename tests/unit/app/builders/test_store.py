@@ -19,7 +19,9 @@ from tests.unit.app.config.config_files import load
 from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores import filesystem
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.builders.store import open_store
+from tiersidecar.adapters.stores.placed import stores_by_place
+from tiersidecar.app.builders.store import OpenedStore, open_store
+from tiersidecar.app.builders.untouched_store import open_store_untouched
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import BytesBody, Store
 
@@ -130,3 +132,60 @@ async def _let_go(fifo: Path, readers: list[asyncio.Task[bytes]]) -> None:
             os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
         await asyncio.sleep(0.001)
     await asyncio.gather(*readers, return_exceptions=True)
+
+
+PLACES = """\
+log.dirs: [/var/lib/kafka/data]
+broker: {{bootstrap.servers: 127.0.0.1:9092}}
+store: {{type: filesystem, root: {0}/hot, key.prefix: a/}}
+places:
+  cold: {{root: {0}/cold, key.prefix: b/, upload.rate.limit.bytes.per.second: 1MiB}}
+"""
+
+
+@asynccontextmanager
+async def opened_places(directory: Path, clock: ManualClock) -> AsyncIterator[OpenedStore]:
+    for name in ("hot", "cold"):
+        (directory / name).mkdir()
+    async with open_store(
+        load(directory, PLACES.format(directory)),
+        pace=UploadPace(None, clock),
+        clock=clock,
+        ids=SystemIds(),
+        telemetry=RecordedTelemetry(),
+    ) as store:
+        yield store
+
+
+async def test_each_place_has_a_store_of_its_own(tmp_path: Path) -> None:
+    """S-293."""
+    async with opened_places(tmp_path, ManualClock()) as store:
+        await store.put_object("a/x", BytesBody(b"hot"))
+        await store.put_object("@cold/x", BytesBody(b"cold"))
+        assert (tmp_path / "hot" / "a" / "x").read_bytes() == b"hot"
+        assert (tmp_path / "cold" / "b" / "x").read_bytes() == b"cold"
+        assert store.left_alone == 0
+        for probed in stores_by_place(store).values():
+            await probed.check_writable()
+
+
+async def test_a_place_has_an_upload_rate_of_its_own(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with opened_places(tmp_path, clock) as store:
+        body = BytesBody(bytes(3 * 1024 * 1024))
+        await asyncio.wait_for(store.put_object("a/x", body), 20)
+        paced = asyncio.ensure_future(store.put_object("@cold/x", body))
+        await asyncio.wait([paced], timeout=0.5)
+        assert not paced.done()
+        paced.cancel()
+        await asyncio.wait([paced])
+
+
+async def test_a_program_that_only_reads_has_the_places_too(tmp_path: Path) -> None:
+    async with opened_places(tmp_path, ManualClock()) as store:
+        await store.put_object("@cold/x", BytesBody(b"cold"))
+    config = load(tmp_path, PLACES.format(tmp_path))
+    async with open_store_untouched(
+        config, clock=SystemClock(), ids=SystemIds(), telemetry=RecordedTelemetry()
+    ) as untouched:
+        assert await untouched.fetch_object("@cold/x", max_bytes=9) == b"cold"

@@ -127,6 +127,21 @@ def test_the_command_prints_json_and_leaves_the_store_empty(config_file: Path, t
     assert [path for path in (tmp_path / "tier").rglob("*") if path.is_file()] == []
 
 
+def test_a_place_is_tried_by_itself(tmp_path: Path) -> None:
+    """S-293: the other store is not even there."""
+    (tmp_path / "cold").mkdir()
+    file = tmp_path / "t.yaml"
+    file.write_text(
+        f"log.dirs: [{tmp_path}/logs]\nbroker: {{bootstrap.servers: 'h:1'}}\n"
+        f"store: {{type: filesystem, root: {tmp_path}/missing}}\nplaces: {{cold: {{root: {tmp_path}/cold}}}}\n"
+    )
+    asked = ["store", "check", "-c", str(file), "--samples", "2", "--object-size", "64KiB"]
+    done = CliRunner().invoke(app, [*asked, "--place", "cold"])
+    assert done.exit_code == 0, done.output
+    assert CliRunner().invoke(app, asked).exit_code == 1
+    assert CliRunner().invoke(app, [*asked, "--place", "warm"]).exit_code == 2
+
+
 def test_the_command_prints_tables(config_file: Path) -> None:
     done = CliRunner().invoke(
         app, ["store", "check", "-c", str(config_file), "--samples", "2", "--object-size", "64KiB"]

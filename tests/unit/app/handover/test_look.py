@@ -15,20 +15,21 @@ import pytest
 
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.metadata_events import ORDERS
+from tests.support.metadata_events import FINISHED, ORDERS, added, updated
 from tests.support.scripted import MemoryStateLog
 from tests.unit.app.handover.test_run import seen
 from tests.unit.decide.test_handover import Partition
 from tests.unit.decide.test_native_tiering import copied
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.app.handover.look import leader_epochs_of, open_histories
+from tiersidecar.app.handover.look import leader_epochs_of, open_histories, segments_elsewhere
 from tiersidecar.decide.native_events import gone_from
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.native_segments import NativeSegments
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LeaderView, MetadataEvent
+from tiersidecar.formats.aiven.keys import CustomMetadata, write_custom_metadata
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.remote_objects import recorded_keys
@@ -136,3 +137,14 @@ def test_what_only_kafkas_topic_has_is_no_leftover_while_its_objects_exist() -> 
     key = recorded_keys(gone[1], "tier/").log
     look = replace(seen(Partition()), gone=tuple(gone), object_bytes={key: 5})
     assert [one.start_offset for one in look.with_objects] == [30]
+
+
+def test_what_lies_in_a_place_is_named_and_not_taken_for_lost() -> None:
+    """S-293."""
+    placed = write_custom_metadata(CustomMetadata(place="cold"))
+    segments = told(added(1, 0, 9), updated(1, FINISHED, custom=placed), *copied(2, 10, 19))
+    assert {place: [one.start_offset for one in some] for place, some in segments_elsewhere(segments).items()} == {
+        "cold": [0]
+    }
+    look = replace(seen(Partition()), segments=segments, object_bytes={})
+    assert [one.start_offset for one in look.without_objects] == [10]

@@ -1,6 +1,6 @@
 """Object keys: the plugin's, and back.
 
-Custom metadata, against the plugin's own serde (S-035, S-296).
+Custom metadata, against the plugin's own serde (S-035, S-296), and with the place that is ours (S-293, S-295, S-299).
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from tests.support.golden import AIVEN_OBJECTS, read_json
 from tests.support.segments import remote_segment
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, parse_uuid
+from tiersidecar.domain.ids import (
+    MOST_PLACE_NAME_BYTES,
+    PLACE_NAME,
+    BrokerId,
+    RemoteLogSegmentId,
+    TopicIdPartition,
+    Uuid,
+    parse_uuid,
+)
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -26,6 +34,7 @@ from tiersidecar.formats.aiven.keys import (
     ObjectKind,
     main_path,
     parse_object_key,
+    place_in,
     planned_keys,
     plugin_keys,
     read_custom_metadata,
@@ -184,7 +193,55 @@ metadatas = st.builds(
     remote_size=st.none() | st.integers(0, 2**63 - 1),
     object_prefix=st.none() | st.text(max_size=300),
     object_key=st.none() | st.text(max_size=300),
+    place=st.just("") | st.from_regex(PLACE_NAME, fullmatch=True),
 )
+
+
+@pytest.mark.parametrize(
+    ("metadata", "written"),
+    [
+        pytest.param(CustomMetadata(place="cold"), "01 9507 05 05636f6c64", id="of a copy that has begun"),
+        pytest.param(
+            CustomMetadata(remote_size=1, object_prefix="a/", place="cold"),
+            "03 00 01 02 01 03 03612f 9507 05 05636f6c64",
+            id="of one that is finished: our tag comes after the plugin's, as Kafka's TaggedFields demands",
+        ),
+        pytest.param(CustomMetadata(place=""), "", id="none of the default place"),
+    ],
+)
+def test_a_place_is_a_field_of_ours(metadata: CustomMetadata, written: str) -> None:
+    """S-293, S-295."""
+    assert write_custom_metadata(metadata) == bytes.fromhex(written)
+    assert place_in(bytes.fromhex(written)) == metadata.place
+
+
+def test_a_place_of_the_longest_name_leaves_most_of_the_limit_to_the_plugins_fields() -> None:
+    """S-299: 128 bytes by default."""
+    assert len(write_custom_metadata(CustomMetadata(place="a" * MOST_PLACE_NAME_BYTES))) == 37
+
+
+@pytest.mark.parametrize(
+    ("metadata", "prefix"),
+    [
+        pytest.param(CustomMetadata(), None, id="nothing is recorded"),
+        pytest.param(CustomMetadata(object_prefix="a/"), "a/", id="a prefix"),
+        pytest.param(CustomMetadata(place="cold"), "@cold/", id="a place"),
+        pytest.param(
+            CustomMetadata(object_prefix="a/", place="cold"), "@cold/", id="both: the prefix is the place's own"
+        ),
+    ],
+)
+def test_what_keys_begin_with(metadata: CustomMetadata, prefix: str | None) -> None:
+    assert metadata.recorded_prefix == prefix
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_tell_a_place_or_none(data: bytes) -> None:
+    try:
+        expected = read_custom_metadata(data).place
+    except CorruptDataError:
+        expected = ""
+    assert place_in(data) == expected
 
 
 @given(metadatas)
@@ -213,6 +270,8 @@ def test_any_bytes_are_fields_or_corrupt(data: bytes) -> None:
     [
         pytest.param("01000102ff", "1 bytes after the last field", id="bytes after the last field"),
         pytest.param("ffffffffffffffffffffff", "does not end", id="a count without end"),
+        pytest.param("019507050541424344", "a place whose name is none", id="a place that can have no such name"),
+        pytest.param("0195070100", "a place whose name is none", id="a place of no name"),
         pytest.param("01010302ff00", "1 bytes after|UTF-8", id="a string with surplus bytes"),
         pytest.param("01010202ff", "not UTF-8", id="a string that is not UTF-8"),
         pytest.param("0200010200010a", "tag 0 after tag 0", id="a tag that comes twice"),

@@ -15,7 +15,14 @@ from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
-from tiersidecar.formats.aiven.keys import CustomMetadataField, ObjectKind, ParsedObjectKey, parse_object_key
+from tiersidecar.formats.aiven.keys import (
+    CustomMetadata,
+    CustomMetadataField,
+    ObjectKind,
+    ParsedObjectKey,
+    parse_object_key,
+    write_custom_metadata,
+)
 from tiersidecar.formats.aiven.layout import (
     SegmentEncryption,
     SegmentLayout,
@@ -266,6 +273,15 @@ def test_custom_metadata_has_the_wanted_fields(name: str) -> None:
     assert written is not None
     assert written[0] == len(run.fields)
     assert written[1:5] == bytes.fromhex("0002f601")
+
+
+def test_a_place_is_recorded_whatever_else_is_wanted() -> None:
+    """S-293: without it nobody would find the objects."""
+    run = RUNS["compressed"]
+    layout = plan_objects(metadata=source_of(run, run.segments()[0]).metadata, key_prefix="own/", place="cold")
+    written = layout.custom_metadata([100, 20, 3])
+    assert written == write_custom_metadata(CustomMetadata(place="cold"))
+    assert all(key.startswith("@cold/") for key in layout.keys.in_upload_order)
 
 
 def test_no_wanted_field_means_no_custom_metadata() -> None:

@@ -1,0 +1,64 @@
+"""A gate for the store of each place: while one is closed, the copies of its topics wait, and the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.ids import DEFAULT_PLACE, place_of
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.copy_admission import ProbedStore, StoreGate
+
+
+class StoreGates:
+    """``stores`` are those of the places by name, the default one's under an empty name; ``place_of_topic`` says where new
+    segments of a topic go."""
+
+    def __init__(
+        self,
+        stores: Mapping[str, ProbedStore],
+        place_of_topic: Callable[[str], str],
+        *,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._gates = {place: StoreGate(store, clock, telemetry, place=place) for place, store in stores.items()}
+        self._place_of_topic = place_of_topic
+
+    @property
+    def default(self) -> StoreGate:
+        """The gate of the default place."""
+        return self._gates[DEFAULT_PLACE]
+
+    def of_topic(self, topic: str) -> StoreGate:
+        """Return the gate of the place where new segments of ``topic`` go."""
+        return self._gates[self._place_of_topic(topic)]
+
+    def has_told(self, error: Exception) -> bool:
+        """As :meth:`StoreGate.has_told`, of the place that ``error`` is about."""
+        gate = self._of(error) if isinstance(error, StoreError) else None
+        return gate is not None and gate.has_told(error)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Close the gate of the place that a store error is about in which the block ends: a copy reads where its partition's
+        former segments are, too."""
+        try:
+            yield
+        except StoreError as error:
+            if (gate := self._of(error)) is not None:
+                gate.close_by(error)
+            raise
+
+    async def keep_probing(self, interval_s: float) -> None:
+        """As :meth:`StoreGate.keep_probing`, all of them; never ends."""
+        async with asyncio.TaskGroup() as group:
+            for gate in self._gates.values():
+                group.create_task(gate.keep_probing(interval_s))
+
+    def _of(self, error: StoreError) -> StoreGate | None:
+        """None of a place that the configuration does not have."""
+        return self._gates.get(place_of(error.key))
