@@ -19,13 +19,15 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange, ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.fetch_latency import FetchLatency
 from tiersidecar.reading.manifests import RemoteSegment
 from tiersidecar.reading.shared_fetches import FETCH_TIMEOUT_S, ByteLru, SingleFlight, fetch_within
 
 ChunkKey = tuple[RemoteLogSegmentId, int]
 
 _MOST_FLIGHTS = 1024
-"""Twice the small chunks that may be fetched ahead (``read_ahead``).  How many are fetched at once is the last layer's."""
+"""Twice the small chunks that may be fetched ahead (``read_ahead``) by default.  How many are fetched at once is the last
+layer's."""
 
 
 class ChunkManager(Protocol):
@@ -72,6 +74,7 @@ class StoreChunkManager:
     """The last layer: ranged GETs of stored chunks, detransformed off the loop.
 
     ``max_parallel`` GETs run at once, each with ``timeout_s``; neighbours are fetched together up to ``merged_bytes``.
+    ``latency`` gets the time of each.
     """
 
     def __init__(
@@ -83,9 +86,11 @@ class StoreChunkManager:
         merged_bytes: int = 0,
         timeout_s: float = FETCH_TIMEOUT_S,
         telemetry: Telemetry | None = None,
+        latency: FetchLatency | None = None,
     ) -> None:
         self._store = store
         self._blocking = blocking
+        self._latency = latency
         self._timeout_s = timeout_s
         self._telemetry = telemetry or NoTelemetry()
         self._local_places = asyncio.Semaphore(max_parallel)
@@ -95,6 +100,7 @@ class StoreChunkManager:
             max_bytes=merged_bytes,
             timeout_s=timeout_s,
             telemetry=self._telemetry,
+            latency=latency,
         )
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
@@ -140,7 +146,11 @@ class StoreChunkManager:
         if segment.transform.is_identity and _is_all_of_its_memory(stored):
             # Only their number is checked then, and a hop to a thread costs as much as reading a MiB.
             return segment.transform.detransform(stored, len(chunk.original), where=_where(segment, chunk))
-        return await self._blocking.run(_original, segment, chunk, stored)
+        began_s = None if self._latency is None else self._latency.now_s()
+        original = await self._blocking.run(_original, segment, chunk, stored)
+        if self._latency is not None and began_s is not None:
+            self._latency.opened(len(stored), began_s)
+        return original
 
 
 class MemoryChunkCache:
@@ -149,10 +159,17 @@ class MemoryChunkCache:
     A fetch goes on when its caller leaves (U2).
     """
 
-    def __init__(self, inner: ChunkManager, *, max_bytes: int, telemetry: Telemetry | None = None) -> None:
+    def __init__(
+        self,
+        inner: ChunkManager,
+        *,
+        max_bytes: int,
+        max_flights: int = _MOST_FLIGHTS,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._inner = inner
         self._chunks: ByteLru[ChunkKey, Buffer] = ByteLru(max_bytes)
-        self._flights: SingleFlight[ChunkKey, Buffer] = SingleFlight("chunk", max_flights=_MOST_FLIGHTS)
+        self._flights: SingleFlight[ChunkKey, Buffer] = SingleFlight("chunk", max_flights=max_flights)
         self._telemetry = telemetry or NoTelemetry()
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
@@ -235,13 +252,21 @@ class MergedFetches:
     """
 
     def __init__(
-        self, store: FetchRange, *, max_parallel: int, max_bytes: int, timeout_s: float, telemetry: Telemetry
+        self,
+        store: FetchRange,
+        *,
+        max_parallel: int,
+        max_bytes: int,
+        timeout_s: float,
+        telemetry: Telemetry,
+        latency: FetchLatency | None = None,
     ) -> None:
         self._store = store
         self._free = max_parallel
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._telemetry = telemetry
+        self._latency = latency
         self._waiting: list[_Wanted] = []
         self._running: dict[asyncio.Task[None], list[_Wanted]] = {}
 
@@ -348,7 +373,10 @@ class MergedFetches:
 
     async def _request(self, key: str, byte_range: ByteRange) -> Buffer:
         self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
+        began_s = None if self._latency is None else self._latency.now_s()
         data = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, byte_range))
+        if self._latency is not None and began_s is not None:
+            self._latency.fetched(len(data), began_s)
         self._telemetry.count(READ_STORE_BYTES, len(data))
         return data
 
