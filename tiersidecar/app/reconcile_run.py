@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.reconcile_facts import ClusterFacts, read_cluster_facts, read_metadata_end
 from tiersidecar.app.reconcile_parts import (
     RunOptions,
@@ -30,7 +31,7 @@ from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import ReconcileSettings
 from tiersidecar.reconcile.report import Summary, write_findings, write_summary
 from tiersidecar.spark.events import Cut, MetadataTopic
-from tiersidecar.spark.inventory import manifest_at, read_inventory
+from tiersidecar.spark.inventory import InventoryFiles, manifest_at, read_inventory
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
 
@@ -148,6 +149,8 @@ def with_manifest(spark: SparkSession, options: RunOptions) -> RunOptions:
             inventory=found.paths,
             inventory_format=found.form,
             inventory_columns=options.inventory_columns or found.csv_columns,
+            inventory_has_header=found.csv_has_header,
+            inventory_delimiter=found.csv_delimiter,
             inventory_time_ms=found.begun_ms if options.inventory_time_ms is None else options.inventory_time_ms,
         )
     if options.inventory and options.inventory_time_ms is None:
@@ -178,8 +181,16 @@ class _Cuts:
 def _inputs(spark: SparkSession, config: Config, cuts: _Cuts, said: StoreSays, options: RunOptions) -> ReconcileInputs:
     objects = None
     if options.inventory:
-        form = options.inventory_format
-        objects = read_inventory(spark, list(options.inventory), form, options.inventory_columns)
+        store = config.store
+        files = InventoryFiles(
+            paths=options.inventory,
+            form=options.inventory_format,
+            csv_columns=options.inventory_columns,
+            csv_has_header=options.inventory_has_header,
+            csv_delimiter=options.inventory_delimiter,
+            container=store.azure_container_name if isinstance(store, AzureStore) else "",
+        )
+        objects = read_inventory(spark, files)
 
     return ReconcileInputs(
         early_events=cuts.early(),
