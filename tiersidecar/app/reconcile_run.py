@@ -48,7 +48,7 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_key_ring, open_store
 from tiersidecar.app.config.config import load_config
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 
@@ -73,7 +73,7 @@ class ExecutorKeyRing:
 
     config_file: str
 
-    def __call__(self) -> KeyRing | None:
+    def __call__(self) -> DataKeys | None:
         return _key_ring(self.config_file)
 
 
@@ -88,7 +88,7 @@ def _config(config_file: str) -> Config:
 
 
 @cache
-def _key_ring(config_file: str) -> KeyRing | None:
+def _key_ring(config_file: str) -> DataKeys | None:
     return open_key_ring(_config(config_file))
 
 
@@ -114,7 +114,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
         graces=options.graces,
         open_store=ExecutorStore(str(options.config_file.absolute())),
         reads_manifests=options.reads_manifests,
-        is_plain=not (config.store.compression_enabled or config.store.encryption_key_pairs),
+        is_plain=config.store.is_plain,
         deep=DeepCheck(open_key_ring=ExecutorKeyRing(str(options.config_file.absolute())), share=options.deep_share)
         if options.deep_share > 0
         else None,

@@ -10,7 +10,7 @@ from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, Obj
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.keys import ObjectKeys, plugin_keys
 from tiersidecar.formats.aiven.layout import reading_plan
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
@@ -80,7 +80,7 @@ class ManifestCache:
         store: FetchRange,
         blocking: Blocking,
         key_prefix: str = "",
-        key_ring: KeyRing | None = None,
+        key_ring: DataKeys | None = None,
         max_bytes: int = 32 * 1024 * 1024,
         timeout_s: float = FETCH_TIMEOUT_S,
         most_chunk_bytes: int = MOST_CHUNK_BYTES,
@@ -140,7 +140,7 @@ async def fetch_manifest(store: FetchRange, key: str, bounds: SegmentBounds) -> 
 
 
 def _opened_segment(
-    metadata: RemoteLogSegmentMetadata, keys: ObjectKeys, data: bytes, bounds: SegmentBounds, key_ring: KeyRing | None
+    metadata: RemoteLogSegmentMetadata, keys: ObjectKeys, data: bytes, bounds: SegmentBounds, key_ring: DataKeys | None
 ) -> RemoteSegment:
     manifest = read_manifest(data, where=keys.manifest, bounds=bounds)
     transform = reading_plan(manifest, key_ring)

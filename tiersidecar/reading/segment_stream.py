@@ -8,7 +8,7 @@ from typing import Protocol
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES, MOST_INDEX_BYTES
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FeedWithRests, HeadObject, ReadStore
@@ -48,7 +48,7 @@ class SegmentStream:
         store: SegmentStore,
         blocking: Blocking,
         key_prefix: str = "",
-        key_ring: KeyRing | None = None,
+        key_ring: DataKeys | None = None,
         most_chunk_bytes: int = MOST_CHUNK_BYTES,
         most_index_bytes: int = MOST_INDEX_BYTES,
     ) -> None:

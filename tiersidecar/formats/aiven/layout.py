@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, CustomMetadataField, write_custom_metadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexBlob, SegmentIndexes, build_index_blob
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.keys import ObjectKeys, main_path, planned_keys
 from tiersidecar.formats.aiven.manifest import Manifest, ManifestEncryption, write_manifest
 from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNKS
@@ -35,7 +35,7 @@ class SegmentEncryption:
     wrapped_data_key: str = field(repr=False)
 
 
-def new_segment_encryption(key_ring: KeyRing, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
+def new_segment_encryption(key_ring: DataKeys, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
     """A fresh data key and AAD, wrapped by the ring's active key."""
     # Two draws: if the AAD were part of the data key, the manifest would reveal it.
     data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
@@ -133,7 +133,7 @@ def plan_objects(
     )
 
 
-def reading_plan(manifest: Manifest, key_ring: KeyRing | None) -> TransformPlan:
+def reading_plan(manifest: Manifest, key_ring: DataKeys | None) -> TransformPlan:
     """Return how to open the chunks and indexes of ``manifest``.
 
     Raises:
