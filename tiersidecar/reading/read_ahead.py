@@ -100,6 +100,7 @@ class ReadAhead:
         self._window_bytes = self._held_bytes = self._read_bytes = 0
         self._rate = ReadRate(self._now_s())
         self._following: tuple[RemoteSegment, int] | None = None
+        self._ahead_bytes = 0
         self._begun: dict[ChunkKey, asyncio.Task[Buffer]] = {}
 
     @property
@@ -119,19 +120,20 @@ class ReadAhead:
 
     def widen(self, size_bytes: int) -> bool:
         """Return whether the window is as large as ``size_bytes``, or could be made so."""
-        self._change(max(size_bytes, self._window_bytes), 0)
+        self._change(max(size_bytes, self._window_bytes))
         return self._window_bytes >= size_bytes
 
     def follow_with(self, segment: RemoteSegment, first: int) -> None:
-        """Begin with chunk ``first`` of ``segment``, with which the reader will go on behind the end of the present one."""
+        """Begin with chunk ``first`` of ``segment``, with which the reader will go on behind the end of the present one, if
+        there is room for it."""
         self._drop_following()
         self._following = segment, first
-        self._begin_following(1)
+        self._begin_following(self._charge_of(segment))
 
     async def read(self, segment: RemoteSegment, first: int) -> AsyncGenerator[Buffer, None]:
         """Yield the chunks of ``segment`` from number ``first`` to its last one."""
         chunk_count = segment.chunk_index.chunk_count
-        charge_bytes = self._budget.charge_of(segment.chunk_index.original_chunk_size)
+        charge_bytes = self._charge_of(segment)
         ahead = self._take_begun(segment, first)
         following = first + len(ahead)
         try:
@@ -141,15 +143,18 @@ class ReadAhead:
                 if following <= index or self._is_worth_it(stop - following, charge_bytes):
                     ahead.extend(self._start(segment, number) for number in range(following, stop))
                     following = stop
+                # The one that is read next is not ahead, as the first chunk of a reader is not.
+                self._ahead_bytes = (len(ahead) - 1) * charge_bytes
                 if reach > chunk_count:
-                    self._begin_following(reach - chunk_count)
+                    self._begin_following(self._window_bytes - self._ahead_bytes)
                 began_s = self._now_s()
                 chunk = await ahead[0]
                 ahead.popleft()
                 waited_s = self._now_s() - began_s
                 yield chunk
-                self._adapt(len(chunk), charge_bytes, waited_s, held=len(ahead) + len(self._begun))
+                self._adapt(len(chunk), charge_bytes, waited_s)
         finally:
+            self._ahead_bytes = 0
             await _abandon(ahead)
 
     def _is_worth_it(self, missing: int, charge_bytes: int) -> bool:
@@ -160,8 +165,8 @@ class ReadAhead:
         """Return about how much is asked of the store in one request."""
         return max(charge_bytes, min(_TOGETHER_BYTES, self._window_bytes // 4))
 
-    def _adapt(self, size_bytes: int, charge_bytes: int, waited_s: float, *, held: int) -> None:
-        """Make the window as large as decided, ``held`` chunks being there or under way."""
+    def _adapt(self, size_bytes: int, charge_bytes: int, waited_s: float) -> None:
+        """Make the window as large as decided."""
         self._read_bytes += size_bytes
         is_round = self._rate.add(
             size_bytes,
@@ -186,29 +191,48 @@ class ReadAhead:
         )
         if is_round:
             self._budget.bounded_by(window.bound)
-        self._change(window.size_bytes, held * charge_bytes)
+        self._change(window.size_bytes)
 
-    def _change(self, window_bytes: int, chunks_bytes: int) -> None:
-        """Have that window, if there is room for it; chunks of a larger one before count until they are read."""
-        more_bytes = max(window_bytes, chunks_bytes) - self._held_bytes
+    def _change(self, window_bytes: int) -> None:
+        """Have that window, if there is room for it."""
+        if self._hold(max(window_bytes, self._ahead_bytes + self._begun_bytes)):
+            self._window_bytes = window_bytes
+
+    def _hold(self, size_bytes: int) -> bool:
+        """Return whether so much of the budget is this reader's now; what is too much goes back to the others.  Chunks of a
+        larger window before count until they are read, and so do those behind a border."""
+        more_bytes = size_bytes - self._held_bytes
         if more_bytes > 0 and not self._budget.take(more_bytes):
-            return
+            return False
         if more_bytes < 0:
             self._budget.give_back(-more_bytes)
         self._held_bytes += more_bytes
-        self._window_bytes = window_bytes
+        return True
+
+    @property
+    def _begun_bytes(self) -> int:
+        """Return what the chunks behind the border count as."""
+        return 0 if self._following is None else len(self._begun) * self._charge_of(self._following[0])
+
+    def _charge_of(self, segment: RemoteSegment) -> int:
+        return self._budget.charge_of(segment.chunk_index.original_chunk_size)
 
     def _start(self, segment: RemoteSegment, index: int) -> asyncio.Task[Buffer]:
         return asyncio.create_task(self._chunks.get_chunk(segment, index), name=f"chunk {index} of {segment.id}")
 
-    def _begin_following(self, chunks: int) -> None:
-        """Begin with the first ``chunks`` of the segment behind the border."""
+    def _begin_following(self, room_bytes: int) -> None:
+        """Begin with as many chunks of the segment behind the border as there is room for: they may be of another size."""
         if self._following is None:
             return
         segment, first = self._following
+        chunks = room_bytes // self._charge_of(segment)
         for index in range(first, min(first + chunks, segment.chunk_index.chunk_count)):
-            if (segment.id, index) not in self._begun:
-                self._begun[segment.id, index] = self._start(segment, index)
+            if (segment.id, index) in self._begun:
+                continue
+            held_bytes = self._ahead_bytes + self._begun_bytes + self._charge_of(segment)
+            if not self._hold(max(self._held_bytes, held_bytes)):
+                return
+            self._begun[segment.id, index] = self._start(segment, index)
 
     def _take_begun(self, segment: RemoteSegment, first: int) -> deque[asyncio.Task[Buffer]]:
         """Return what was begun of the segment that is read from now on; what has failed meanwhile is begun anew."""

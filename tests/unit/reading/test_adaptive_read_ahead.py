@@ -6,11 +6,14 @@ Stores are links of a latency and a bandwidth that all fetches share, in a time 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
@@ -28,13 +31,13 @@ CHUNK = 4 * MIB
 TICK_S = 0.001
 
 
-def segment(name: str, chunks: int) -> RemoteSegment:
+def segment(name: str, chunks: int, *, chunk_bytes: int = CHUNK) -> RemoteSegment:
     """A segment of so many chunks, as far as read-ahead looks at one."""
     index = ChunkIndex(
-        original_chunk_size=CHUNK,
-        original_file_size=chunks * CHUNK,
-        transformed_chunk_size=CHUNK,
-        final_transformed_chunk_size=CHUNK,
+        original_chunk_size=chunk_bytes,
+        original_file_size=chunks * chunk_bytes,
+        transformed_chunk_size=chunk_bytes,
+        final_transformed_chunk_size=chunk_bytes,
     )
     return cast("RemoteSegment", SimpleNamespace(id=name, chunk_index=index))
 
@@ -183,6 +186,65 @@ async def test_behind_a_border_a_reader_goes_on_at_the_same_rate() -> None:
             rate = 8 * 16 * CHUNK / (world.clock.monotonic_s() - began_s)
     assert rate >= 0.9 * 800 * MIB
     assert len(world.link.fetched) == len(set(world.link.fetched)), "nothing is fetched twice"
+
+
+class Shelf:
+    """``ChunkManager.get_chunk`` that has everything at once.  Keeps what was asked for, by segment."""
+
+    def __init__(self) -> None:
+        self.fetched = defaultdict[object, list[int]](list)
+
+    async def get_chunk(self, of: RemoteSegment, index: int) -> Buffer:
+        self.fetched[of.id].append(index)
+        await asyncio.sleep(0)
+        return bytes(of.chunk_index.original_chunk_size)
+
+
+@pytest.mark.parametrize(
+    ("before_bytes", "behind_bytes", "begun"),
+    [
+        pytest.param(CHUNK, CHUNK, 3, id="chunks as large as before: as many as the window has left"),
+        pytest.param(MIB // 4, CHUNK, 3, id="large ones behind small ones: as many as fill the rest, no more"),
+        pytest.param(CHUNK, MIB // 4, 48, id="small ones behind large ones: as many as fill the rest, no fewer"),
+    ],
+)
+async def test_what_is_begun_behind_the_border_fills_the_window_in_bytes(
+    before_bytes: int, behind_bytes: int, begun: int
+) -> None:
+    shelf, budget = Shelf(), ReadAheadBudget(reader_bytes=16 * MIB, total_bytes=16 * MIB)
+    before = segment("before", 64 * MIB // before_bytes, chunk_bytes=before_bytes)
+    behind = segment("behind", 64 * MIB // behind_bytes, chunk_bytes=behind_bytes)
+    with ReadAhead(cast("ChunkManager", shelf), budget) as reader:
+        left_bytes = 64 * MIB
+        async with aclosing(reader.read(before, 0)) as parts:
+            async for part in parts:
+                left_bytes -= len(part)
+                if left_bytes == 16 * MIB:
+                    reader.follow_with(behind, 0)
+                if left_bytes == 0:
+                    break
+        assert reader.window_bytes == 12 * MIB
+        assert shelf.fetched["behind"] == list(range(begun))
+        assert budget.free_bytes == 4 * MIB
+    assert budget.free_bytes == 16 * MIB
+
+
+async def test_behind_the_border_nothing_is_begun_for_which_no_memory_is_left() -> None:
+    shelf, budget = Shelf(), ReadAheadBudget(reader_bytes=16 * MIB, total_bytes=16 * MIB)
+    assert budget.take(13 * MIB)
+    with ReadAhead(cast("ChunkManager", shelf), budget) as reader:
+        reader.follow_with(segment("two", 4), 0)
+        await settle()
+    assert shelf.fetched == {}
+    assert budget.free_bytes == 3 * MIB
+
+
+async def test_a_window_that_is_widened_gives_nothing_back_of_what_was_begun() -> None:
+    shelf, budget = Shelf(), ReadAheadBudget(reader_bytes=16 * MIB, total_bytes=16 * MIB)
+    with ReadAhead(cast("ChunkManager", shelf), budget) as reader:
+        reader.follow_with(segment("two", 4), 0)
+        assert reader.widen(MIB)
+        assert budget.free_bytes == 16 * MIB - CHUNK
 
 
 async def test_a_chunk_behind_the_border_that_failed_meanwhile_is_fetched_anew() -> None:
