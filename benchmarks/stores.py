@@ -4,9 +4,9 @@
 
 Everybody has his turn in each round, and what counts is the median of the rounds' own ratios.  Uploads are whole files, two at
 once; reads are ranged GETs of 4 MiB, four at once.  Then a store of 50 ms a request, narrow for each connection: one stream of
-the read path against bare GETs, as many at once as the stream has.  Last, reads of 64 KiB of a store that takes a second for
-two requests of a hundred, with and without second requests.  What a stream begins with counts: manifest, index, and the first
-chunk, of which alone it cannot be known that the reader goes on.
+the read path against bare GETs, as many at once as the stream has, and against a stream that has 16 MiB ahead at most.  What
+a stream begins with counts: manifest, index, and the first chunk, of which alone it cannot be known that the reader goes on.
+Last, reads of 64 KiB of a store that takes a second for two requests of a hundred, with and without second requests.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Scale:
     reads: int
 
 
-FULL = Scale(files=4, file_bytes=64 * MIB, runs=7, far_bytes=512 * MIB, reads=4000)
-QUICK = Scale(files=2, file_bytes=16 * MIB, runs=3, far_bytes=256 * MIB, reads=1000)
+FULL = Scale(files=4, file_bytes=64 * MIB, runs=7, far_bytes=1024 * MIB, reads=4000)
+QUICK = Scale(files=2, file_bytes=16 * MIB, runs=3, far_bytes=512 * MIB, reads=1000)
 
 
 class Bench:
@@ -172,16 +172,26 @@ class Bench:
                     async with open_reads(store, metadata, ReadSettings()) as (path, _):
                         return await cost_of_window(size_bytes, partial(read_all, path, [partition]))
 
+                async def fixed() -> Cost:
+                    async with open_reads(plain, metadata, ReadSettings(read_ahead_bytes=16 * MIB)) as (path, _):
+                        return await cost_of_window(size_bytes, partial(read_all, path, [partition]))
+
                 async def bare() -> Cost:
                     return await cost_of_window(size_bytes, partial(_read, fetch, wanted, store.most_at_once))
 
-                costs = await by_turns(self._scale.runs // 2, {"one stream": stream, "bare GETs": bare})
+                costs = await by_turns(
+                    self._scale.runs // 2, {"one stream": stream, "16 MiB ahead": fixed, "bare GETs": bare}
+                )
             for name, of_name in costs.items():
                 self._report.row(f"{name}, {LATENCY_MS} ms, {KB_PER_S // 1000} MB/s a connection", median(of_name))
             pairs = zip(costs["one stream"], costs["bare GETs"], strict=True)
             rates = [ours.mib_per_s / theirs.mib_per_s for ours, theirs in pairs]
             self._report.line(f"one stream is {spread(rates, '.2f')} of {store.most_at_once} bare GETs at once")
             self._goal("far_stream_of_bare", middle(rates), least=0.8)
+            pairs = zip(costs["one stream"], costs["16 MiB ahead"], strict=True)
+            rates = [ours.mib_per_s / theirs.mib_per_s for ours, theirs in pairs]
+            self._report.line(f"one stream is {spread(rates, '.2f')} of one that has 16 MiB ahead at most")
+            self._goal("far_stream_of_16_mib_ahead", middle(rates), least=1.5)
 
     # -- a store that is slow at times
 

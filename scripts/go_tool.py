@@ -79,6 +79,7 @@ GO_TOOLS: dict[str, GoSource | DebianPackage] = {
     "fake-gcs-server": GoSource(
         directory=_OTHERS / "fake-gcs-server", package="github.com/fsouza/fake-gcs-server", binary="fake-gcs-server"
     ),
+    "local-kms": GoSource(directory=_OTHERS / "local-kms", package="github.com/nsmithuk/local-kms", binary="local-kms"),
 }
 
 

@@ -17,7 +17,7 @@ from tiersidecar.adapters.kafka.security import SecuritySettings
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
 from tiersidecar.spark.events import MetadataTopic
-from tiersidecar.spark.inventory import read_inventory
+from tiersidecar.spark.inventory import InventoryFiles, read_inventory
 from tiersidecar.spark.inventory_manifest import InventoryFormat
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
@@ -38,7 +38,7 @@ def run_on_load(spark: SparkSession, load: Load, bootstrap_servers: str = "") ->
         early_events=events,
         late_events=lambda: events.limit(0),
         topics=[KnownTopic(topic=topic, topic_id=topic_id) for topic, topic_id in load.topics],
-        objects=read_inventory(spark, [str(load.objects)], InventoryFormat.PARQUET),
+        objects=read_inventory(spark, InventoryFiles(paths=(str(load.objects),), form=InventoryFormat.PARQUET)),
         inventory_time_ms=WHEN_MS + 1,
     )
     try:

@@ -120,6 +120,8 @@ READ: dict[str, Any] = {
     "write.least.bytes.per.second": 4_111,
     "recheck.ms": 61_009,
     "hedged.fetches.percent": 17,
+    "ahead.memory.bytes": 61_000_003,
+    "ahead.reader.max.bytes": 59_000_009,
     "index.max.bytes": 201_000_043,
     "opened.memory.bytes": 160_000_037,
     "chunk.cache.memory.bytes": 130_000_027,
@@ -444,6 +446,12 @@ ELSEWHERE: dict[str, str] = {
     "store.type": "integration/test_daemon_s3.py",
     "store.verify.read.back": "integration/test_daemon_s3.py",
     "store.encryption.enabled": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
+    "store.encryption.key.wrapping": "integration/test_key_wrapping.py::"
+    "test_segments_under_a_kms_key_go_to_the_store_and_come_back",
+    "store.encryption.key.wrapping.options": "integration/test_key_wrapping.py::"
+    "test_segments_under_a_kms_key_go_to_the_store_and_come_back",
+    "store.encryption.data.key.cache.ms": "unit/adapters/key_wrapping/test_service_keys.py::"
+    "test_a_data_key_is_asked_for_once_and_again_when_its_time_is_over",
     "store.encryption.key.pair.id": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "store.encryption.key.pairs": "integration/test_daemon.py::test_compressed_and_encrypted_objects",
     "store.encryption.key.pairs.public.key.file": "integration/test_daemon.py::test_compressed_and_encrypted_objects",

@@ -1,11 +1,13 @@
-"""Inventories in all three forms, laid out as S3 lays them out: files of their own formats, and a manifest.json (S-307)."""
+"""Inventories in all forms, laid out as S3, Google and Azure lay them out: files of their own formats, and a manifest
+(S-307).
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +26,8 @@ from tests.support.spark_submit import submit
 from tiersidecar.decide.reconcile_findings import FindingKind
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.reconcile.report import read_findings
-from tiersidecar.spark.inventory import manifest_at, read_inventory
-from tiersidecar.spark.inventory_manifest import InventoryFormat
+from tiersidecar.spark.inventory import InventoryFiles, manifest_at, read_inventory
+from tiersidecar.spark.inventory_manifest import InventoryFormat, InventoryManifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -128,6 +130,17 @@ def laid_out(bucket: Path, form: str, suffix: str, write: Callable[[Path, list[V
     return path
 
 
+def files_of(manifest: InventoryManifest, container: str = "") -> InventoryFiles:
+    return InventoryFiles(
+        paths=manifest.paths,
+        form=manifest.form,
+        csv_columns=manifest.csv_columns,
+        csv_has_header=manifest.csv_has_header,
+        csv_delimiter=manifest.csv_delimiter,
+        container=container,
+    )
+
+
 @pytest.mark.parametrize(("form", "suffix", "write"), FORMS, ids=[form for form, _, _ in FORMS])
 def test_the_newest_versions_are_read_by_the_manifest(
     spark: SparkSession, tmp_path: Path, form: str, suffix: str, write: Callable[[Path, list[Version]], None]
@@ -135,8 +148,90 @@ def test_the_newest_versions_are_read_by_the_manifest(
     manifest = manifest_at(spark, [str(laid_out(tmp_path, form, suffix, write))])
     assert manifest is not None
     assert (manifest.form, manifest.begun_ms) == (InventoryFormat(form), BEGUN_MS)
-    objects = read_inventory(spark, list(manifest.paths), manifest.form, manifest.csv_columns)
+    objects = read_inventory(spark, files_of(manifest))
     assert {(row.key, row.size_bytes, row.modified_ms) for row in objects.collect()} == THERE
+
+
+def googles(directory: Path, form: str) -> Path:
+    """A report of two shards, copied without the colons of their names; of a former version its ``timeDeleted`` tells, and a
+    delete marker has no row."""
+    names = [f"fc95c52f_2026-01-01T00:00_{number}.{form}" for number in range(2)]
+    for name, versions in zip(names, (VERSIONS[:2], VERSIONS[2:]), strict=True):
+        rows = [
+            ("p", "tier", v.key, v.size, "" if v.is_latest else "2026-01-01T00:00:00Z", v.modified)
+            for v in versions
+            if not v.is_delete_marker
+        ]
+        columns = ("project", "bucket", "name", "size", "timeDeleted", "updated")
+        write_rows(directory / name.replace(":", "_"), form, columns, rows)
+    manifest = {
+        "report_config": {f"{form}Options": {"headerRequired": True} if form == "csv" else {}},
+        "snapshot_time": "2026-01-01T00:00:00Z",
+        "shard_count": 2,
+        "report_shards_file_names": names,
+    }
+    path = directory / "fc95c52f_2026-01-01T00_00_manifest.json"
+    path.write_text(json.dumps(manifest))
+    return path
+
+
+def azures(directory: Path, form: str) -> Path:
+    """A rule's run, of several containers; besides versions there are a snapshot and what was deleted softly."""
+    home = directory / "2026/01/01/00-00-00/tier"
+    home.mkdir(parents=True)
+    rows = [(f"kafka-tier/{v.key}", v.modified, v.size, v.is_latest, "", False) for v in VERSIONS if v.size is not None]
+    gone = datetime.fromtimestamp(BEGUN_MS / 1000, UTC)
+    rows += [
+        ("kafka-tier-2/elsewhere", gone, 1, True, "", False),
+        ("kafka-tier/of-a-snapshot", gone, 2, True, "2026-01-01T00:00:00.0000000Z", False),
+        ("kafka-tier/deleted-softly", gone, 3, True, "", True),
+    ]
+    columns = ("Name", "Last-Modified", "Content-Length", "IsCurrentVersion", "Snapshot", "Deleted")
+    write_rows(home / f"tier.{form}", form, columns, rows)
+    manifest = {
+        "files": [{"blob": f"2026/01/01/00-00-00/tier/tier.{form}", "size": 1}],
+        "inventoryStartTime": "2026-01-01T00:00:00Z",
+        "ruleDefinition": {"format": form, "objectType": "blob"},
+        "status": "Succeeded",
+    }
+    path = home / "tier-manifest.json"
+    path.write_text(json.dumps(manifest))
+    return path
+
+
+def write_rows(path: Path, form: str, names: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> None:
+    """CSV with a header, its times in ISO 8601, or Parquet with times in milliseconds."""
+    if form == "csv":
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(names)
+            for row in rows:
+                writer.writerow([f"{v:%Y-%m-%dT%H:%M:%SZ}" if isinstance(v, datetime) else v for v in row])
+        return
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    arrays = [
+        pa.array(c, type=pa.timestamp("ms", tz="UTC")) if isinstance(c[0], datetime) else pa.array(c) for c in columns
+    ]
+    pq.write_table(pa.table(arrays, names=list(names)), path)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+@pytest.mark.parametrize("lay_out", [googles, azures])
+def test_inventories_of_google_and_azure_give_the_present_objects(
+    spark: SparkSession, tmp_path: Path, lay_out: Callable[[Path, str], Path], form: str
+) -> None:
+    manifest = manifest_at(spark, [str(lay_out(tmp_path, form))])
+    assert manifest is not None
+    assert (manifest.form, manifest.begun_ms) == (InventoryFormat(form), BEGUN_MS)
+    objects = read_inventory(spark, files_of(manifest, "kafka-tier"))
+    assert {(row.key, row.size_bytes, row.modified_ms) for row in objects.collect()} == THERE
+
+
+def test_an_inventory_of_azure_for_another_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    manifest = manifest_at(spark, [str(azures(tmp_path, "csv"))])
+    assert manifest is not None
+    with pytest.raises(ConfigError, match=r"store\.type is not azure"):
+        read_inventory(spark, files_of(manifest))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tiersidecar.app.identity import Identity
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.tuning import Tuning
 from tiersidecar.domain.mounts import Mount
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.ports.broker import Broker
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.copy_journal import CopyJournal
@@ -61,7 +61,7 @@ class Opened:
     trash_clock: TrashClock
     broker: Broker
     store: Store
-    key_ring: KeyRing | None
+    key_ring: DataKeys | None
     metadata: MetadataLog
     state: RequestingStateLog
     proposals: Proposals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tiersidecar.adapters.clock import SystemClock, SystemIds
@@ -60,8 +60,8 @@ async def run_local_reconcile(config: Config, options: RunOptions, say: Callable
         place_prefixes=config.key_prefixes[1:],
         graces=options.graces,
         reads_manifests=options.reads_manifests,
-        is_plain=not (config.store.compression_enabled or config.store.encryption_key_pairs),
-        deep=DeepCheck(open_key_ring=partial(open_key_ring, config), share=options.deep_share)
+        is_plain=config.store.is_plain,
+        deep=DeepCheck(open_key_ring=cache(partial(open_key_ring, config)), share=options.deep_share)
         if options.deep_share > 0
         else None,
     )

@@ -98,6 +98,8 @@ class RunOptions:
     inventory: tuple[str, ...] = ()
     inventory_format: InventoryFormat = InventoryFormat.PARQUET
     inventory_columns: str = ""
+    inventory_has_header: bool = False
+    inventory_delimiter: str = ","
     inventory_time_ms: int | None = None
     reads_manifests: bool = True
     deep_share: float = 0.0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.reconcile_facts import ClusterFacts, read_cluster_facts, read_metadata_end
 from tiersidecar.app.reconcile_parts import (
     RunOptions,
@@ -30,7 +31,7 @@ from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import ReconcileSettings
 from tiersidecar.reconcile.report import Summary, write_findings, write_summary
 from tiersidecar.spark.events import Cut, MetadataTopic
-from tiersidecar.spark.inventory import manifest_at, read_inventory
+from tiersidecar.spark.inventory import InventoryFiles, manifest_at, read_inventory
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
 
@@ -47,7 +48,7 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_key_ring, open_store
 from tiersidecar.app.config.config import load_config
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 
@@ -72,7 +73,7 @@ class ExecutorKeyRing:
 
     config_file: str
 
-    def __call__(self) -> KeyRing | None:
+    def __call__(self) -> DataKeys | None:
         return _key_ring(self.config_file)
 
 
@@ -87,7 +88,7 @@ def _config(config_file: str) -> Config:
 
 
 @cache
-def _key_ring(config_file: str) -> KeyRing | None:
+def _key_ring(config_file: str) -> DataKeys | None:
     return open_key_ring(_config(config_file))
 
 
@@ -116,7 +117,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
         graces=options.graces,
         open_store=ExecutorStore(str(options.config_file.absolute())),
         reads_manifests=options.reads_manifests,
-        is_plain=not (config.store.compression_enabled or config.store.encryption_key_pairs),
+        is_plain=config.store.is_plain,
         deep=DeepCheck(open_key_ring=ExecutorKeyRing(str(options.config_file.absolute())), share=options.deep_share)
         if options.deep_share > 0
         else None,
@@ -151,6 +152,8 @@ def with_manifest(spark: SparkSession, options: RunOptions) -> RunOptions:
             inventory=found.paths,
             inventory_format=found.form,
             inventory_columns=options.inventory_columns or found.csv_columns,
+            inventory_has_header=found.csv_has_header,
+            inventory_delimiter=found.csv_delimiter,
             inventory_time_ms=found.begun_ms if options.inventory_time_ms is None else options.inventory_time_ms,
         )
     if options.inventory and options.inventory_time_ms is None:
@@ -181,8 +184,16 @@ class _Cuts:
 def _inputs(spark: SparkSession, config: Config, cuts: _Cuts, said: StoreSays, options: RunOptions) -> ReconcileInputs:
     objects = None
     if options.inventory:
-        form = options.inventory_format
-        objects = read_inventory(spark, list(options.inventory), form, options.inventory_columns)
+        store = config.store
+        files = InventoryFiles(
+            paths=options.inventory,
+            form=options.inventory_format,
+            csv_columns=options.inventory_columns,
+            csv_has_header=options.inventory_has_header,
+            csv_delimiter=options.inventory_delimiter,
+            container=store.azure_container_name if isinstance(store, AzureStore) else "",
+        )
+        objects = read_inventory(spark, files)
 
     return ReconcileInputs(
         early_events=cuts.early(),

@@ -212,6 +212,8 @@ class _Serving:
                     reader_threads=config.read.threads,
                     reader_max_pending_tasks=config.read.max_pending,
                     chunk_cache_bytes=config.read.chunk_cache_memory_bytes,
+                    read_ahead_bytes=config.read.ahead_reader_max_bytes,
+                    read_ahead_total_bytes=config.read.ahead_memory_bytes,
                     opened_memory_bytes=config.read.opened_memory_bytes,
                 ),
                 long_blocking=opening,

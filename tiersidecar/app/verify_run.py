@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
@@ -60,8 +60,8 @@ async def verify_segments(config: Config, target: Target, bytes_per_s: int | Non
         verifier = SegmentVerifier(
             store=store,
             key_prefix=config.store.key_prefix,
-            is_plain=not (config.store.compression_enabled or config.store.encryption_key_pairs),
-            open_key_ring=partial(open_key_ring, config),
+            is_plain=config.store.is_plain,
+            open_key_ring=cache(partial(open_key_ring, config)),
         )
         not_sound = 0
         for beside, some in zip(partitions, wanted, strict=True):

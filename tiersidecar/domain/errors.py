@@ -335,6 +335,22 @@ class DataKeyError(PartitionHaltedError, message="data key under key id {key_id!
     reason: str
 
 
+class KeyRefusedError(PartitionHaltedError, message="key {key_id!r} may not {verb} data keys: {reason}"):
+    """The key service refuses, and an operator has to do what the reason says.  No segment is damaged."""
+
+    verb: str
+    key_id: str
+    reason: str
+
+
+class KeyServiceError(RetriableError, message="{service} could not {verb} a data key: {reason}"):
+    """The key service is away, or turns everybody away for now.  No segment is damaged."""
+
+    service: str
+    verb: str
+    reason: str
+
+
 class IllegalTransitionError(PartitionHaltedError, message="segment {segment} cannot go from {source} to {target}"):
     """An event that the state machine forbids (DESIGN.md section 4, rule 5)."""
 

@@ -1,7 +1,8 @@
 """Chunks of remote segments, in the original bytes (the plugin's ChunkManager).
 
 One Protocol, and layers that compose: a cache is a ChunkManager in front of another one, down to the store.  The lowest layer
-makes ranged GETs of neighbouring chunks into one, and makes no more of them at once than it may (U3, U4).
+makes ranged GETs of neighbouring chunks into one, makes no more of them at once than it may, and measures how long they take
+(U3, U4).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tiersidecar.decide.read_ahead import ShortestTimes
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.formats.aiven.transforms import Chunk
-from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange, ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
@@ -24,7 +26,8 @@ from tiersidecar.reading.remote_objects import FETCH_TIMEOUT_S, ByteLru, RemoteS
 ChunkKey = tuple[RemoteLogSegmentId, int]
 
 _MOST_FLIGHTS = 1024
-"""Twice the small chunks that may be fetched ahead (``read_ahead``).  How many are fetched at once is the last layer's."""
+"""Twice the small chunks that may be fetched ahead (``read_ahead``) by default.  How many are fetched at once is the last
+layer's."""
 
 
 class ChunkManager(Protocol):
@@ -67,10 +70,46 @@ class ChunkManager(Protocol):
         """Give up what is in flight."""
 
 
+class FetchLatency:
+    """The shortest times of fetches, and of opening what was fetched: measured in the lowest layer, used where it is decided
+    how far to read ahead (U3)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._fetching, self._opening = ShortestTimes(), ShortestTimes()
+
+    def now_s(self) -> float:
+        """Return the clock's time, of which the differences count."""
+        return self._clock.monotonic_s()
+
+    def fetched(self, size_bytes: int, began_s: float) -> None:
+        """Count a fetch of the store that has just ended."""
+        now_s = self._clock.monotonic_s()
+        self._fetching.add(size_bytes, now_s - began_s, now_s)
+
+    def opened(self, size_bytes: int, began_s: float) -> None:
+        """Count a chunk that has just been decrypted or decompressed."""
+        now_s = self._clock.monotonic_s()
+        self._opening.add(size_bytes, now_s - began_s, now_s)
+
+    def shortest_s(self, size_bytes: int) -> float | None:
+        """Return how long it takes at least until a fetch of about that size is there; None: not known."""
+        now_s = self._clock.monotonic_s()
+        fetching_s = self._fetching.shortest_s(size_bytes, now_s)
+        if fetching_s is None:
+            return None
+        return fetching_s + (self._opening.shortest_s(size_bytes, now_s) or 0.0)
+
+    def is_probing(self, size_bytes: int) -> bool:
+        """Return whether less is to be in flight now, so that the shortest time shows."""
+        return self._fetching.is_probing(size_bytes, self._clock.monotonic_s())
+
+
 class StoreChunkManager:
     """The last layer: ranged GETs of stored chunks, detransformed off the loop.
 
     ``max_parallel`` GETs run at once, each with ``timeout_s``; neighbours are fetched together up to ``merged_bytes``.
+    ``latency`` gets the time of each.
     """
 
     def __init__(
@@ -82,9 +121,11 @@ class StoreChunkManager:
         merged_bytes: int = 0,
         timeout_s: float = FETCH_TIMEOUT_S,
         telemetry: Telemetry | None = None,
+        latency: FetchLatency | None = None,
     ) -> None:
         self._store = store
         self._blocking = blocking
+        self._latency = latency
         self._timeout_s = timeout_s
         self._telemetry = telemetry or NoTelemetry()
         self._local_places = asyncio.Semaphore(max_parallel)
@@ -94,6 +135,7 @@ class StoreChunkManager:
             max_bytes=merged_bytes,
             timeout_s=timeout_s,
             telemetry=self._telemetry,
+            latency=latency,
         )
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
@@ -139,7 +181,11 @@ class StoreChunkManager:
         if segment.transform.is_identity and _is_all_of_its_memory(stored):
             # Only their number is checked then, and a hop to a thread costs as much as reading a MiB.
             return segment.transform.detransform(stored, len(chunk.original), where=_where(segment, chunk))
-        return await self._blocking.run(_original, segment, chunk, stored)
+        began_s = None if self._latency is None else self._latency.now_s()
+        original = await self._blocking.run(_original, segment, chunk, stored)
+        if self._latency is not None and began_s is not None:
+            self._latency.opened(len(stored), began_s)
+        return original
 
 
 class MemoryChunkCache:
@@ -148,10 +194,17 @@ class MemoryChunkCache:
     A fetch goes on when its caller leaves (U2).
     """
 
-    def __init__(self, inner: ChunkManager, *, max_bytes: int, telemetry: Telemetry | None = None) -> None:
+    def __init__(
+        self,
+        inner: ChunkManager,
+        *,
+        max_bytes: int,
+        max_flights: int = _MOST_FLIGHTS,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._inner = inner
         self._chunks: ByteLru[ChunkKey, Buffer] = ByteLru(max_bytes)
-        self._flights: SingleFlight[ChunkKey, Buffer] = SingleFlight("chunk", max_flights=_MOST_FLIGHTS)
+        self._flights: SingleFlight[ChunkKey, Buffer] = SingleFlight("chunk", max_flights=max_flights)
         self._telemetry = telemetry or NoTelemetry()
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
@@ -234,13 +287,21 @@ class MergedFetches:
     """
 
     def __init__(
-        self, store: FetchRange, *, max_parallel: int, max_bytes: int, timeout_s: float, telemetry: Telemetry
+        self,
+        store: FetchRange,
+        *,
+        max_parallel: int,
+        max_bytes: int,
+        timeout_s: float,
+        telemetry: Telemetry,
+        latency: FetchLatency | None = None,
     ) -> None:
         self._store = store
         self._free = max_parallel
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._telemetry = telemetry
+        self._latency = latency
         self._waiting: list[_Wanted] = []
         self._running: dict[asyncio.Task[None], list[_Wanted]] = {}
 
@@ -347,7 +408,10 @@ class MergedFetches:
 
     async def _request(self, key: str, byte_range: ByteRange) -> Buffer:
         self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
+        began_s = None if self._latency is None else self._latency.now_s()
         data = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, byte_range))
+        if self._latency is not None and began_s is not None:
+            self._latency.fetched(len(data), began_s)
         self._telemetry.count(READ_STORE_BYTES, len(data))
         return data
 

@@ -25,7 +25,13 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.admission import FetchQuota, ReaderPool
 from tiersidecar.reading.batch_cutter import BatchCutter
 from tiersidecar.reading.carried_transactions import OpenAtCuts
-from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
+from tiersidecar.reading.chunk_manager import (
+    ChunkLayer,
+    ChunkManager,
+    FetchLatency,
+    MemoryChunkCache,
+    StoreChunkManager,
+)
 from tiersidecar.reading.holes import GIVE_UP
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource, LogStarts
@@ -149,19 +155,22 @@ class SegmentFiles:
 
 
 _MIB = 1024 * 1024
+_LARGE_FETCH_BYTES = 4 * _MIB
+"""The size of a chunk by default, and of merged ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
     """Sizes and bounds of the read path; the two of the pool are ``remote.log.reader.threads`` and
-    ``remote.log.reader.max.pending.tasks``.  Read-ahead is bounded per reader and for all of them together.
-    Neighbouring chunks are fetched by one request up to ``merged_fetch_bytes``."""
+    ``remote.log.reader.max.pending.tasks``.  Read-ahead follows the store's latency and is bounded per reader and for all of
+    them together.  Neighbouring chunks are fetched by one request up to ``merged_fetch_bytes``.  ``parallel_fetches`` run at
+    once, or more where read-ahead may want more."""
 
     reader_threads: int = 10
     reader_max_pending_tasks: int = 100
     chunk_cache_bytes: int = 128 * _MIB
     index_memory_bytes: int = 64 * _MIB
-    read_ahead_bytes: int = 16 * _MIB
+    read_ahead_bytes: int = 64 * _MIB
     read_ahead_total_bytes: int = 64 * _MIB
     parallel_fetches: int = 16
     merged_fetch_bytes: int = 4 * _MIB
@@ -224,7 +233,14 @@ async def open_read_path(
         )
         indexes = RemoteIndexCache(index_files or blobs, blocking=blocking, max_bytes=settings.index_memory_bytes)
         stack.push_async_callback(indexes.aclose)
-        chunks = _chunk_manager(store, blocking, settings, telemetry, chunk_layers)
+        latency = FetchLatency(clock)
+        budget = ReadAheadBudget(
+            reader_bytes=settings.read_ahead_bytes,
+            total_bytes=settings.read_ahead_total_bytes,
+            latency=latency,
+            telemetry=telemetry,
+        )
+        chunks = _chunk_manager(store, blocking, settings, budget, telemetry, chunk_layers)
         stack.push_async_callback(chunks.aclose)
         lookup = SegmentLookup(
             metadata=metadata,
@@ -239,7 +255,6 @@ async def open_read_path(
         stack.push_async_callback(open_transactions.aclose)
         aborted = AbortedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
         undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
-        budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
         opening = Opening(
             memory=OpenedMemory(settings.opened_memory_bytes, rest=rest),
@@ -294,17 +309,21 @@ def _chunk_manager(
     store: ReadStore,
     blocking: Blocking,
     settings: ReadSettings,
+    budget: ReadAheadBudget,
     telemetry: Telemetry,
     layers: Sequence[ChunkLayer],
 ) -> ChunkManager:
     chunks: ChunkManager = StoreChunkManager(
         store=store,
         blocking=blocking,
-        max_parallel=settings.parallel_fetches,
+        max_parallel=max(settings.parallel_fetches, settings.read_ahead_total_bytes // _LARGE_FETCH_BYTES),
         merged_bytes=settings.merged_fetch_bytes,
         timeout_s=settings.fetch_timeout_s,
         telemetry=telemetry,
+        latency=budget.latency,
     )
     for layer in layers:
         chunks = layer(chunks)
-    return MemoryChunkCache(chunks, max_bytes=settings.chunk_cache_bytes, telemetry=telemetry)
+    return MemoryChunkCache(
+        chunks, max_bytes=settings.chunk_cache_bytes, max_flights=budget.most_flights, telemetry=telemetry
+    )

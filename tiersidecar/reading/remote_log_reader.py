@@ -24,18 +24,20 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.open_transactions import AbortedTransactions, Undecided, UndecidedTransactions
+from tiersidecar.reading.read_ahead import ReadAhead
 from tiersidecar.reading.segment_lookup import CatchUp, History, Located, OffsetBounds, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 
 
 class NextSegment:
-    """Open the next segment, and fetch its first chunk into the cache, while a reader is still in the last chunks of the one
-    before.  Errors are left for the read itself to find."""
+    """Open the next segment, and let ``read_ahead`` go on in it, while a reader is still in the last chunks of the one before.
+    Errors are left for the read itself to find."""
 
-    def __init__(self, *, lookup: SegmentLookup, segments: SegmentReader) -> None:
+    def __init__(self, *, lookup: SegmentLookup, segments: SegmentReader, read_ahead: ReadAhead) -> None:
         self._lookup = lookup
         self._segments = segments
-        self._warming: asyncio.Task[None] | None = None
+        self._read_ahead = read_ahead
+        self._opening: asyncio.Task[None] | None = None
         self._border: int | None = None
 
     async def __aenter__(self) -> NextSegment:
@@ -44,27 +46,29 @@ class NextSegment:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.gather(self._warming, return_exceptions=True)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
 
-    def consider(self, located: Located, next_offset: int, stop_offset: int, window_bytes: int) -> None:
+    def consider(self, located: Located, next_offset: int, stop_offset: int) -> None:
         """Begin, once, if the border lies within the window of a reader that has come to ``next_offset`` of ``located``, on its
-        way to ``stop_offset``, reading ``window_bytes`` ahead."""
-        is_due = located.stop_offset < stop_offset and _bytes_left(located, next_offset) < window_bytes
+        way to ``stop_offset``."""
+        left_bytes = _bytes_left(located, next_offset)
+        is_due = located.stop_offset < stop_offset and left_bytes < self._read_ahead.window_bytes
         if is_due and self._border != located.stop_offset:
             self._border = located.stop_offset
-            if self._warming is not None:
-                self._warming.cancel()
-            self._warming = asyncio.create_task(
-                self._warm(located), name=f"segment after {located.metadata.remote_log_segment_id}"
+            if self._opening is not None:
+                self._opening.cancel()
+            self._opening = asyncio.create_task(
+                self._open(located), name=f"segment after {located.metadata.remote_log_segment_id}"
             )
 
-    async def _warm(self, located: Located) -> None:
+    async def _open(self, located: Located) -> None:
         try:
             following = await self._lookup.locate(located.metadata.topic_id_partition, located.stop_offset)
-            if following is not None:
-                await self._segments.warm(following, located.stop_offset)
+            opened = None if following is None else await self._segments.open_at(following, located.stop_offset)
+            if opened is not None:
+                self._read_ahead.follow_with(*opened)
         except TiersidecarError:
             return
 
@@ -104,16 +108,15 @@ class SegmentWalk:
         """
         asked = next_offset = Offset(offset)
         located = await self._first(topic_id_partition, offset)
-        following = NextSegment(lookup=self._lookup, segments=self._segments)
         with self._segments.read_ahead() as read_ahead:
-            async with following:
+            async with NextSegment(lookup=self._lookup, segments=self._segments, read_ahead=read_ahead) as following:
                 while located is not None and next_offset < stop_offset and not allowance.is_used_up:
                     slices = self._segments.slices(located, next_offset, stop_offset, allowance, read_ahead)
                     try:
                         async with aclosing(slices):
                             async for batches in slices:
                                 next_offset = batches.next_offset
-                                following.consider(located, next_offset, stop_offset, read_ahead.window_bytes)
+                                following.consider(located, next_offset, stop_offset)
                                 yield Walked(located, asked, batches)
                     except ObjectNotFoundError:
                         if self._is_finished(located):

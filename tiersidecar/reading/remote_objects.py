@@ -29,10 +29,9 @@ from tiersidecar.formats.aiven.index_blob import (
     SegmentBounds,
     bounds_of,
 )
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.keys import ObjectKeys, planned_keys, plugin_keys, read_custom_metadata
-from tiersidecar.formats.aiven.layout import reading_plan
-from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.formats.aiven.manifest import Manifest, read_manifest, reading_plan
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex, TransformPlan
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FetchRange, Store, StoredObject
@@ -233,7 +232,7 @@ class ManifestCache:
         store: FetchRange,
         blocking: Blocking,
         key_prefix: str = "",
-        key_ring: KeyRing | None = None,
+        key_ring: DataKeys | None = None,
         max_bytes: int = 32 * 1024 * 1024,
         timeout_s: float = FETCH_TIMEOUT_S,
         most_chunk_bytes: int = MOST_CHUNK_BYTES,
@@ -293,7 +292,7 @@ async def fetch_manifest(store: FetchRange, key: str, bounds: SegmentBounds) -> 
 
 
 def _opened_segment(
-    metadata: RemoteLogSegmentMetadata, keys: ObjectKeys, data: bytes, bounds: SegmentBounds, key_ring: KeyRing | None
+    metadata: RemoteLogSegmentMetadata, keys: ObjectKeys, data: bytes, bounds: SegmentBounds, key_ring: DataKeys | None
 ) -> RemoteSegment:
     manifest = read_manifest(data, where=keys.manifest, bounds=bounds)
     transform = reading_plan(manifest, key_ring)

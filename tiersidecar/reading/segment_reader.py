@@ -281,14 +281,16 @@ class SegmentReader:
                 has_failed = True
                 await self.discard(located.metadata)
 
-    async def warm(self, located: Located, offset: int) -> None:
-        """Bring what a read from ``offset`` begins with into the caches."""
+    async def open_at(self, located: Located, offset: int) -> tuple[RemoteSegment, int] | None:
+        """Return the segment, and the number of the chunk with which a read from ``offset`` begins; None if it reads a local
+        file, or nothing."""
         segment = await self._manifests.open(located.metadata)
         if self._chunks.is_local(segment):
-            return
+            return None
         begin = await self._beginning(located.metadata, offset)
-        if begin.position < segment.chunk_index.original_file_size:
-            await self._chunks.get_chunk(segment, segment.chunk_index.chunk_at(begin.position).index)
+        if begin.position >= segment.chunk_index.original_file_size:
+            return None
+        return segment, segment.chunk_index.chunk_at(begin.position).index
 
     async def _read(
         self, located: Located, offset: int, stop_offset: int, allowance: Allowance, read_ahead: ReadAhead

@@ -9,7 +9,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import MOST_CHUNK_BYTES, MOST_INDEX_BYTES
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FeedWithRests, HeadObject, ReadStore
 from tiersidecar.reading.chunk_manager import StoreChunkManager
@@ -47,7 +47,7 @@ class SegmentStream:
         store: SegmentStore,
         blocking: Blocking,
         key_prefix: str = "",
-        key_ring: KeyRing | None = None,
+        key_ring: DataKeys | None = None,
         most_chunk_bytes: int = MOST_CHUNK_BYTES,
         most_index_bytes: int = MOST_INDEX_BYTES,
     ) -> None:

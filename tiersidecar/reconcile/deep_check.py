@@ -8,6 +8,7 @@ before, or by its batches where an election has cut it.  Memory: one chunk at a 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -18,9 +19,8 @@ from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotF
 from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, SegmentScan
 from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT, IndexKind, slice_index
-from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.formats.aiven.layout import reading_plan
-from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.formats.aiven.key_ring import DataKeys
+from tiersidecar.formats.aiven.manifest import Manifest, read_manifest, reading_plan
 from tiersidecar.formats.aiven.transforms import TransformPlan
 from tiersidecar.formats.compaction.segments import WholeBatches
 from tiersidecar.formats.kafka.indexes import (
@@ -50,7 +50,7 @@ from tiersidecar.ports.store import FetchRange
 _MOST_TOLD = 5
 """Transactions, in a finding."""
 
-KeyRingOpener = Callable[[], KeyRing | None]
+KeyRingOpener = Callable[[], DataKeys | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class DeepCheck:
         if not _is_picked(row.segment_id, self.share):
             return []
         try:
-            plan = reading_plan(manifest, self.open_key_ring())
+            plan = await asyncio.to_thread(reading_plan, manifest, self.open_key_ring())
         except DataKeyError as error:
             return [_finding(row, LOG, now_ms, str(error))]
         try:
@@ -141,7 +141,7 @@ class DeepCheck:
         key = f"{before.stem}.{INDEXES}"
         data = await store.fetch_object(f"{before.stem}.{MANIFEST}", max_bytes=ANY_SEGMENT.manifest_bytes)
         manifest = read_manifest(data, where=key)
-        plan = reading_plan(manifest, self.open_key_ring())
+        plan = await asyncio.to_thread(reading_plan, manifest, self.open_key_ring())
         blob = await _fetch_indexes(store, key, manifest)
         snapshot = slice_index(blob, manifest.indexes, IndexKind.PRODUCER_SNAPSHOT, plan.cipher, where=key)
         index = slice_index(blob, manifest.indexes, IndexKind.TRANSACTION, plan.cipher, where=key)

@@ -1,11 +1,13 @@
-"""Read inventories of a bucket: S3 Inventory in CSV, ORC or Parquet, or any file with such columns.
+"""Read inventories of a bucket: S3 Inventory in CSV, ORC or Parquet, Google's inventory reports and Azure's blob inventories in
+CSV or Parquet, or any file with such columns.
 
 An inventory is hours old.  The events show what was copied or deleted since; those before its time count as before the listing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
@@ -19,38 +21,81 @@ if TYPE_CHECKING:
 
 _CSV_COLUMNS = ("bucket", "key", "size", "last_modified_date")
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "key": ("key",),
-    "size_bytes": ("size_bytes", "size"),
-    "modified_ms": ("modified_ms", "last_modified_date", "lastmodifieddate"),
+    "key": ("key", "name"),
+    "size_bytes": ("size_bytes", "size", "content-length"),
+    "modified_ms": ("modified_ms", "last_modified_date", "lastmodifieddate", "updated", "last-modified"),
 }
+"""Ours, and those of S3, of Google (name, size, updated) and of Azure (Name, Content-Length, Last-Modified)."""
+_OF_AZURE = "content-length"
+_LATEST, _GONE = ("is_latest", "islatest", "iscurrentversion"), ("is_delete_marker", "isdeletemarker", "deleted")
+_OF_FORMER = ("snapshot", "timedeleted", "softdeletetime")
+"""Only what is no present object has a value there."""
 
 
-def read_inventory(spark: SparkSession, paths: list[str], form: InventoryFormat, csv_columns: str = "") -> DataFrame:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InventoryFiles:
+    """Files of an inventory, as Spark reads them.
+
+    ``csv_columns`` are the columns of CSV files without a header, in order and comma separated, as in the manifest; by default
+    Bucket, Key, Size, LastModifiedDate.  ``container`` is Azure's, whose inventories are of whole accounts.
+    """
+
+    paths: tuple[str, ...]
+    form: InventoryFormat
+    csv_columns: str = ""
+    csv_has_header: bool = False
+    csv_delimiter: str = ","
+    container: str = ""
+
+
+def read_inventory(spark: SparkSession, files: InventoryFiles) -> DataFrame:
     """Return columns of :data:`~tiersidecar.spark.columns.OBJECTS`.
 
-    CSV files have no header; ``csv_columns`` are their columns in order, comma separated, as in the inventory's manifest.json
-    (``fileSchema``); by default Bucket, Key, Size, LastModifiedDate.  Their keys are URL-encoded.  In a bucket with
-    versions only the newest ones count, and no delete markers.
+    S3's CSV has URL-encoded keys.  In a bucket with versions only the newest ones count, and no delete markers or snapshots.
 
     Raises:
-        ConfigError: there is no column for the key, the size or the time.
+        ConfigError: there is no column for the key, the size or the time, or Azure's container is not known.
     """
-    if form is InventoryFormat.CSV:
-        names = [name.strip() for name in csv_columns.split(",")] if csv_columns else list(_CSV_COLUMNS)
-        rows = spark.read.csv(paths, schema=", ".join(f"`{name}` string" for name in names), escape='"')
-    else:
-        rows = spark.read.format(form.value).load(paths)
+    rows = _rows(spark, files)
     found = {name.lower().replace(" ", "_"): name for name in rows.columns}
-    columns = {ours: _column(found, ours, theirs, paths) for ours, theirs in _NAMES.items()}
-    key = F.url_decode(columns["key"]) if form is InventoryFormat.CSV else columns["key"]
-    modified = columns["modified_ms"]
-    if "modified_ms" not in found:
-        modified = F.unix_millis(F.to_timestamp(modified))
-    return _newest(rows, found).select(
+    columns = {ours: _column(found, ours, theirs, files.paths) for ours, theirs in _NAMES.items()}
+    rows, key = _newest(rows, found), columns["key"]
+    if _OF_AZURE in found:
+        if not files.container:
+            raise ConfigError(source=", ".join(files.paths), faults=("is Azure's, and store.type is not azure",))
+        rows = rows.where(F.startswith(key, F.lit(f"{files.container}/")))
+        key = F.substring(key, len(files.container) + 2, _MOST_KEY)
+    elif files.form is InventoryFormat.CSV and "key" in found:
+        key = F.url_decode(key)
+    return rows.select(
         key.alias("key"),
         columns["size_bytes"].cast("bigint").alias("size_bytes"),
-        modified.cast("bigint").alias("modified_ms"),
+        _modified_ms(rows, found).cast("bigint").alias("modified_ms"),
     )
+
+
+_MOST_KEY = 1 << 16
+"""Characters; no store has keys as long."""
+
+
+def _rows(spark: SparkSession, files: InventoryFiles) -> DataFrame:
+    paths = list(files.paths)
+    if files.form is not InventoryFormat.CSV:
+        return spark.read.format(files.form.value).load(paths)
+    if files.csv_has_header:
+        return spark.read.csv(paths, header=True, sep=files.csv_delimiter, escape='"')
+    names = [name.strip() for name in files.csv_columns.split(",")] if files.csv_columns else list(_CSV_COLUMNS)
+    schema = ", ".join(f"`{name}` string" for name in names)
+    return spark.read.csv(paths, schema=schema, sep=files.csv_delimiter, escape='"')
+
+
+def _modified_ms(rows: DataFrame, found: Mapping[str, str]) -> Column:
+    """Return the time in milliseconds: a number is one already."""
+    name = next(found[one] for one in _NAMES["modified_ms"] if one in found)
+    column = F.col(f"`{name}`")
+    if dict(rows.dtypes)[name] == "bigint" or "modified_ms" in found:
+        return column
+    return F.unix_millis(F.to_timestamp(column))
 
 
 def manifest_at(spark: SparkSession, paths: list[str]) -> InventoryManifest | None:
@@ -70,15 +115,18 @@ def manifest_at(spark: SparkSession, paths: list[str]) -> InventoryManifest | No
 
 
 def _newest(rows: DataFrame, found: Mapping[str, str]) -> DataFrame:
-    for names, wanted in ((("is_latest", "islatest"), True), (("is_delete_marker", "isdeletemarker"), False)):
+    for names, wanted in ((_LATEST, True), (_GONE, False)):
         for name in names:
             if name in found:
                 said = F.col(f"`{found[name]}`").cast("boolean")
                 rows = rows.where(F.coalesce(said, F.lit(wanted)) == wanted)
+    for name in _OF_FORMER:
+        if name in found:
+            rows = rows.where(F.coalesce(F.col(f"`{found[name]}`").cast("string"), F.lit("")) == "")
     return rows
 
 
-def _column(found: Mapping[str, str], ours: str, theirs: tuple[str, ...], paths: list[str]) -> Column:
+def _column(found: Mapping[str, str], ours: str, theirs: tuple[str, ...], paths: Sequence[str]) -> Column:
     for name in theirs:
         if name in found:
             return F.col(f"`{found[name]}`")

@@ -15,7 +15,7 @@ from tiersidecar.domain.ids import DEFAULT_PLACE
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentScan
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.keys import (
     CustomMetadata,
     CustomMetadataField,
@@ -198,7 +198,7 @@ class LayoutSettings:
     chunk_size: int = 4 * 1024 * 1024
     compression: bool = False
     skip_compressed: bool = False
-    key_ring: KeyRing | None = None
+    key_ring: DataKeys | None = None
     custom_metadata_fields: frozenset[CustomMetadataField] = frozenset()
     custom_metadata_max_bytes: int = 128
     kafka_version: tuple[int, int] = (4, 3)

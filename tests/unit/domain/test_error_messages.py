@@ -72,6 +72,16 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         {"segment": "a segment", "source": "a source", "target": "a target"},
         "segment a segment cannot go from a source to a target",
     ),
+    (
+        "KeyRefusedError",
+        {"verb": "wrap", "key_id": "a key id", "reason": "a reason"},
+        "key 'a key id' may not wrap data keys: a reason",
+    ),
+    (
+        "KeyServiceError",
+        {"service": "a service", "verb": "unwrap", "reason": "a reason"},
+        "a service could not unwrap a data key: a reason",
+    ),
     ("LeaseHeldError", {"name": "a name", "holder": "a holder"}, "the lease 'a name' is held by a holder"),
     ("LeaseLostError", {"reason": "a reason"}, "a reason"),
     (

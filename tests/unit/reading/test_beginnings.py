@@ -107,28 +107,27 @@ async def test_all_that_the_reading_of_a_broken_segment_rests_on_is_fetched_anew
 
 
 @pytest.mark.parametrize("offset", [0, 34])
-async def test_a_segment_is_warmed_by_its_manifest_and_the_chunk_that_the_read_begins_with(offset: int) -> None:
+async def test_a_segment_is_opened_at_the_chunk_that_the_read_begins_with(offset: int) -> None:
     builder = RemoteBuilder(chunk_size=1000, index_interval=100)
     made = source(0, 35)
     metadata = await builder.add(made)
     before = sum(len(batch.data) for batch in made.batches if batch.header.last_offset < offset)
     store = FaultyStore(builder.run.store)
     async with open_run(builder.run, store=store) as path:
-        await path.files._segments.warm(Located(metadata, metadata.next_offset), offset)
-        ((_, fetched),) = store.log_fetches()
-        assert fetched is not None
-        assert (fetched.start % 1000, len(fetched)) == (0, 1000)
-        assert before - 2500 < fetched.start <= before, "the index entry before it is as near"
+        opened = await path.files._segments.open_at(Located(metadata, metadata.next_offset), offset)
+        assert opened is not None
+        assert before - 2500 < opened[1] * 1000 <= before, "the index entry before it is as near"
+        assert not store.log_fetches()
         assert bool([key for key, _ in store.fetched if key.endswith(".indexes")]) is (offset > 0)
 
 
-async def test_a_log_that_lies_here_is_not_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_lies_here_is_not_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page cache is its cache."""
     monkeypatch.setattr(FaultyStore, "is_local", True)
     made = await remote(count=5)
     (metadata,) = segments_of(made.builder.run, made.builder.partition)
     async with open_run(made.builder.run, store=made.store) as path:
-        await path.files._segments.warm(Located(metadata, metadata.next_offset), 0)
+        assert await path.files._segments.open_at(Located(metadata, metadata.next_offset), 0) is None
         assert made.store.log_fetches() == []
 
 

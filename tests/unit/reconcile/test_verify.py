@@ -15,7 +15,7 @@ from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.decide.reconcile_findings import FindingKind
-from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.errors import KeyRefusedError, KeyServiceError, StoreError, TiersidecarError
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -169,6 +169,27 @@ async def test_a_store_that_is_away_is_no_finding(reading: Reading, monkeypatch:
     segment, _ = reading.first("log")
     with pytest.raises(StoreError, match="away"):
         await reading.verify(segment)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(KeyServiceError(service="KMS", verb="unwrap", reason="connection refused"), id="away"),
+        pytest.param(KeyRefusedError(verb="unwrap", key_id="k", reason="enable the key again"), id="refuses"),
+    ],
+)
+async def test_what_a_key_service_does_is_no_finding(reading: Reading, error: TiersidecarError) -> None:
+    class Refusing:
+        def unwrap(self, text: str) -> bytes:
+            raise error
+
+        def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
+            raise error
+
+    reading.verifier = SegmentVerifier(store=reading.store, key_prefix="", is_plain=False, open_key_ring=Refusing)
+    told = await asyncio.gather(*map(reading.verify, reading.segments.values()), return_exceptions=True)
+    assert error in told, "of the encrypted segments; the others need no key"
+    assert [one for one in told if isinstance(one, Verified) and one.findings] == []
 
 
 async def test_reads_keep_to_their_rate(reading: Reading) -> None:

@@ -172,6 +172,8 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
                 reader_threads=config.remote_log_reader_threads,
                 reader_max_pending_tasks=config.remote_log_reader_max_pending_tasks,
                 chunk_cache_bytes=config.read.chunk_cache_memory_bytes,
+                read_ahead_bytes=config.read.ahead_reader_max_bytes,
+                read_ahead_total_bytes=config.read.ahead_memory_bytes,
                 opened_memory_bytes=config.read.opened_memory_bytes,
             ),
             long_blocking=await stack.enter_async_context(ThreadBlocking(max_threads=LONG_AT_ONCE, name="opening")),

@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
-from tiersidecar.adapters.clock import ThreadBlocking
+from tiersidecar.adapters.clock import SystemClock, ThreadBlocking
+from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
@@ -19,6 +20,7 @@ from tiersidecar.adapters.stores.placed import Place, PlacedStore, PlaceStore
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
 from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.options import revealed
 from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store, StoreSection
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB
@@ -26,7 +28,7 @@ from tiersidecar.app.config.store_gcs import GcsStore
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
+from tiersidecar.formats.aiven.key_ring import DataKeys, KeyRing, read_rsa_key_pair
 from tiersidecar.formats.aiven.keys import CustomMetadataField
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.store import Store, StoreTools
@@ -272,8 +274,8 @@ async def _open_backend(
             assert_never(configured)
 
 
-def open_key_ring(config: HasStore) -> KeyRing | None:
-    """The key pairs, also when encryption is off for new segments: older ones are still to be read.
+def open_key_ring(config: HasStore) -> DataKeys | None:
+    """The key pairs and the key service, also when encryption is off for new segments: older ones are still to be read.
 
     Raises:
         ConfigError: a key file that cannot be read or used, each named.
@@ -287,12 +289,23 @@ def open_key_ring(config: HasStore) -> KeyRing | None:
             faults.append(f"encryption.key.pairs.{key_id}: {error}")
     if faults:
         raise ConfigError(source="store", faults=tuple(faults))
-    if not keys:
-        return None
-    return KeyRing(active_key_id=section.encryption_key_pair_id or next(iter(keys)), keys=keys)
+    ring = KeyRing(active_key_id=section.encryption_key_pair_id or next(iter(keys)), keys=keys) if keys else None
+    kind = section.encryption_key_wrapping
+    if kind is None:
+        return ring
+    from tiersidecar.adapters.key_wrapping.kinds import load_wrapping_kind
+
+    return ServiceKeys(
+        kind,
+        load_wrapping_kind(kind).open_wrapping(revealed(section.encryption_key_wrapping_options)),
+        keep_s=section.encryption_data_key_cache_ms / 1000,
+        now_s=SystemClock().monotonic_s,
+        ring=ring,
+        ring_wraps=section.encryption_key_pair_id is not None,
+    )
 
 
-def layout_settings(config: Config, key_ring: KeyRing | None, kafka_version: tuple[int, int]) -> LayoutSettings:
+def layout_settings(config: Config, key_ring: DataKeys | None, kafka_version: tuple[int, int]) -> LayoutSettings:
     """How new segments become objects."""
     section = config.store
     return LayoutSettings(

@@ -18,6 +18,9 @@ _EVERYWHERE = (
     "encryption_enabled",
     "encryption_key_pair_id",
     "encryption_key_pairs",
+    "encryption_key_wrapping",
+    "encryption_key_wrapping_options",
+    "encryption_data_key_cache_ms",
     "custom_metadata_fields_include",
     "verify_read_back",
 )

@@ -159,6 +159,12 @@ class ServeReadSection(Section):
     chunk_cache_memory_bytes: Size = 134_217_728
     """Bytes of chunks kept in memory."""
 
+    ahead_memory_bytes: Size = 67_108_864
+    """Bytes that readers may have fetched ahead, all of them together; a single one at most three quarters of it."""
+
+    ahead_reader_max_bytes: Size = 67_108_864
+    """Bytes that one reader may have fetched ahead, however slow the store and fast the reader. 0: none."""
+
     index_max_bytes: Annotated[int, Quantity("size", at_least=1_048_576, at_most=1_073_741_824)] = 10_485_760
     """Largest index of a segment that is fetched: the largest segment.index.bytes of the topics in the bucket."""
 

@@ -147,6 +147,14 @@ class ReadSection(Section):
     """A fetch from the store that takes longer than 95 of 100 like it is sent again, and the first answer counts. At most
     so many percent of all are; 0: none. A filesystem store has no second one."""
 
+    ahead_memory_bytes: Size = 67_108_864
+    """Bytes that readers may have fetched ahead, all of them together. A single reader has at most three quarters of it, and
+    several have about equal shares."""
+
+    ahead_reader_max_bytes: Size = 67_108_864
+    """Bytes that one reader may have fetched ahead. How many it has follows what it measures: the time that a fetch takes,
+    times the rate at which the reader reads. 0: none."""
+
     recheck_ms: PositiveDurationMs = 60_000
     """While a body is sent, the broker is asked so often whether the caller may still read the topic; if not, the body ends
     without its end, lines of JSON with one that says why."""

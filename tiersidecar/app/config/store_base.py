@@ -7,9 +7,12 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from tiersidecar.adapters.key_wrapping.kinds import load_wrapping_kind
 from tiersidecar.app.config.document import KeyPath
+from tiersidecar.app.config.options import Option, revealed
 from tiersidecar.app.config.section import Section, refuse
 from tiersidecar.app.config.values import FilePath, PositiveDurationMs, Quantity, comma_separated
+from tiersidecar.domain.errors import ConfigError
 
 MIB = 1024 * 1024
 
@@ -62,6 +65,20 @@ class StoreBase(Section):
     encryption_key_pairs: Annotated[dict[str, KeyPair], Field(examples=[{}])] = Field(default_factory=dict)
     """Key pairs by id: the one for new segments, and those of older segments that are still to be read."""
 
+    encryption_key_wrapping: Annotated[str | None, Field(pattern=r"^[a-z0-9.-]+$", examples=["aws-kms"])] = None
+    """Key service that wraps the data keys of new segments: `aws-kms`, or an entry point of the group
+    `tiersidecar.key_wrapping`. Native brokers cannot read such segments. Beside `encryption.key.pair.id` it only opens older
+    ones."""
+
+    encryption_key_wrapping_options: Annotated[
+        dict[str, Option], Field(examples=[{"key.id": "alias/kafka-tier", "region": "eu-central-1"}])
+    ] = Field(default_factory=dict)
+    """What the key service is asked with. For `aws-kms`: `key.id`, `region`, `endpoint.url`, `ca.location`, `access.key.id`,
+    `secret.access.key`. A value may be a secret: `{env: NAME}` or `{file: /path}`."""
+
+    encryption_data_key_cache_ms: PositiveDurationMs = 3_600_000
+    """How long a data key that the service has unwrapped is kept, in memory only, and at most 10,000 of them."""
+
     custom_metadata_fields_include: Annotated[tuple[CustomMetadataField, ...], BeforeValidator(comma_separated)] = ()
     """What to record with each segment: REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY."""
 
@@ -89,8 +106,13 @@ class StoreBase(Section):
     @model_validator(mode="after")
     def _key_of_new_segments_is_known(self) -> Self:
         faults: list[tuple[KeyPath, str]] = []
-        if self.encryption_enabled and self.encryption_key_pair_id is None:
-            faults.append((("encryption.key.pair.id",), "is required with encryption.enabled"))
+        if self.encryption_key_wrapping is not None:
+            faults += self._wrapping_faults(self.encryption_key_wrapping)
+        elif self.encryption_key_wrapping_options:
+            faults.append((("encryption.key.wrapping.options",), "have no effect without encryption.key.wrapping"))
+        if self.encryption_enabled and self.encryption_key_pair_id is None and self.encryption_key_wrapping is None:
+            reason = "is required with encryption.enabled, unless encryption.key.wrapping names a key service"
+            faults.append((("encryption.key.pair.id",), reason))
         elif self.encryption_key_pair_id is not None and self.encryption_key_pair_id not in self.encryption_key_pairs:
             known = ", ".join(sorted(self.encryption_key_pairs)) or "none"
             reason = f"{self.encryption_key_pair_id!r} is not in encryption.key.pairs, which has {known}"
@@ -99,6 +121,24 @@ class StoreBase(Section):
             faults.append((("key.prefix",), "cannot hold '..' or a NUL character"))
         refuse(faults)
         return self
+
+    def _wrapping_faults(self, kind: str) -> list[tuple[KeyPath, str]]:
+        try:
+            found = load_wrapping_kind(kind).faults(revealed(self.encryption_key_wrapping_options))
+        except ConfigError as error:
+            key = "encryption.key.wrapping"
+            return [((key,), fault.removeprefix(f"{key}: ")) for fault in error.faults]
+        faults: list[tuple[KeyPath, str]] = []
+        for option, value in self.encryption_key_wrapping_options.items():
+            if "secret" in option and isinstance(value, str):
+                reason = "is a secret: write {env: NAME} or {file: /path}"
+                faults.append((("encryption.key.wrapping.options", option), reason))
+        return faults + [(("encryption.key.wrapping.options", option), reason) for option, reason in found]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each object has the bytes of the broker's file: nothing that could compress or encrypt is configured."""
+        return not (self.compression_enabled or self.encryption_key_pairs or self.encryption_key_wrapping)
 
     @property
     def location(self) -> tuple[str, str]:

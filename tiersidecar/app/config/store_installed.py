@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from tiersidecar.adapters.stores.installed import load_kind
 from tiersidecar.app.config.document import KeyPath
+from tiersidecar.app.config.options import Option, revealed
 from tiersidecar.app.config.section import refuse
 from tiersidecar.app.config.store_base import StoreBase
-from tiersidecar.app.config.values import resolve_secret
 from tiersidecar.domain.errors import ConfigError
-
-
-def _resolved(value: Any, info: ValidationInfo) -> Any:
-    """A mapping of one key, ``env`` or ``file``, is a secret."""
-    if isinstance(value, Mapping) and set(value) in ({"env"}, {"file"}):
-        return SecretStr(str(resolve_secret(value, info)))
-    return value
-
-
-Option = Annotated[Any, BeforeValidator(_resolved)]
 
 
 class InstalledStore(StoreBase):
@@ -38,10 +27,7 @@ class InstalledStore(StoreBase):
     @property
     def revealed_options(self) -> dict[str, Any]:
         """With secrets as texts, as the package takes them."""
-        return {
-            name: value.get_secret_value() if isinstance(value, SecretStr) else value
-            for name, value in self.options.items()
-        }
+        return revealed(self.options)
 
     @property
     def location(self) -> tuple[str, str]:

@@ -182,6 +182,17 @@ def _refusals(
         yield "all its remote data are being deleted (`disable --delete-remote`)"
     if "compact" in (configs.get("cleanup.policy") or ""):
         yield "cleanup.policy has compact, and Kafka tiers no compacted topic"
+    yield from wrapping_refusal(session.config.store.encryption_key_wrapping)
+
+
+def wrapping_refusal(kind: str | None) -> Iterator[str]:
+    """Return why segments under a key service cannot be handed over: the plugin knows RSA keys alone."""
+    if kind is not None:
+        yield (
+            f"encryption.key.wrapping is {kind}, and native brokers cannot open segments whose data keys a key service has "
+            "wrapped: set encryption.key.pair.id, so that new ones are under an RSA key, wait until the others have expired, "
+            "and remove encryption.key.wrapping"
+        )
 
 
 async def with_cluster(

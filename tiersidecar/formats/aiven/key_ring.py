@@ -10,7 +10,7 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tiersidecar.domain.errors import DataKeyError
 
@@ -21,6 +21,28 @@ if TYPE_CHECKING:  # and below where keys are used: pycryptodome takes time to i
 _SHA3_512_BYTES = 64
 _LEAST_MODULUS_BYTES = 2 * _SHA3_512_BYTES + 2 + 32
 """Overhead of OAEP with this hash around a key of 32 bytes."""
+
+
+class DataKeys(Protocol):
+    """What wraps the data keys of new segments, and opens those of all: an RSA key ring, or a key service.  It may take time:
+    it is called in threads."""
+
+    def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
+        """Return ``data_key`` as a manifest has it.
+
+        Raises:
+            KeyServiceError: the key service is away.
+            KeyRefusedError: it refuses.
+        """
+
+    def unwrap(self, text: str) -> bytes:
+        """Return the data key of a manifest's ``dataKey``.
+
+        Raises:
+            DataKeyError: malformed, under a key that is not known, or not opened by it.
+            KeyServiceError: the key service is away.
+            KeyRefusedError: it refuses.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.domain.ids import DEFAULT_PLACE, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import (
@@ -19,7 +18,7 @@ from tiersidecar.formats.aiven.index_blob import (
     SegmentIndexes,
     build_index_blob,
 )
-from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.keys import (
     CustomMetadata,
     CustomMetadataField,
@@ -28,7 +27,7 @@ from tiersidecar.formats.aiven.keys import (
     planned_keys,
     write_custom_metadata,
 )
-from tiersidecar.formats.aiven.manifest import Manifest, ManifestEncryption, write_manifest
+from tiersidecar.formats.aiven.manifest import ManifestEncryption, write_manifest
 from tiersidecar.formats.aiven.transforms import (
     AAD_SIZE,
     DATA_KEY_SIZE,
@@ -47,7 +46,7 @@ class SegmentEncryption:
     wrapped_data_key: str = field(repr=False)
 
 
-def new_segment_encryption(key_ring: KeyRing, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
+def new_segment_encryption(key_ring: DataKeys, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
     """A fresh data key and AAD, wrapped by the ring's active key."""
     # Two draws: if the AAD were part of the data key, the manifest would reveal it.
     data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
@@ -149,27 +148,3 @@ def plan_objects(
         custom_metadata_fields=frozenset(custom_metadata_fields),
         kafka_version=kafka_version,
     )
-
-
-def reading_plan(manifest: Manifest, key_ring: KeyRing | None) -> TransformPlan:
-    """Return how to open the chunks and indexes of ``manifest``.
-
-    Raises:
-        DataKeyError: encrypted, and the ring cannot open the data key.
-    """
-    cipher = None
-    if manifest.encryption is not None:
-        if key_ring is None:
-            key_id = manifest.encryption.data_key.partition(":")[0]
-            raise DataKeyError(key_id=key_id, reason="encryption is not configured here")
-        cipher = _cipher(key_ring.unwrap(manifest.encryption.data_key), manifest.encryption)
-    return TransformPlan(
-        chunk_size=manifest.chunk_index.original_chunk_size, compression=manifest.compression, cipher=cipher
-    )
-
-
-def _cipher(data_key: bytes, encryption: ManifestEncryption) -> ChunkCipher:
-    try:
-        return ChunkCipher(data_key, encryption.aad)
-    except ValueError as error:
-        raise DataKeyError(key_id=encryption.data_key.partition(":")[0], reason=str(error)) from error

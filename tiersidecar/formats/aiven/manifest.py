@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 
-from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.errors import CorruptDataError, DataKeyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, knows_txn_index_empty
@@ -28,7 +28,14 @@ from tiersidecar.formats.aiven.index_blob import (
     SegmentIndexes,
     transformed_bytes_at_most,
 )
-from tiersidecar.formats.aiven.transforms import ChunkIndex, compress_frame, decompress_frame
+from tiersidecar.formats.aiven.key_ring import DataKeys
+from tiersidecar.formats.aiven.transforms import (
+    ChunkCipher,
+    ChunkIndex,
+    TransformPlan,
+    compress_frame,
+    decompress_frame,
+)
 
 _VERSION = "1"
 _MOST_POSITION = 1 << 31
@@ -118,6 +125,30 @@ def read_manifest(data: bytes, *, where: str = "manifest", bounds: SegmentBounds
         if document.get("remoteLogSegmentMetadata") is None
         else _read_segment(document.nested("remoteLogSegmentMetadata")),
     )
+
+
+def reading_plan(manifest: Manifest, key_ring: DataKeys | None) -> TransformPlan:
+    """Return how to open the chunks and indexes of ``manifest``.
+
+    Raises:
+        DataKeyError: encrypted, and the ring cannot open the data key.
+    """
+    cipher = None
+    if manifest.encryption is not None:
+        if key_ring is None:
+            key_id = manifest.encryption.data_key.partition(":")[0]
+            raise DataKeyError(key_id=key_id, reason="encryption is not configured here")
+        cipher = _cipher(key_ring.unwrap(manifest.encryption.data_key), manifest.encryption)
+    return TransformPlan(
+        chunk_size=manifest.chunk_index.original_chunk_size, compression=manifest.compression, cipher=cipher
+    )
+
+
+def _cipher(data_key: bytes, encryption: ManifestEncryption) -> ChunkCipher:
+    try:
+        return ChunkCipher(data_key, encryption.aad)
+    except ValueError as error:
+        raise DataKeyError(key_id=encryption.data_key.partition(":")[0], reason=str(error)) from error
 
 
 def _check_amount(data: bytes, where: str, bounds: SegmentBounds) -> None:

@@ -43,6 +43,19 @@ HEDGED_FETCHES = Metric(
     "answered first; too_many, where no second one was sent because enough had been.",
     labels=("outcome",),
 )
+READ_AHEAD_BYTES = Metric(
+    name="tiersidecar_read_ahead_bytes",
+    kind="gauge",
+    help="Bytes that readers may have fetched ahead now, of read.ahead.memory.bytes.",
+)
+READ_AHEAD_WINDOWS = Metric(
+    name="tiersidecar_read_ahead_windows_total",
+    kind="counter",
+    help="Rounds of readers, each of one window, by what bounded the window: reader (takes no more), store (delivers no more), "
+    "memory (read.ahead.memory.bytes), maximum (read.ahead.reader.max.bytes), proof (has not read enough yet), unknown (the "
+    "store's latency is not measured yet).",
+    labels=("bound",),
+)
 READS_SHED = Metric(
     name="tiersidecar_reads_shed_total",
     kind="counter",

@@ -12,6 +12,7 @@ from aiohttp import web
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
+    KeyRefusedError,
     MetadataNotReadyError,
     OffsetBetweenTiersError,
     OffsetInHoleError,
@@ -156,6 +157,10 @@ def problem_of(error: Exception) -> Problem:
             return _unavailable("store-unavailable", _store_detail(error), retry_after_s=5)
         case BrokerUnreachableError() | BrokerRefusedError():
             return _unavailable("broker-unavailable", "the broker could not be asked", retry_after_s=5)
+        case KeyRefusedError():
+            return _unavailable(
+                "key-refused", "the key service refuses: the service's log says what to do", retry_after_s=60
+            )
         case RetriableError() | TimeoutError():
             return _unavailable("unavailable", "something needed is away for the moment", retry_after_s=5)
         case PartitionHaltedError():

@@ -14,7 +14,7 @@ import structlog
 from aiohttp import web
 
 from tiersidecar.decide.reader_quotas import ColdReader
-from tiersidecar.domain.errors import PartitionHaltedError, QuotaExceededError, TiersidecarError
+from tiersidecar.domain.errors import KeyRefusedError, PartitionHaltedError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READS_SHED
@@ -281,6 +281,8 @@ class _Problems:
 
 def _log(request: web.Request, error: BaseException) -> None:
     match error:
+        case KeyRefusedError():
+            log.warning("read.key.refused", path=request.path, reason=str(error))
         case PartitionHaltedError():
             log.warning("read.corrupt", path=request.path, reason=str(error))
         case QuotaExceededError():

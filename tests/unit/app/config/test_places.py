@@ -48,6 +48,28 @@ def test_a_place_of_another_type_has_what_holds_everywhere_and_nothing_else(tmp_
     assert (near.chunk_size, near.key_prefix) == (1024 * 1024, "")
 
 
+KEY_SERVICE = """\
+  encryption.enabled: true
+  encryption.key.wrapping: aws-kms
+  encryption.key.wrapping.options: {key.id: alias/tier, region: eu-1, access.key.id: a, secret.access.key: {env: KEY}}
+  encryption.data.key.cache.ms: 5min
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("{s3.bucket.name: cold}", id="a place of the store's type"),
+        pytest.param("{type: filesystem, root: /srv/near}", id="a place of another type"),
+    ],
+)
+def test_data_keys_are_wrapped_by_one_service_everywhere(tmp_path: Path, place: str) -> None:
+    found = load(tmp_path, f"{HEAD}{S3}{KEY_SERVICE}places: {{cold: {place}}}\n", ENVIRON).places["cold"]
+    assert (found.encryption_enabled, found.encryption_key_wrapping) == (True, "aws-kms")
+    assert found.encryption_key_wrapping_options["secret.access.key"].get_secret_value() == "a key"
+    assert found.encryption_data_key_cache_ms == 300_000
+
+
 RULES = f"""{HEAD}{S3}places:
   cold: {{s3.bucket.name: cold, key.prefix: a/}}
 topics:
@@ -147,6 +169,16 @@ store: {type: filesystem, root: /srv/tier}
                 "line 4: places.cold.verify.read.back: is the same everywhere: set it in section store",
             ],
             id="keys that hold everywhere",
+        ),
+        pytest.param(
+            "places: {cold: {root: /srv/cold, encryption.key.wrapping: aws-kms, "
+            "encryption.key.wrapping.options: {key.id: a, region: b}, encryption.data.key.cache.ms: 5min}}",
+            [
+                "line 4: places.cold.encryption.data.key.cache.ms: is the same everywhere: set it in section store",
+                "line 4: places.cold.encryption.key.wrapping.options: is the same everywhere: set it in section store",
+                "line 4: places.cold.encryption.key.wrapping: is the same everywhere: set it in section store",
+            ],
+            id="a key service of its own",
         ),
         pytest.param(
             "places: {cold: {root: /d/cold}}",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.app.config.config_files import faults_of
+from tiersidecar.app.config.config import load_config
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,42 @@ from tests.unit.app.config.config_files import faults_of
         ),
         pytest.param(
             "type: filesystem, root: /r, encryption.enabled: true",
-            ["line 1: store.encryption.key.pair.id: is required with encryption.enabled"],
+            [
+                "line 1: store.encryption.key.pair.id: is required with encryption.enabled, unless encryption.key.wrapping "
+                "names a key service"
+            ],
             id="encryption without a key",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, encryption.key.wrapping: aws-kms, "
+            "encryption.key.wrapping.options: {key.id: '', access.key.id: a, keyid: b}",
+            [
+                "line 1: store.encryption.key.wrapping.options.access.key.id: and secret.access.key go together",
+                "line 1: store.encryption.key.wrapping.options.key.id: must be a text",
+                "line 1: store.encryption.key.wrapping.options.keyid: is not known: the options are key.id, region, "
+                "endpoint.url, access.key.id, secret.access.key, ca.location",
+                "line 1: store.encryption.key.wrapping.options.region: is required",
+            ],
+            id="options that the key service does not take",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, encryption.key.wrapping: aws-kms, encryption.key.wrapping.options: "
+            "{key.id: a, region: r, access.key.id: b, secret.access.key: c}",
+            [
+                "line 1: store.encryption.key.wrapping.options.secret.access.key: is a secret: write {env: NAME} or {file: "
+                "/path}"
+            ],
+            id="a secret of the key service in the file itself",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, encryption.key.wrapping: enigma",
+            ["line 1: store.encryption.key.wrapping: 'enigma': no installed package brings it"],
+            id="a key service that there is not",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, encryption.key.wrapping.options: {key.id: a}",
+            ["line 1: store.encryption.key.wrapping.options: have no effect without encryption.key.wrapping"],
+            id="options of no key service",
         ),
         pytest.param(
             "type: filesystem, root: /r, encryption.key.pair.id: b, "
@@ -148,3 +183,27 @@ from tests.unit.app.config.config_files import faults_of
 def test_store_settings_fit_together(tmp_path: Path, store: str, faults: list[str]) -> None:
     text = f"store: {{{store}}}\nlog.dirs: [/d]\nbroker: {{bootstrap.servers: 'h:1'}}\n"
     assert faults_of(tmp_path, text) == faults
+
+
+@pytest.mark.parametrize(
+    ("more", "is_plain"),
+    [
+        pytest.param("", True, id="nothing is done to them"),
+        pytest.param("compression.enabled: true", False, id="they are compressed"),
+        pytest.param(
+            "encryption.key.pairs: {a: {public.key.file: /p, private.key.file: /q}}",
+            False,
+            id="keys of older ones are there",
+        ),
+        pytest.param(
+            "encryption.key.wrapping: aws-kms, encryption.key.wrapping.options: {key.id: alias/a, region: r}",
+            False,
+            id="a key service opens them",
+        ),
+    ],
+)
+def test_whether_objects_have_the_sizes_of_the_brokers_files(tmp_path: Path, more: str, *, is_plain: bool) -> None:
+    text = f"store: {{type: filesystem, root: /r, {more}}}\nlog.dirs: [/d]\nbroker: {{bootstrap.servers: 'h:1'}}\n"
+    path = tmp_path / "plain.yaml"
+    path.write_text(text)
+    assert load_config(path, {}).store.is_plain is is_plain

@@ -19,6 +19,7 @@ from tiersidecar.app.handover.run import (
     partitions_text,
     settings_notes,
     unseen,
+    wrapping_refusal,
 )
 from tiersidecar.app.handover.steps import steps_to_native
 from tiersidecar.decide.native_settings import BLIND_SETTINGS, RLMM_PREFIX, Setting, Sight, decide_settings
@@ -92,6 +93,13 @@ def test_what_is_in_the_way_comes_with_its_remedy() -> None:
     ]
     (remedy,) = found.remedies()
     assert remedy.startswith("unfinished-copy: let the copies finish (`tiersidecar pause orders --copies`")
+
+
+def test_segments_under_a_key_service_are_not_handed_over() -> None:
+    assert list(wrapping_refusal(None)) == []
+    (told,) = wrapping_refusal("aws-kms")
+    assert told.startswith("encryption.key.wrapping is aws-kms, and native brokers cannot open segments")
+    assert list(look(refusals=[told]).obstacles()) == [f"orders: {told}"]
 
 
 def test_what_native_brokers_copied_is_not_deleted() -> None:

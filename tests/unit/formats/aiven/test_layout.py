@@ -28,9 +28,8 @@ from tiersidecar.formats.aiven.layout import (
     SegmentLayout,
     new_segment_encryption,
     plan_objects,
-    reading_plan,
 )
-from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.formats.aiven.manifest import Manifest, read_manifest, reading_plan
 from tiersidecar.formats.aiven.transforms import IV_SIZE, ChunkCipher
 from tiersidecar.formats.kafka.indexes import read_transaction_index
 from tiersidecar.formats.kafka.log_dir_files import read_leader_epochs, write_leader_epochs

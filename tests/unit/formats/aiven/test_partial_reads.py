@@ -13,8 +13,7 @@ import pytest
 from tests.support.golden import AIVEN_OBJECTS, read_json
 from tiersidecar.formats.aiven.index_blob import IndexKind, open_index
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
-from tiersidecar.formats.aiven.layout import reading_plan
-from tiersidecar.formats.aiven.manifest import read_manifest
+from tiersidecar.formats.aiven.manifest import read_manifest, reading_plan
 from tiersidecar.formats.kafka.indexes import read_offset_index
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, check_batch, iter_batch_headers
 

@@ -19,7 +19,7 @@ from tests.support.scripted_local import ScriptedLocal
 from tests.unit.services.reader.service import ALL_TOPICS, DESCRIPTION, Service, open_service
 from tests.unit.services.reader.test_continuous_log import PinnedFrom
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
-from tiersidecar.domain.errors import BrokerUnreachableError
+from tiersidecar.domain.errors import BrokerUnreachableError, KeyRefusedError, KeyServiceError, TiersidecarError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.services.reader.routes import ROUTES
 from tiersidecar.services.reader.server import ReaderServiceSettings
@@ -313,6 +313,34 @@ async def test_a_store_that_is_away_makes_it_unavailable() -> None:
         status, body, headers = await service.get(f"{PLAIN}/batches?offset=0")
         assert (status, headers["Retry-After"]) == (503, "5")
         assert b"OrpMwEoTQh6VZ" not in body, "keys of objects are nobody's business"
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "retry_after"),
+    [
+        pytest.param(
+            KeyServiceError(service="AWS KMS", verb="unwrap", reason="connection refused"),
+            "unavailable",
+            "5",
+            id="away",
+        ),
+        pytest.param(
+            KeyRefusedError(verb="unwrap", key_id="arn:k", reason="enable the key again"),
+            "key-refused",
+            "60",
+            id="refuses",
+        ),
+    ],
+)
+async def test_what_the_key_service_does_is_no_damage(error: TiersidecarError, name: str, retry_after: str) -> None:
+    def bend(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
+        raise error
+
+    async with open_service(store=lambda inner: FaultyStore(inner, bend)) as service:
+        status, body, headers = await service.get(f"{PLAIN}/batches?offset=0")
+        assert (status, headers["Retry-After"]) == (503, retry_after)
+        assert json.loads(body)["type"] == f"urn:tiersidecar:problem:{name}"
+        assert b"arn:k" not in body, "keys are nobody's business"
 
 
 async def receive_all(response: aiohttp.ClientResponse, received: bytearray) -> None:

@@ -1,0 +1,124 @@
+"""What an answer of AWS KMS means: the error says who has to do what; codes and forms as the API Reference has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from tests.support.loopback_ports import free_port
+from tiersidecar.adapters.key_wrapping.aws_kms import AwsKms
+from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError, TiersidecarError
+
+WRAPPED = WrappedKey("arn:aws:kms:eu-west-2:111122223333:key/1", b"ciphertext")
+
+
+class Kms:
+    """A service that refuses everything with one code."""
+
+    def __init__(self) -> None:
+        self.status, self.code, self.asked = 400, "", 0
+        kms = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                kms.asked += 1
+                body = json.dumps({"__type": kms.code, "message": "so it is"}).encode()
+                self.send_response(kms.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *told: object) -> None:
+                return None
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@pytest.fixture(scope="module")
+def kms() -> Iterator[Kms]:
+    kms = Kms()
+    thread = Thread(target=kms.server.serve_forever, daemon=True)
+    thread.start()
+    yield kms
+    kms.server.shutdown()
+    kms.server.server_close()
+
+
+def client_of(url: str) -> AwsKms:
+    return AwsKms(
+        {
+            "key.id": "alias/tier",
+            "region": "eu-west-2",
+            "endpoint.url": url,
+            "access.key.id": "a",
+            "secret.access.key": "s",
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "told"),
+    [
+        pytest.param(
+            400, "AccessDeniedException", KeyRefusedError, "give the sidecar's identity kms:Decrypt", id="denied"
+        ),
+        pytest.param(
+            400, "ExpiredTokenException", KeyRefusedError, "give the sidecar's identity", id="a login that ended"
+        ),
+        pytest.param(400, "DisabledException", KeyRefusedError, "enable the key again", id="a key that is disabled"),
+        pytest.param(400, "KMSInvalidStateException", KeyRefusedError, "cancel its deletion", id="one to be deleted"),
+        pytest.param(400, "NotFoundException", KeyRefusedError, "no such key in this account", id="one that is gone"),
+        pytest.param(
+            400, "InvalidCiphertextException", DataKeyError, "no key of its own has wrapped it", id="not its own"
+        ),
+        pytest.param(400, "IncorrectKeyException", DataKeyError, "no key of its own", id="under another of its keys"),
+        pytest.param(
+            400, "ThrottlingException", KeyServiceError, "could not unwrap a data key", id="too many requests"
+        ),
+        pytest.param(
+            500, "KMSInternalException", KeyServiceError, "could not unwrap a data key", id="a fault of its own"
+        ),
+        pytest.param(503, "DependencyTimeoutException", KeyServiceError, "could not unwrap", id="a fault behind it"),
+    ],
+)
+def test_what_an_answer_means(kms: Kms, status: int, code: str, kind: type[TiersidecarError], told: str) -> None:
+    kms.status, kms.code = status, code
+    with pytest.raises(kind, match=told) as raised:
+        client_of(kms.url).unwrap(WRAPPED)
+    assert code in str(raised.value)
+    assert type(raised.value) is kind
+
+
+def test_a_refused_wrap_names_the_right_that_is_missing(kms: Kms) -> None:
+    kms.status, kms.code = 400, "AccessDeniedException"
+    with pytest.raises(KeyRefusedError, match=r"'alias/tier' may not wrap data keys: .*kms:Encrypt"):
+        client_of(kms.url).wrap(bytes(32))
+
+
+def test_what_may_pass_is_tried_again_and_a_refusal_is_not(kms: Kms) -> None:
+    kms.status, kms.code, kms.asked = 500, "KMSInternalException", 0
+    with pytest.raises(KeyServiceError):
+        client_of(kms.url).unwrap(WRAPPED)
+    assert kms.asked == 4
+    kms.status, kms.code, kms.asked = 400, "AccessDeniedException", 0
+    with pytest.raises(KeyRefusedError):
+        client_of(kms.url).unwrap(WRAPPED)
+    assert kms.asked == 1
+
+
+def test_a_service_that_is_away_may_come_back() -> None:
+    with pytest.raises(KeyServiceError, match="AWS KMS could not unwrap a data key"):
+        client_of(f"http://127.0.0.1:{free_port()}").unwrap(WRAPPED)
+
+
+def test_a_manifest_that_names_no_key_is_refused_without_a_request(kms: Kms) -> None:
+    kms.asked = 0
+    with pytest.raises(DataKeyError, match="cannot be asked for"):
+        client_of(kms.url).unwrap(WrappedKey("", b"x"))
+    assert kms.asked == 0

@@ -1,0 +1,132 @@
+"""Data keys under a key service: asked once for each, bounded in number and time, and older segments still by the RSA ring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.remote_runs import key_ring
+from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
+from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.errors import DataKeyError, KeyServiceError
+from tiersidecar.formats.aiven.key_ring import DataKeys
+from tiersidecar.formats.aiven.wrapped_keys import read_wrapped_key, write_wrapped_key
+
+ARN = "arn:aws:kms:eu-west-2:111122223333:key/4d2e1c"
+
+
+class Vault:
+    """``KeyWrapping``: reverses the bytes, counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.key_id, self.asked = ARN, 0
+        self.away = False
+
+    def wrap(self, data_key: bytes) -> WrappedKey:
+        return WrappedKey(self.key_id, data_key[::-1])
+
+    def unwrap(self, wrapped: WrappedKey) -> bytes:
+        self.asked += 1
+        if self.away:
+            raise KeyServiceError(service="vault", verb="unwrap", reason="connection refused")
+        return wrapped.data[::-1]
+
+
+class World:
+    def __init__(self, *, ring: DataKeys | None = None, max_keys: int = 100) -> None:
+        self.now_s, self.vault = 0.0, Vault()
+        self.keys = self.fresh(ring=ring, max_keys=max_keys)
+
+    def fresh(self, *, ring: DataKeys | None = None, max_keys: int = 100) -> ServiceKeys:
+        """As another process has them: nothing is kept yet."""
+        return ServiceKeys("vault", self.vault, keep_s=60, now_s=lambda: self.now_s, ring=ring, max_keys=max_keys)
+
+
+def data_key(number: int = 1) -> bytes:
+    return bytes([number, *range(31)])
+
+
+NO_RANDOM: Callable[[int], bytes] = bytes
+
+
+def test_a_manifest_has_the_kind_and_the_key_but_no_further_colon() -> None:
+    text = World().keys.wrap(data_key(), NO_RANDOM)
+    assert text.count(":") == 1
+    assert text.startswith("vault/arn%3Aaws%3Akms%3Aeu-west-2%3A111122223333%3Akey/4d2e1c:")
+    assert read_wrapped_key("vault", text) == WrappedKey(ARN, data_key()[::-1])
+
+
+@pytest.mark.parametrize("key_id", ["", "a:b", "ä / b%20:", ARN])
+def test_any_name_of_a_key_comes_back(key_id: str) -> None:
+    wrapped = WrappedKey(key_id, b"\0\xff")
+    assert read_wrapped_key("vault", write_wrapped_key("vault", wrapped)) == wrapped
+
+
+def test_what_was_wrapped_here_needs_no_question() -> None:
+    world = World()
+    assert world.keys.unwrap(world.keys.wrap(data_key(), NO_RANDOM)) == data_key()
+    assert world.vault.asked == 0
+
+
+def test_a_data_key_is_asked_for_once_and_again_when_its_time_is_over() -> None:
+    world = World()
+    text = world.fresh().wrap(data_key(), NO_RANDOM)
+    for now_s, asked in ((0.0, 1), (60.0, 1), (60.1, 2), (120.0, 2)):
+        world.now_s = now_s
+        assert world.keys.unwrap(text) == data_key()
+        assert world.vault.asked == asked
+
+
+def test_no_more_are_kept_than_may_be_and_the_one_used_longest_ago_goes() -> None:
+    world = World(max_keys=2)
+    texts = [world.fresh().wrap(data_key(number), NO_RANDOM) for number in range(3)]
+    for number, asked in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
+        assert world.keys.unwrap(texts[number]) == data_key(number)
+        assert world.vault.asked == asked
+
+
+def test_after_a_change_of_keys_the_manifest_names_the_former_one() -> None:
+    world = World()
+    before = world.keys.wrap(data_key(1), NO_RANDOM)
+    world.vault.key_id = "arn:next"
+    assert read_wrapped_key("vault", world.keys.wrap(data_key(2), NO_RANDOM)).key_id == "arn:next"
+    assert read_wrapped_key("vault", before).key_id == ARN
+
+
+def test_segments_under_rsa_are_opened_by_the_ring() -> None:
+    text = key_ring().wrap(data_key(), lambda count: bytes(range(count)))
+    assert World(ring=key_ring()).keys.unwrap(text) == data_key()
+
+
+def test_who_goes_back_to_rsa_still_opens_what_the_service_has_wrapped() -> None:
+    world = World()
+    before = world.keys.wrap(data_key(1), NO_RANDOM)
+    keys = ServiceKeys("vault", world.vault, keep_s=60, now_s=lambda: 0.0, ring=key_ring(), ring_wraps=True)
+    after = keys.wrap(data_key(2), lambda count: bytes(range(count)))
+    assert after.startswith("key1:")
+    assert (keys.unwrap(before), keys.unwrap(after)) == (data_key(1), data_key(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("key1:AAAA", "it is not of vault, and encryption.key.pairs has no keys", id="a key under RSA"),
+        pytest.param("other/key:AAAA", "it is not of vault", id="a key of another service"),
+        pytest.param("vault/key:!", "no base64", id="no base64"),
+        pytest.param("vault/key:AAAA", "it opens to 3 bytes", id="a data key of another size"),
+    ],
+)
+def test_what_cannot_be_opened_says_why(text: str, reason: str) -> None:
+    with pytest.raises(DataKeyError, match=reason):
+        World().keys.unwrap(text)
+
+
+def test_a_service_that_is_away_is_no_reason_to_give_a_segment_up() -> None:
+    world = World()
+    text = world.fresh().wrap(data_key(), NO_RANDOM)
+    world.vault.away = True
+    with pytest.raises(KeyServiceError):
+        world.keys.unwrap(text)
+    world.vault.away = False
+    assert world.keys.unwrap(text) == data_key(), "nothing of the failure is kept"

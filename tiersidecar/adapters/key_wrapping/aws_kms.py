@@ -1,0 +1,142 @@
+"""AWS KMS: data keys are encrypted under a symmetric KMS key, which never leaves the service (Encrypt, Decrypt).
+
+Source: AWS KMS API Reference.  botocore signs, retries and finds the credentials, in threads; nothing of it is loaded before
+the first use.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError
+from tiersidecar.ports.key_wrapping import KeyWrapping, Options
+
+_CONTEXT = {"purpose": "tiersidecar segment data key"}
+"""The encryption context: what was wrapped for another purpose is not unwrapped, and audit logs show it."""
+_TEXTS = ("key.id", "region", "endpoint.url", "access.key.id", "secret.access.key", "ca.location")
+_NEEDED = ("key.id", "region")
+_ATTEMPTS, _CONNECT_S, _ANSWER_S = 4, 5.0, 10.0
+
+_NO_DATA_KEY = frozenset({"InvalidCiphertextException", "IncorrectKeyException"})
+_DENIED = frozenset({"AccessDeniedException", "AccessDenied", "UnrecognizedClientException", "InvalidClientTokenId"})
+_DENIED |= frozenset({"InvalidSignatureException", "ExpiredTokenException", "IncompleteSignature", "OptInRequired"})
+_REMEDIES = {
+    "DisabledException": "enable the key again",
+    "KMSInvalidStateException": "the key is disabled, or is to be deleted: enable it, or cancel its deletion",
+    "NotFoundException": "there is no such key in this account and region",
+    "InvalidKeyUsageException": "the key must be a symmetric one for ENCRYPT_DECRYPT",
+    "InvalidGrantTokenException": "check the grants of the key",
+}
+
+T = TypeVar("T")
+
+
+class AwsKmsKind:
+    """A ``KeyWrappingKind``.
+
+    Options: ``key.id`` (id, ARN or alias of the key for new segments) and ``region``; ``endpoint.url`` and ``ca.location`` of
+    another server; ``access.key.id`` and ``secret.access.key``, or else botocore's own chain.
+    """
+
+    def faults(self, options: Options) -> Iterable[tuple[str, str]]:
+        """See :class:`KeyWrappingKind`."""
+        for name in sorted(set(options) - set(_TEXTS)):
+            yield name, f"is not known: the options are {', '.join(_TEXTS)}"
+        for name in _NEEDED:
+            if name not in options:
+                yield name, "is required"
+        for name in _TEXTS:
+            if name in options and (not isinstance(options[name], str) or not options[name].strip()):
+                yield name, "must be a text"
+        if ("access.key.id" in options) != ("secret.access.key" in options):
+            yield "access.key.id", "and secret.access.key go together"
+
+    def open_wrapping(self, options: Options) -> KeyWrapping:
+        """See :class:`KeyWrappingKind`."""
+        return AwsKms(options)
+
+
+class AwsKms:
+    """A ``KeyWrapping``."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self._client, self._lock = options, None, threading.Lock()
+
+    def wrap(self, data_key: bytes) -> WrappedKey:
+        """See :class:`KeyWrapping`; the service's answer names the key by its ARN, whatever alias was asked for."""
+        key_id = str(self._options["key.id"])
+        answer = self._ask(
+            "wrap",
+            key_id,
+            lambda kms: kms.encrypt(KeyId=key_id, Plaintext=data_key, EncryptionContext=_CONTEXT),
+        )
+        return WrappedKey(str(answer["KeyId"]), bytes(answer["CiphertextBlob"]))
+
+    def unwrap(self, wrapped: WrappedKey) -> bytes:
+        """See :class:`KeyWrapping`."""
+        answer = self._ask(
+            "unwrap",
+            wrapped.key_id,
+            lambda kms: kms.decrypt(KeyId=wrapped.key_id, CiphertextBlob=wrapped.data, EncryptionContext=_CONTEXT),
+        )
+        return bytes(answer["Plaintext"])
+
+    def _ask(self, verb: str, key_id: str, request: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError
+
+        try:
+            return request(self._kms())
+        except ClientError as error:
+            raise _error_of(verb, key_id, error.response) from error
+        except NoCredentialsError as error:
+            reason = "no AWS credentials are found: set them in the environment, or give access.key.id"
+            raise KeyRefusedError(verb=verb, key_id=key_id, reason=reason) from error
+        except ParamValidationError as error:
+            raise DataKeyError(key_id=key_id, reason=f"what the manifest has cannot be asked for: {error}") from error
+        except BotoCoreError as error:
+            raise KeyServiceError(service="AWS KMS", verb=verb, reason=str(error)) from error
+
+    def _kms(self) -> Any:
+        """Return the client, made once: it is safe in threads, its making is not."""
+        with self._lock:
+            if self._client is None:
+                self._client = _client_of(self._options)
+            return self._client
+
+
+def _client_of(options: Options) -> Any:
+    import botocore.session
+    from botocore.config import Config
+
+    return botocore.session.get_session().create_client(
+        "kms",
+        region_name=options["region"],
+        endpoint_url=options.get("endpoint.url"),
+        aws_access_key_id=options.get("access.key.id"),
+        aws_secret_access_key=options.get("secret.access.key"),
+        verify=options.get("ca.location", True),
+        config=Config(
+            connect_timeout=_CONNECT_S,
+            read_timeout=_ANSWER_S,
+            retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+        ),
+    )
+
+
+def _error_of(verb: str, key_id: str, response: Mapping[str, Any]) -> Exception:
+    """Return the error that an answer of the service means; what it does not explain may pass, and is tried again."""
+    said = response.get("Error", {})
+    code, message = str(said.get("Code", "")), str(said.get("Message", ""))
+    told = f"{code}: {message}" if message else code
+    if code in _NO_DATA_KEY:
+        return DataKeyError(key_id=key_id, reason=f"AWS KMS says {told}: no key of its own has wrapped it")
+    if code in _DENIED:
+        right = "kms:Encrypt" if verb == "wrap" else "kms:Decrypt"
+        reason = f"AWS KMS says {told}: give the sidecar's identity {right} on the key, in its policy or by IAM"
+        return KeyRefusedError(verb=verb, key_id=key_id, reason=reason)
+    if code in _REMEDIES:
+        return KeyRefusedError(verb=verb, key_id=key_id, reason=f"AWS KMS says {told}: {_REMEDIES[code]}")
+    return KeyServiceError(service="AWS KMS", verb=verb, reason=told)
