@@ -56,7 +56,9 @@ def initial_tuning(config: Config, clock: Clock) -> Tuning:
     """As ``config`` says at start."""
     return Tuning(
         upload_pace=UploadPace(_upload_rate(config), clock),
-        copy_slots=CopySlots(config.remote_log_manager_copier_thread_pool_size, reserved=1),
+        copy_slots=CopySlots(
+            config.remote_log_manager_copier_thread_pool_size, reserved=1, places=config.places_of_topics
+        ),
         backfill_quota=RateQuota(
             bytes_per_s=config.copy_backfill_max_bytes_per_second,
             window_num=config.remote_log_manager_copy_quota_window_num,

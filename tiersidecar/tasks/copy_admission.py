@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from math import nan
@@ -240,14 +240,15 @@ class CopySlots:
     """``size`` at once, lower ranks first, first come first served within a rank.
 
     A segment takes a slot, not a partition: whoever has more queues again behind the others of its rank.  ``reserved`` slots
-    are for :data:`LIVE` alone.
+    are for :data:`LIVE` alone.  Of ``places`` that copies go to, each that has no slot finds one left by the others as long as
+    there are as many, for a store that hangs keeps the slots of its copies until they are given up.
     """
 
-    def __init__(self, size: int, *, reserved: int = 0) -> None:
+    def __init__(self, size: int, *, reserved: int = 0, places: Collection[str] = ()) -> None:
         self._size, self._reserved = size, reserved
-        self._taken = 0
+        self._taken = dict.fromkeys(places, 0)
         self._arrivals = count()
-        self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._queues: defaultdict[str, list[tuple[int, int, asyncio.Future[None]]]] = defaultdict(list)
 
     @property
     def size(self) -> int:
@@ -260,47 +261,54 @@ class CopySlots:
         self._let_in()
 
     @asynccontextmanager
-    async def taking(self, rank: int) -> AsyncIterator[None]:
+    async def taking(self, rank: int, place: str = DEFAULT_PLACE) -> AsyncIterator[None]:
         """A slot for the length of the block."""
-        await self._take(rank)
+        await self._take(rank, place)
         try:
             yield
         finally:
-            self._taken -= 1
+            self._taken[place] -= 1
             self._let_in()
 
-    async def _take(self, rank: int) -> None:
+    async def _take(self, rank: int, place: str) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (rank, next(self._arrivals), turn))
+        self._taken.setdefault(place, 0)
+        heapq.heappush(self._queues[place], (rank, next(self._arrivals), turn))
         self._let_in()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._taken -= 1  # it was let in while it was cancelled
+                self._taken[place] -= 1  # it was let in while it was cancelled
             self._let_in()
             raise
 
     def _let_in(self) -> None:
-        while self._queue:
-            rank, _, turn = self._queue[0]
-            if turn.done():
-                heapq.heappop(self._queue)
-                continue
-            room = self._size if rank == LIVE else max(self._size - self._reserved, 1)
-            if self._taken >= room:
-                return
-            heapq.heappop(self._queue)
-            self._taken += 1
+        while (place := self._next_place()) is not None:
+            _, _, turn = heapq.heappop(self._queues[place])
+            self._taken[place] += 1
             turn.set_result(None)
+
+    def _next_place(self) -> str | None:
+        """Return the place of the one to be let in now; None where nobody may be."""
+        first: list[tuple[int, int, str]] = []
+        for place, queue in self._queues.items():
+            while queue and queue[0][-1].done():
+                heapq.heappop(queue)
+            if queue and self._has_room(place, rank=queue[0][0]):
+                first.append((*queue[0][:2], place))
+        return min(first)[-1] if first else None
+
+    def _has_room(self, place: str, *, rank: int) -> bool:
+        room = self._size if rank == LIVE else self._size - self._reserved
+        if self._taken[place]:
+            room -= sum(not taken for taken in self._taken.values())
+        return sum(self._taken.values()) < max(room, 1)
 
 
 class CopyAdmission:
-    """``backfill_quota`` bounds what catches up, before it takes a slot; ``quota`` bounds everything.
-
-    ``place_of_topic`` is given where there are several places: then copies to one of them leave a slot to the others, for a
-    store that hangs keeps the slots of its copies until they are given up.
-    """
+    """``backfill_quota`` bounds what catches up, before it takes a slot; ``quota`` bounds everything.  ``place_of_topic`` says
+    to which place a topic's copies go."""
 
     def __init__(
         self,
@@ -309,13 +317,12 @@ class CopyAdmission:
         quota: CopyQuota,
         backfill: Backfill,
         backfill_quota: CopyQuota,
-        place_of_topic: Callable[[str], str] | None = None,
+        place_of_topic: Callable[[str], str] = lambda topic: DEFAULT_PLACE,
     ) -> None:
         self._slots, self._quota = slots, quota
         self._backfill, self._backfill_quota = backfill, backfill_quota
         self._backfill_turn = CopySlots(1)
         self._place_of_topic = place_of_topic
-        self._of_place: dict[str, CopySlots] = {}
 
     def quota_wait_s(self, partition: TopicIdPartition) -> float:
         """Seconds for which the quotas hold back its next segment, if nothing else is copied; 0 where they do not."""
@@ -326,26 +333,14 @@ class CopyAdmission:
     async def admitted(self, partition: TopicIdPartition, size_bytes: int) -> AsyncIterator[None]:
         """Wait until a segment of ``size_bytes`` may be copied, and keep the slot for the length of the block."""
         rank = self._backfill.rank(partition)
-        async with self._in_place(partition.topic, rank):
-            if rank != LIVE:
-                async with self._backfill_turn.taking(rank):
-                    await self._backfill_quota.admit(size_bytes)
-            async with self._slots.taking(rank):
-                await self._quota.admit(size_bytes)
-                yield
+        if rank != LIVE:
+            async with self._backfill_turn.taking(rank):
+                await self._backfill_quota.admit(size_bytes)
+        async with self._slots.taking(rank, self._place_of_topic(partition.topic)):
+            await self._quota.admit(size_bytes)
+            yield
         if rank != LIVE:
             self._backfill.copied(size_bytes)
-
-    @asynccontextmanager
-    async def _in_place(self, topic: str, rank: int) -> AsyncIterator[None]:
-        if self._place_of_topic is None:
-            yield
-            return
-        most = max(self._slots.size - 1, 1)
-        of_place = self._of_place.setdefault(self._place_of_topic(topic), CopySlots(most))
-        of_place.size = most
-        async with of_place.taking(rank):
-            yield
 
 
 class ProbedStore(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextlib import suppress
 
 import pytest
@@ -16,7 +17,7 @@ from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.errors import StoreError, UnknownPlaceError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.ports.metrics.process import PLACE_WRITABLE, STORE_WRITABLE
-from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots
+from tiersidecar.tasks.copy_admission import LIVE, Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.store_gates import StoreGates
 
@@ -105,22 +106,27 @@ async def test_closed_gates_are_probed_side_by_side(stage: Stage) -> None:
 
 
 class Admission:
-    def __init__(self, *, slots: int, has_places: bool = True) -> None:
+    """Topics with "back" in their names catch up.  A name begins with its place, "hot" with the default one."""
+
+    def __init__(self, *, slots: int, places: Collection[str] = ("", "cold"), reserved: int = 0) -> None:
         clock, telemetry = ManualClock(), RecordedTelemetry()
         lags = CopyLagReport(table=PartitionTable(), metadata=MemoryMetadataLog(), clock=clock, telemetry=telemetry)
-        self.slots = CopySlots(slots)
+        self.slots = CopySlots(slots, reserved=reserved, places=places)
+        self.clock, self.backfill_rate = clock, RateQuota()
         self.admission = CopyAdmission(
             slots=self.slots,
             quota=CopyQuota(quota=RateQuota(), clock=clock),
-            backfill=Backfill(lags=lags, threshold=5, order=BackfillOrder.OLDEST, clock=clock, telemetry=telemetry),
-            backfill_quota=CopyQuota(quota=RateQuota(), clock=clock),
-            place_of_topic=place_of_topic if has_places else None,
+            backfill=Ranks(lags=lags, threshold=5, order=BackfillOrder.OLDEST, clock=clock, telemetry=telemetry),
+            backfill_quota=CopyQuota(quota=self.backfill_rate, clock=clock),
+            place_of_topic=lambda topic: next((place for place in places if place and topic.startswith(place)), ""),
         )
         self.admitted: list[str] = []
+        self.copies: list[asyncio.Task[None]] = []
 
-    def copy(self, topic: str) -> asyncio.Task[None]:
-        """One that never ends: its store hangs."""
-        return asyncio.create_task(self._copy(topic))
+    async def copy(self, *topics: str) -> None:
+        """Copies that never end: their store hangs."""
+        self.copies += [asyncio.create_task(self._copy(topic)) for topic in topics]
+        await settle(50)
 
     async def _copy(self, topic: str) -> None:
         partition = TopicIdPartition(topic_id=Uuid(topic.encode().ljust(16)), topic=topic, partition=0)
@@ -128,33 +134,71 @@ class Admission:
             self.admitted.append(topic)
             await asyncio.Event().wait()
 
+    async def stop(self) -> None:
+        for copy in self.copies:
+            copy.cancel()
+        await asyncio.wait(self.copies)
+
+
+class Ranks(Backfill):
+    def rank(self, partition: TopicIdPartition) -> int:
+        return 0 if "back" in partition.topic else LIVE
+
 
 @pytest.mark.parametrize(
-    ("slots", "has_places", "admitted"),
+    ("slots", "places", "admitted"),
     [
-        pytest.param(3, True, ["cold0", "cold1", "hot0"], id="copies to one place leave a slot"),
-        pytest.param(3, False, ["cold0", "cold1", "cold2"], id="where there is one store, they take all"),
-        pytest.param(1, True, ["cold0"], id="a single slot cannot be shared"),
+        pytest.param(3, ("", "cold"), ["cold0", "cold1", "hot0"], id="copies to one place leave a slot"),
+        pytest.param(3, (), ["cold0", "cold1", "cold2"], id="where there is one store, they take all"),
+        pytest.param(1, ("", "cold"), ["cold0"], id="a single slot cannot be shared"),
+        pytest.param(
+            2, ("", "cold", "far"), ["cold0", "hot0"], id="with fewer slots than places, first come first served"
+        ),
     ],
 )
-async def test_a_place_that_hangs_does_not_take_every_slot(slots: int, has_places: bool, admitted: list[str]) -> None:
-    stage = Admission(slots=slots, has_places=has_places)
-    copies = [stage.copy(topic) for topic in ("cold0", "cold1", "cold2", "cold3", "hot0", "hot1")]
-    await settle(50)
+async def test_a_place_that_hangs_does_not_take_every_slot(
+    slots: int, places: tuple[str, ...], admitted: list[str]
+) -> None:
+    stage = Admission(slots=slots, places=places)
+    await stage.copy("cold0", "cold1", "cold2", "cold3", "hot0", "hot1")
     assert stage.admitted == admitted
-    for copy in copies:
-        copy.cancel()
-    await asyncio.wait(copies)
+    await stage.stop()
+
+
+async def test_two_places_that_hang_leave_a_slot_to_the_third() -> None:
+    stage = Admission(slots=4, places=("", "cold", "far"))
+    await stage.copy("cold0", "cold1", "cold2", "far0", "far1", "hot0")
+    assert stage.admitted == ["cold0", "cold1", "far0", "hot0"]
+    await stage.stop()
+
+
+@pytest.mark.parametrize("place", ["hot", "cold"])
+@pytest.mark.parametrize("is_rate_reached", [False, True])
+async def test_a_backfill_of_a_place_leaves_a_slot_to_its_live_copies(place: str, is_rate_reached: bool) -> None:
+    """S-171: as where there is one store."""
+    stage = Admission(slots=4, reserved=1)
+    if is_rate_reached:
+        stage.backfill_rate.bytes_per_s = 1
+        stage.backfill_rate.record(10**9, stage.clock.monotonic_s())
+    await stage.copy(*(f"{place}-back{number}" for number in range(6)))
+    assert len(stage.admitted) == (0 if is_rate_reached else 2)
+    await stage.copy(f"{place}-live")
+    assert stage.admitted[-1:] == [f"{place}-live"]
+    await stage.stop()
+
+
+async def test_what_waits_for_its_place_keeps_nobody_of_another_one_waiting() -> None:
+    """Before it in the queue, and of a better rank."""
+    stage = Admission(slots=3, places=("", "cold"), reserved=1)
+    await stage.copy("cold0", "cold1", "cold2", "cold3", "hot-live")
+    assert stage.admitted == ["cold0", "cold1", "hot-live"]
+    await stage.stop()
 
 
 async def test_more_slots_are_more_for_each_place() -> None:
     stage = Admission(slots=2)
-    copies = [stage.copy(f"cold{number}") for number in range(4)]
-    await settle(50)
+    await stage.copy(*(f"cold{number}" for number in range(4)))
     stage.slots.size = 4
-    copies.append(stage.copy("cold9"))
-    await settle(50)
+    await stage.copy("cold9")
     assert len(stage.admitted) == 3
-    for copy in copies:
-        copy.cancel()
-    await asyncio.wait(copies)
+    await stage.stop()

@@ -109,7 +109,7 @@ def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> Co
         quota=quota,
         backfill=backfill,
         backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock, telemetry=parts.telemetry),
-        place_of_topic=parts.config.place_of_topic if parts.config.places else None,
+        place_of_topic=parts.config.place_of_topic,
     )
 
 

@@ -307,6 +307,11 @@ class Config(TopLevelKeys):
         return next((rule.place or DEFAULT_PLACE for rule in self.topics if rule.matches(topic)), DEFAULT_PLACE)
 
     @property
+    def places_of_topics(self) -> frozenset[str]:
+        """Where new segments of any topic may go."""
+        return frozenset(rule.place or DEFAULT_PLACE for rule in self.topics)
+
+    @property
     def key_prefixes(self) -> tuple[str, ...]:
         """What keys of ours begin with: the configured prefix, and the places but the default one."""
         return self.store.key_prefix, *map(place_prefix, self.places)

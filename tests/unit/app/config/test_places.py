@@ -95,6 +95,7 @@ def test_the_first_rule_that_matches_says_where_a_topic_goes(tmp_path: Path, top
 def test_keys_of_ours_begin_with_the_prefix_or_with_a_place(tmp_path: Path) -> None:
     config = load(tmp_path, RULES, ENVIRON)
     assert config.key_prefixes == ("c1/", "@cold/")
+    assert config.places_of_topics == {"", "cold"}
     assert layout_settings(config, None, (4, 3)).place_key_prefixes == {"cold": "a/"}
 
 
