@@ -84,6 +84,27 @@ def test_segments_in_a_place_are_looked_for_there_and_so_are_leftovers(spark: Sp
         job.close()
 
 
+def test_a_place_that_is_not_configured_is_one_finding(spark: SparkSession, tmp_path: Path) -> None:
+    """S-293: nothing in it is looked for, and all else is."""
+    bucket, cold = PluginBucket(tmp_path / "bucket"), tmp_path / "cold"
+    bucket.move_a_topic(cold)
+    (missing := min(bucket.root.rglob("*.log"))).unlink()
+    settings = ReconcileSettings(
+        graces=Graces(finding_ms=0, copy_ms=0), open_store=DirectoryStore(str(bucket.root)), deep=None
+    )
+    job = Reconciler(spark, settings, lambda text: None)
+    try:
+        rows = job.run(inputs_of(bucket, spark), now_ms=lambda: NOW_MS).findings.collect()
+    finally:
+        job.close()
+    assert {(row["kind"], row["key"]) for row in rows} == {
+        ("missing-object", str(missing.relative_to(bucket.root))),
+        ("unknown-place", "@cold/"),
+    }
+    (detail,) = [row["detail"] for row in rows if row["kind"] == "unknown-place"]
+    assert detail.startswith(f"{len(list(cold.rglob('*.log')))} segments lie in place 'cold'")
+
+
 def test_what_is_before_a_segment_ends_there_or_else_goes_on(spark: SparkSession) -> None:
     """One that an election has cut, with those that end where it begins; not what is deleted, nor another partition's."""
     live, gone = int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_STARTED)

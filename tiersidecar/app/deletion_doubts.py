@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.reconcile_parts import read_owner
-from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid, place_prefix
 from tiersidecar.domain.policy import PauseKind, pause_sentence
 from tiersidecar.ports.store import Store
 
@@ -26,12 +26,16 @@ async def is_native(session: Session, topic: str) -> bool:
 async def reason_not_ours(session: Session, store: Store, owner: TopicIdPartition, *, lives_here: bool) -> str:
     """Return why the topic id's data are not this cluster's, as the store says, or else because it has no such topic."""
     cluster_id = (await session.broker.describe_cluster()).cluster_id
-    default, *places = session.config.key_prefixes
-    said = await read_owner(store, default, format_uuid(owner.topic_id))
-    if said is None and session.state.partition_state(owner).owner_seen_ms >= 0:
+    state, topic_id = session.state.partition_state(owner), format_uuid(owner.topic_id)
+    said = await read_owner(store, session.config.store.key_prefix, topic_id)
+    if said is None and state.owner_seen_ms >= 0:
         return "the store had an owner object of it, and has none now: it is not the store that it was"
-    for place in places:
-        said = said or await read_owner(store, place, format_uuid(owner.topic_id))
+    for place in session.config.places:
+        if said is None or place in state.places_seen:
+            in_place = await read_owner(store, place_prefix(place), topic_id)
+            if in_place is None and place in state.places_seen:
+                return f"place {place} had an owner object of it, and has none now: it is not the store that it was"
+            said = said or in_place
     if said is None:
         return "" if lives_here else "the cluster has no topic of this id, and the store does not say whose it is"
     if said == cluster_id:

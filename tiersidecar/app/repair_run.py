@@ -295,5 +295,7 @@ class Repairer:
 class _LookedAt:
     """Claims of a segment whose owner was looked at when its deletion was decided, a moment ago."""
 
-    async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def claim(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
         return None

@@ -23,13 +23,12 @@ from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.adapters.process_limits import enter_idle_io_class
 from tiersidecar.adapters.seen_times import FileSeenTimes
-from tiersidecar.adapters.stores.resting import RestingStore
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.assembly import assemble
 from tiersidecar.app.builders.logs import open_metadata_log, open_proposals, open_state_log
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.builders.store import open_key_ring, open_store
-from tiersidecar.app.builders.untouched_store import open_store_untouched
+from tiersidecar.app.builders.untouched_store import open_resting_store
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import IoPriority, Mode, Role
 from tiersidecar.app.config.values import plain
@@ -247,8 +246,8 @@ async def _open_store(stack: AsyncExitStack, ground: Ground) -> tuple[Store, Cal
     while it is away."""
     config, clock, ids, telemetry = ground.config, ground.clock, ground.ids, ground.telemetry
     if config.source is not None:
-        opening = open_store_untouched(config, clock=clock, ids=ids, telemetry=telemetry)
-        return RestingStore(await stack.enter_async_context(opening), clock), lambda: 0
+        opening = open_resting_store(config, clock=clock, ids=ids, telemetry=telemetry)
+        return await stack.enter_async_context(opening), lambda: 0
     store = await stack.enter_async_context(
         open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ids, telemetry=telemetry)
     )

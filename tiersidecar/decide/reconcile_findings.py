@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tiersidecar.domain.ids import place_of
+
 REPORT_SCHEMA_VERSION = 1
 """Version of the report's columns: a change that would break a reader of the old form raises it."""
 
@@ -28,6 +30,7 @@ class FindingKind(StrEnum):
     CORRUPT_CONTENT = "corrupt-content"
     LOST_METADATA = "lost-metadata"
     LACKING_TRANSACTIONS = "lacking-transactions"
+    UNKNOWN_PLACE = "unknown-place"
 
 
 class Action(StrEnum):
@@ -60,6 +63,7 @@ ACTIONS = {
     FindingKind.CORRUPT_CONTENT: Action.RECOPY,
     FindingKind.LOST_METADATA: Action.LOOK,
     FindingKind.LACKING_TRANSACTIONS: Action.RECOPY,
+    FindingKind.UNKNOWN_PLACE: Action.LOOK,
 }
 """Actions that a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
 
@@ -90,6 +94,15 @@ class Finding:
     def action(self) -> Action:
         """Return the action that the report proposes."""
         return ACTIONS[self.kind]
+
+
+def unknown_place(prefix: str, segments: int) -> Finding:
+    """Return that ``segments`` lie in a place that is not configured, whose keys begin with ``prefix``."""
+    name = place_of(prefix)
+    detail = (
+        f"{segments} segments lie in place {name!r}, which the configuration does not name: put it back under places"
+    )
+    return Finding(kind=FindingKind.UNKNOWN_PLACE, key=prefix, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,6 +190,8 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
             return _leave("nothing proves that it is ours to touch")
         case FindingKind.LOST_METADATA:
             return _leave("events are missing: nothing proves that it is a leftover")
+        case FindingKind.UNKNOWN_PLACE:
+            return _leave("its place is not configured, so nothing in it can be reached")
         case _:
             assert_never(finding.kind)
 

@@ -130,6 +130,11 @@ def is_place_name(text: str) -> bool:
     return _PLACE_NAME.fullmatch(text) is not None
 
 
+def is_like_placed(key_prefix: str) -> bool:
+    """Return whether keys that begin so could look like those of a place."""
+    return key_prefix.startswith(_MARK)
+
+
 def place_prefix(place: str) -> str:
     """Return what the keys of all objects in ``place`` begin with; empty for the default place."""
     return f"{_MARK}{place}/" if place else ""

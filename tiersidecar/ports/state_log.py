@@ -84,6 +84,7 @@ class PartitionState:
     ``owner_seen_ms`` is when the owner object was first seen in the store while segments of the partition were remote, -1 while
     it was not, or in records of a release that made no such object.  If the object is missing after that, the store is another
     one.
+    ``places_seen`` are the places besides the default one of which the same was seen, ascending.
     ``leader_epochs`` are the last ones of a leader's history, as it was when the start was said.  The broker's file forgets
     where an epoch began when its records go, which may be before any of them are remote.
     """
@@ -105,6 +106,7 @@ class PartitionState:
     seen: SeenGeneration | None = None
     kept: tuple[TrashEntry, ...] = ()
     leader_epochs: tuple[EpochEntry, ...] = ()
+    places_seen: tuple[str, ...] = ()
 
     def with_start(self, offset: Offset, leader_epoch: LeaderEpoch) -> PartitionState:
         """Return a record that the remote log starts at ``offset``, decided by this state: a start that was set back since then
@@ -196,6 +198,7 @@ class PartitionState:
             seen=seen,
             kept=self._kept_with(later, seen),
             leader_epochs=max(self.leader_epochs, later.leader_epochs, key=lambda known: Lineage(known).latest_epoch),
+            places_seen=tuple(sorted({*self.places_seen, *later.places_seen})),
         )
 
     def _user_deletes_with(self, later: PartitionState) -> tuple[SaidDelete, ...]:

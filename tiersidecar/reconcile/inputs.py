@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.domain.ids import place_of
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.segment_check import StoreOpener
 
@@ -39,6 +41,11 @@ class ReconcileSettings:
     def prefixes(self) -> frozenset[str]:
         """Return what keys of ours begin with."""
         return frozenset({self.key_prefix, *self.place_prefixes})
+
+    def unknown_places(self, recorded: Iterable[str]) -> frozenset[str]:
+        """Return those of ``recorded`` prefixes that are of places which are not configured (any more): nothing can be looked
+        for there."""
+        return frozenset(prefix for prefix in recorded if place_of(prefix)) - self.prefixes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

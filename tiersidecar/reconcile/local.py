@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import gc
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, unknown_place
 from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
@@ -169,9 +169,10 @@ async def _reconcile(
     known = sum(row["is_topic_known"] for row in segments)
     doubt = inputs.metadata_doubt(known, len(segments) - known)
     decided_ms = now_ms()
-    prefixes = settings.prefixes | events.prefixes()
+    unknown = settings.unknown_places(recorded := events.prefixes())
+    prefixes = settings.prefixes | recorded - unknown
     by_stem = _by_stem(objects, prefixes, settings.prefixes)
-    rows = _joined(segments, by_stem, told, prefixes, settings)
+    rows = _joined([row for row in segments if row["object_prefix"] not in unknown], by_stem, told, prefixes, settings)
     check = SegmentCheck(
         graces=settings.graces,
         now_ms=decided_ms,
@@ -184,6 +185,10 @@ async def _reconcile(
     findings = await _checked(check, rows, len(by_stem), say)
     findings += _offset_findings(segments, settings, decided_ms)
     findings += events.unreadable
+    elsewhere = Counter(
+        row["object_prefix"] for row in segments if row["object_prefix"] in unknown and row["after"] != _GONE
+    )
+    findings += [unknown_place(prefix, count) for prefix, count in sorted(elsewhere.items())]
     live = [row for row in segments if row["after"] == _FINISHED]
     orphans = [finding for finding in findings if finding.kind is FindingKind.ORPHAN_OBJECT]
     return LocallyReconciled(
@@ -202,7 +207,9 @@ async def _reconcile(
 
 async def _listed(store: Store, settings: ReconcileSettings, events: LocalEvents, say: Say) -> list[StoredObject]:
     stems = sorted(row["stem"] for row in events.segments(settings.key_prefix, at_most=_SAMPLE))
-    ranges = ranges_between(settings.prefixes | events.prefixes(), stems[:: max(1, len(stems) // _RANGES)])
+    recorded = events.prefixes()
+    prefixes = settings.prefixes | recorded - settings.unknown_places(recorded)
+    ranges = ranges_between(prefixes, stems[:: max(1, len(stems) // _RANGES)])
     say(f"listing the store in {len(ranges)} ranges")
     found: list[StoredObject] = []
     async with aclosing(list_ranges(store, ranges)) as parts:

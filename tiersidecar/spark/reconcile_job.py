@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, unknown_place
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
 from tiersidecar.formats.metadata import hot
@@ -103,13 +103,21 @@ class Reconciler:
         known = self._topics(inputs.topics)
         folded_events = folded(events, self._settings.key_prefix, self._keep)
         segments = self._keep(_observed_segments(self._with_topics(folded_events, known), seen_segments))
-        prefixes = {*self._settings.prefixes, *(seen_segments.get["prefixes"] or [])}
+        recorded = {*(seen_segments.get["prefixes"] or [])}
+        unknown = self._settings.unknown_places(recorded)
+        prefixes = {*self._settings.prefixes, *(recorded - unknown)}
         doubt = inputs.metadata_doubt(seen_segments.get["known"], seen_segments.get["all"] - seen_segments.get["known"])
         self._say("comparing")
         decided_ms = now_ms()
         observed = objects.observe(seen_objects, F.count("*").alias("all"), F.sum("size_bytes").alias("bytes"))
         by_stem = by_segment(observed, layout_of(prefixes), self._settings.prefixes)
-        findings = self._of_segments(segments, by_stem, known, prefixes, doubt, decided_ms)
+        is_elsewhere = F.coalesce(F.col("object_prefix").isin(sorted(unknown)), F.expr("false"))
+        within_reach = segments.where(~is_elsewhere) if unknown else segments
+        findings = self._of_segments(within_reach, by_stem, known, prefixes, doubt, decided_ms)
+        if unknown:
+            remaining = segments.where(is_elsewhere & (F.col("after") != int(State.DELETE_SEGMENT_FINISHED)))
+            counted = remaining.groupBy("object_prefix").count()
+            findings = findings.unionByName(counted.mapInArrow(_unknown_places, ddl(FINDINGS)))
         findings = findings.unionByName(offset_findings(segments, self._settings.graces, decided_ms))
         if bad_count:
             bad = events.where(F.col("fault").isNotNull()).select("log_partition", "log_offset", "fault")
@@ -153,9 +161,10 @@ class Reconciler:
         return ranges_between(self._prefixes(events), bounds)
 
     def _prefixes(self, rows: DataFrame) -> set[str]:
-        """Return our prefixes, and those that segments were recorded under: few."""
-        recorded = rows.where(F.col("object_prefix").isNotNull()).select("object_prefix").distinct().collect()
-        return {*self._settings.prefixes, *(row[0] for row in recorded)}
+        """Return our prefixes, and those that segments were recorded under, as far as they can be listed: few."""
+        rows = rows.where(F.col("object_prefix").isNotNull()).select("object_prefix").distinct()
+        recorded = {row[0] for row in rows.collect()}
+        return {*self._settings.prefixes, *(recorded - self._settings.unknown_places(recorded))}
 
     def _topics(self, topics: Sequence[KnownTopic]) -> DataFrame:
         rows = [(one.topic_id, one.topic, not one.is_gone, one.is_gone, one.is_compacted) for one in topics]
@@ -307,6 +316,11 @@ def _is_in_order(*, is_plain: bool, reads_manifests: bool) -> Column:
         is_whole = is_whole & (log == F.col("segment_size_bytes"))
     is_live = (F.col("before") == finished) & (F.col("after") == finished) & F.col("is_topic_known") & is_whole
     return F.coalesce((is_gone | is_live) & ~is_foreign(), F.expr("false"))
+
+
+def _unknown_places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield findings_batch(unknown_place(row["object_prefix"], row["count"]) for row in batch.to_pylist())
 
 
 def _unreadable_events(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -29,9 +29,12 @@ class Ownership(Protocol):
             LeaseLostError: another process may hold it.
         """
 
-    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
         """As :meth:`require_role`, and once the topic's remote data are known for this cluster's, in this very store: ``anew``
-        where no answer of some seconds ago will do.
+        where no answer of some seconds ago will do.  ``place`` is where the segment lies that it is about, None for where new
+        ones go.
 
         Raises:
             LeaseLostError: as above.
@@ -47,7 +50,9 @@ class RoleLease(Protocol):
 
 
 class Claims(Protocol):
-    async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def claim(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
         """Return once the topic's id is this cluster's."""
 
 
@@ -60,9 +65,11 @@ class LeasedOwnership:
     def require_role(self) -> None:
         self._lease.require()
 
-    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
         self._lease.require()
-        await self._claims.claim(topic_id_partition, anew=anew)
+        await self._claims.claim(topic_id_partition, anew=anew, place=place)
         self._lease.require()
 
 
@@ -72,7 +79,9 @@ class Unquestioned:
     def require_role(self) -> None:
         return None
 
-    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
         return None
 
 

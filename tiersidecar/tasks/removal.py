@@ -19,6 +19,7 @@ from tiersidecar.domain.errors import IllegalTransitionError, PublishTimeoutErro
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.keys import place_in
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import PublishMetadata
@@ -120,7 +121,7 @@ class SegmentRemover:
     async def _remove(
         self, metadata: RemoteLogSegmentMetadata, is_undone: Callable[[], Awaitable[bool]] | None
     ) -> bool:
-        await self._ownership.confirm(metadata.topic_id_partition)
+        await self._ownership.confirm(metadata.topic_id_partition, place=place_in(metadata.custom_metadata or b""))
         if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             await self._failpoints.reach("delete.begun")
             until_s = self._clock.monotonic_s() + BEGUN_WITHIN_S

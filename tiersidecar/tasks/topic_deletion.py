@@ -25,8 +25,9 @@ from tiersidecar.decide.topic_deletion import (
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.decide.trash import TrashDelays, deleted_topic
 from tiersidecar.domain.errors import PartitionHaltedError, RetriableError, StoreError, StoreStalledError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, place_of
 from tiersidecar.domain.trash import TrashKind
+from tiersidecar.formats.aiven.keys import place_in
 from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, DescribeTopicIds
 from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
@@ -76,6 +77,7 @@ class TopicDeletion:
         self._remains: dict[Uuid, Remains] = {}
         self._observed: set[Uuid] = set()
         self._refused_last = RefusedLast()
+        self._stalled: dict[str, StoreStalledError] = {}
 
     async def run(self, interval_s: float) -> None:
         """Sweep every ``interval_s`` until cancelled; what goes wrong is logged, once in a row, and tried again."""
@@ -97,6 +99,7 @@ class TopicDeletion:
         Raises:
             RetriableError: broker, metadata or store are away; nothing is taken for gone because of that.
         """
+        self._stalled.clear()
         self._note_led()
         await self._claim_led()
         by_topic = self._of_this_cluster()
@@ -117,9 +120,9 @@ class TopicDeletion:
             ):
                 try:
                     await self._delete_topic(topic_id, partitions)
-                except StoreStalledError:
-                    raise
                 except (StoreError, PartitionHaltedError) as error:  # what stops one topic must not stop those after it
+                    if _ends_sweep(error):
+                        raise
                     failure = failure or error
         if failure is not None:
             raise failure
@@ -206,9 +209,9 @@ class TopicDeletion:
             try:
                 if not await self._delete_partition(topic_id_partition):
                     return
-            except StoreStalledError:
-                raise
             except StoreError as error:  # nor the partitions after it
+                if _ends_sweep(error):
+                    raise
                 failure = failure or error
         if failure is not None:
             raise failure
@@ -259,14 +262,23 @@ class TopicDeletion:
         """Return whether nothing of it is left; what may not go now is for the next sweep."""
         segments = await pictured_segments(self._metadata.picture(topic_id_partition), self._blocking)
         due = [Removal(metadata=segment, reason="its topic is deleted") for segment in segments]
+        stalled: StoreStalledError | None = None
         for removal in self._refused_last.order(topic_id_partition, due):
             if self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id):
                 return False
+            place = place_in(removal.metadata.custom_metadata or b"")
+            if place in self._stalled:
+                stalled = self._stalled[place]
+                continue
             try:
                 await self._remover.remove(removal)
-            except StoreError:
+            except StoreError as error:
                 self._refused_last.refused(removal)
-                raise
+                if not isinstance(error, StoreStalledError) or _ends_sweep(error):
+                    raise
+                self._stalled[place_of(error.key)] = stalled = error
+        if stalled is not None:
+            raise stalled
         await self._failpoints.reach("topic.partition.deleted")
         if self._metadata.segment_count(topic_id_partition):
             return False  # a copy that was still running came in between
@@ -275,3 +287,9 @@ class TopicDeletion:
 
     async def _assign(self) -> None:
         await self._metadata.assign([*self._table.assignment, *self._table.departing])
+
+
+def _ends_sweep(error: Exception) -> bool:
+    """Return whether the default place hangs: each request would take minutes, and all that is deleted asks it for its owner.
+    Another place that hangs is left out of the sweep."""
+    return isinstance(error, StoreStalledError) and not place_of(error.key)

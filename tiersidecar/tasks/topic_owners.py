@@ -5,7 +5,7 @@ another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar a
 has such an object of each topic id whose segments go there: clusters with stores of their own may share a place.
 
 An object that was seen while segments were remote, and is missing now, proves that this is not the store that it was: the state
-topic keeps that it was seen.  It is not made anew then.
+topic keeps that it was seen, and in which places.  It is not made anew then.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from tiersidecar.domain.errors import (
     ObjectTooLargeError,
     OwnerMissingError,
     StoreError,
+    UnknownPlaceError,
 )
 from tiersidecar.domain.ids import DEFAULT_PLACE, BrokerId, TopicIdPartition, Uuid, format_uuid, place_prefix
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES, OWNERS
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.keys import place_in
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
@@ -182,29 +184,57 @@ class TopicOwners:
         self._store, self._key_prefix, self._clock = store, key_prefix, clock
         self._state, self._metadata, self._table = state, metadata, table
         self._claimant, self._place_of_topic = claimant, place_of_topic
-        self._ours_s: dict[Uuid, float] = {}
+        self._ours_s: dict[tuple[Uuid, str], float] = {}
+        self._missing_in: dict[Uuid, str] = {}
 
-    async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def claim(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
         """Return once the topic's id is this cluster's, claimed now where nobody had: only for ids that this cluster leads, or
-        has led.  ``anew`` believes no answer of before.
+        has led.  ``anew`` believes no answer of before, and asks in each place where the partition's segments were seen, but
+        for those that are away.  ``place`` is where the segment lies that it is about; by default where new ones go, and only
+        there it is claimed.
 
         Raises:
             NotOwnedError: it is another cluster's, or nobody can tell whose.
             OwnerMissingError: this is not the store that segments of it were copied to.
             StoreError: the store is away.
         """
-        now_s = self._clock.monotonic_s()
-        if anew or now_s - self._ours_s.get(topic_id_partition.topic_id, -_BELIEVED_S) >= _BELIEVED_S:
-            self._ours_s.pop(topic_id_partition.topic_id, None)
-            await self._look_in_places(topic_id_partition)
-            self._ours_s[topic_id_partition.topic_id] = now_s
-        self._table.missing_owners.pop(topic_id_partition.topic_id, None)
-        await self._say_seen(topic_id_partition)
+        topic_id, now_s = topic_id_partition.topic_id, self._clock.monotonic_s()
+        place = self._place_of_topic(topic_id_partition.topic) if place is None else place
+        found_in = {DEFAULT_PLACE, place}
+        if anew or now_s - self._ours_s.get((topic_id, place), -_BELIEVED_S) >= _BELIEVED_S:
+            self._ours_s.pop((topic_id, place), None)
+            await self._look_in_places(topic_id_partition, place)
+            if anew:
+                found_in |= await self._look_where_seen(topic_id_partition, besides=place)
+            self._ours_s[topic_id, place] = now_s
+        if self._missing_in.get(topic_id, DEFAULT_PLACE) in found_in:
+            self._table.missing_owners.pop(topic_id, None)
+        await self._say_seen(topic_id_partition, place)
 
-    async def _look_in_places(self, topic_id_partition: TopicIdPartition) -> None:
-        """Of a topic in another place, its object there is enough while the default place is away: it is made only after the
+    async def _look_where_seen(self, topic_id_partition: TopicIdPartition, *, besides: str) -> set[str]:
+        """Return the places where it was found.  One that is away, or was taken out of the configuration, halts the partition
+        where its segments are asked for."""
+        found_in = set()
+        for place in self._state.partition_state(topic_id_partition).places_seen:
+            if place == besides:
+                continue
+            try:
+                await self._look(topic_id_partition, place)
+            except UnknownPlaceError:
+                continue
+            except StoreError as error:
+                if not error.is_away:
+                    raise
+                continue
+            found_in.add(place)
+        return found_in
+
+    async def _look_in_places(self, topic_id_partition: TopicIdPartition, place: str) -> None:
+        """Of what is in another place, its object there is enough while the default place is away: it is made only after the
         other."""
-        place, away = self._place_of_topic(topic_id_partition.topic), None
+        away = None
         try:
             await self._look(topic_id_partition)
         except StoreError as error:
@@ -240,19 +270,40 @@ class TopicOwners:
         try:
             return await self._store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)
         except ObjectNotFoundError:
+            self._require_never_seen(key, topic_id_partition, place)
             if instead_of is not None:
                 raise instead_of from None
-            if not place:  # the topic may go to a place long after its first segment went to the default one
-                self._require_never_seen(key, topic_id_partition)
             return await self._make(key, topic_id_partition)
 
-    def _require_never_seen(self, key: str, topic_id_partition: TopicIdPartition) -> None:
-        """By what any sidecar of the cluster has said of any partition of the topic id."""
+    def _was_seen(self, topic_id_partition: TopicIdPartition, place: str) -> bool:
+        """Return whether the object was there, by what any sidecar of the cluster has said of any partition of the topic id.
+
+        Where no new segments go, one lies that is asked about, and before that one was copied the object was made."""
         of_topic = [
             topic_id_partition,
             *(partition for partition in self._state.partitions() if partition.topic_id == topic_id_partition.topic_id),
         ]
-        if all(self._state.partition_state(one).owner_seen_ms < 0 for one in of_topic):
+        states = map(self._state.partition_state, of_topic)
+        if not place:
+            return any(state.owner_seen_ms >= 0 for state in states)
+        return (
+            place != self._place_of_topic(topic_id_partition.topic)
+            or any(place in state.places_seen for state in states)
+            or place in self._places_of_segments(topic_id_partition)
+        )
+
+    def _places_of_segments(self, topic_id_partition: TopicIdPartition) -> set[str]:
+        """Return where finished segments lie."""
+        if not self._metadata.is_ready(topic_id_partition):
+            return set()
+        return {
+            place_in(segment.custom_metadata or b"")
+            for segment in self._metadata.list_remote_log_segments(topic_id_partition)
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        }
+
+    def _require_never_seen(self, key: str, topic_id_partition: TopicIdPartition, place: str) -> None:
+        if not self._was_seen(topic_id_partition, place):
             return
         error = OwnerMissingError(
             topic=topic_id_partition.topic, topic_id=format_uuid(topic_id_partition.topic_id), key=key
@@ -265,19 +316,22 @@ class TopicOwners:
                 key=key,
             )
         self._table.missing_owners[topic_id_partition.topic_id] = str(error)
+        self._missing_in[topic_id_partition.topic_id] = place
         raise error
 
-    async def _say_seen(self, topic_id_partition: TopicIdPartition) -> None:
+    async def _say_seen(self, topic_id_partition: TopicIdPartition, place: str) -> None:
         """Once, and only while segments are remote: until then a store may be changed for another one, nothing is in it."""
-        if self._state.partition_state(topic_id_partition).owner_seen_ms >= 0 or not self._metadata.is_ready(
-            topic_id_partition
-        ):
+        known = self._state.partition_state(topic_id_partition)
+        is_place_known = not place or place in known.places_seen
+        if known.owner_seen_ms >= 0 and is_place_known:
             return
-        segments = self._metadata.list_remote_log_segments(topic_id_partition)
-        if any(segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for segment in segments):
-            await self._state.publish_partition_state(
-                topic_id_partition, PartitionState(owner_seen_ms=self._clock.now_ms())
-            )
+        places = self._places_of_segments(topic_id_partition)
+        said = PartitionState(
+            owner_seen_ms=self._clock.now_ms() if places and known.owner_seen_ms < 0 else -1,
+            places_seen=(place,) if place in places and not is_place_known else (),
+        )
+        if said != PartitionState():
+            await self._state.publish_partition_state(topic_id_partition, said)
 
     async def _make(self, key: str, topic_id_partition: TopicIdPartition) -> bytes:
         """Return what is there then: another may have been faster."""

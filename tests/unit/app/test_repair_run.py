@@ -534,6 +534,19 @@ async def test_in_a_store_that_is_not_the_one_it_was_all_is_left(world: World) -
     assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.LEAVE]
 
 
+async def test_in_a_place_that_is_not_the_one_it_was_all_is_left(world: World, tmp_path: Path) -> None:
+    """S-293."""
+    twin = [await world.add(0), await world.add(0)][1]
+    topic_id = format_uuid(twin.topic_id_partition.topic_id)
+    world.write(f".tiersidecar/owners/{topic_id}.json", b'{"cluster_id": "scripted"}')
+    (tmp_path / "cold").mkdir()
+    cold = world.session.config.store.model_copy(update={"root": str(tmp_path / "cold")})
+    config = world.session.config.model_copy(update={"places": {"cold": cold}})
+    world.session = replace(world.session, config=config)
+    await world.session.state.publish_partition_state(twin.topic_id_partition, PartitionState(places_seen=("cold",)))
+    assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.LEAVE]
+
+
 async def test_what_is_of_a_topic_that_is_not_here_is_left(world: World) -> None:
     twin = [await world.add(0), await world.add(0)][1]
     (orphan,) = world.orphan_of(twin, with_manifest=False)

@@ -280,6 +280,7 @@ def test_refusals(facts: ReportFacts, said: str) -> None:
         ),
         pytest.param(K.STUCK_COPY, replace(LIVE, not_ours="it is cluster d's"), "it is cluster d's", id="whose it is"),
         pytest.param(K.STUCK_COPY, LIVE, "COPY_SEGMENT_FINISHED by now", id="what became of it"),
+        pytest.param(K.UNKNOWN_PLACE, RepairView(), "its place is not configured", id="that it is out of reach"),
         pytest.param(K.DANGLING_DELETE, RepairView(), "unknown or deleted by now", id="that it is gone"),
         pytest.param(K.MISSING_OBJECT, RepairView(), "unknown or deleted by now", id="that its segment is gone"),
         pytest.param(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ from tests.support.directory_store import DirectoryStore
 from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
 from tiersidecar.adapters.stores.placed import PlacedStore
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.decide.reconcile_findings import Action, Finding, FindingKind, Graces
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
+from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import place_in
+from tiersidecar.formats.metadata.serde import read_event, write_event
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
@@ -129,11 +134,43 @@ async def test_a_place_without_any_segment_is_listed_too(run: Run, tmp_path: Pat
     assert [finding.key for finding in (await run()).findings] == ["@cold/stray"]
 
 
+def take_out(run: Run) -> None:
+    """Take place cold out of the configuration."""
+    run.cold, run.place_prefixes = None, ()
+    run.seen_through = lambda store: PlacedStore(store, {})
+
+
 async def test_a_run_does_not_take_for_missing_what_lies_in_a_place_that_is_not_configured(placed: Placed) -> None:
-    placed.run.cold, placed.run.place_prefixes = None, ()
-    placed.run.seen_through = lambda store: PlacedStore(store, {})
-    with pytest.raises(StoreError, match="'cold', which the configuration does not name"):
-        await placed.run()
+    """The place is one finding, and all that is elsewhere is looked at as ever."""
+    take_out(placed.run)
+    key = missing(placed.run.bucket.root)
+    seen = await placed.run()
+    assert [(one.kind, one.key) for one in seen.findings] == [
+        (FindingKind.MISSING_OBJECT, key),
+        (FindingKind.UNKNOWN_PLACE, "@cold/"),
+    ]
+    lying_there = len(list(placed.root.rglob("*.log")))
+    assert seen.findings[1].detail.startswith(f"{lying_there} segments lie in place 'cold', which the configuration")
+    assert seen.findings[1].action is Action.LOOK
+
+
+async def test_a_place_may_go_when_all_its_segments_are_deleted(placed: Placed) -> None:
+    """As docs/stores.md says; the events of those that were there remain in the topic."""
+    events = map(updated, placed.run.bucket.events)
+    ended = [event for event in events if event and place_in(event.custom_metadata or b"")]
+    placed.run.extra = [
+        write_event(replace(event, state=state), knows_txn_index_empty=False)
+        for event in ended
+        for state in (State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED)
+    ]
+    assert placed.run.extra
+    take_out(placed.run)
+    assert (await placed.run()).findings == []
+
+
+def updated(value: bytes) -> RemoteLogSegmentMetadataUpdate | None:
+    event = read_event(value, where="a fixture")
+    return event if isinstance(event, RemoteLogSegmentMetadataUpdate) else None
 
 
 def log_of(root: Path) -> Path:

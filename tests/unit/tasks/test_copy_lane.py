@@ -212,7 +212,7 @@ async def test_a_pause_that_comes_while_a_segment_waits_for_its_turn_is_in_time(
             await held.enter_async_context(slots.taking(LIVE))
         copying = asyncio.create_task(stage.shell.copy.run(stage.tiered))
         async with asyncio.timeout(10):
-            while not slots._queue:
+            while not any(slots._queues.values()):
                 await settle()
         await stage.shell.state.publish_pause(pause_of(stage.topic_id_partition.topic_id, PauseKind.COPIES))
     async with asyncio.timeout(10):

@@ -364,7 +364,9 @@ class NotOurs:
     def require_role(self) -> None:
         return None
 
-    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
         raise self.error
 
 

@@ -53,13 +53,17 @@ class Owner(Unquestioned):
 
     def __init__(self) -> None:
         self.asked, self.lost, self.is_foreign = 0, 1 << 30, False
+        self.places: list[str | None] = []
 
     def require_role(self) -> None:
         self.asked += 1
         if self.asked >= self.lost:
             raise LeaseLostError(reason="standing by")
 
-    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(
+        self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+    ) -> None:
+        self.places.append(place)
         if self.is_foreign:
             raise NotOwnedError(topic=topic_id_partition.topic, key="owner", reason="is another cluster's")
 
@@ -103,6 +107,14 @@ def _update(segment: RemoteLogSegmentMetadata, state: State) -> RemoteLogSegment
 @pytest.fixture
 def stage() -> Stage:
     return Stage()
+
+
+@pytest.mark.parametrize("place", ["", "cold"])
+async def test_the_store_that_is_asked_for_its_owner_is_the_one_that_is_deleted_from(stage: Stage, place: str) -> None:
+    """S-293: another bucket in the place of a place has nothing to delete, and says that it is deleted."""
+    custom_metadata = write_custom_metadata(CustomMetadata(place=place)) if place else None
+    await stage.remover.remove(await stage.add(replace(SEGMENT, custom_metadata=custom_metadata)))
+    assert stage.owner.places == [place]
 
 
 async def test_a_deletion_is_told_with_what_went_and_why(stage: Stage) -> None:

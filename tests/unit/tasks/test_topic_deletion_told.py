@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import BrokerUnreachableError, PartitionHaltedError, StoreError, StoreStalledError
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.formats.aiven.keys import CustomMetadata, write_custom_metadata
 from tiersidecar.ports.state_log import PartitionState
 
 ID = format_uuid(TOPIC_ID_PARTITION.topic_id)
@@ -168,6 +170,39 @@ def test_a_store_that_hangs_is_asked_no_more_in_this_sweep(world: World, monkeyp
     with pytest.raises(StoreStalledError):
         shell.sweep(after_s=60)
     assert len(asked) == 1
+
+
+def test_a_place_that_hangs_is_asked_once_in_a_sweep_and_ends_it_for_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-293: neither for what else its partition has, nor for the partitions after it."""
+    other = replace(TOPIC_ID_PARTITION, partition=4)
+    run(world.metadata.assign([TOPIC_ID_PARTITION, other]))
+    world.add(remote_segment(0, 99, topic_id_partition=other))
+    run(world.state.publish_partition_state(other, SAID))
+    in_cold = write_custom_metadata(CustomMetadata(place="cold"))
+    for start in (500, 600):
+        world.add(replace(remote_segment(start, start + 99), custom_metadata=in_cold))
+    asked: list[str] = []
+    delete_objects = PausingStore.delete_objects
+
+    async def hang(store: PausingStore, keys: Sequence[str]) -> None:
+        asked.append(keys[0])
+        if keys[0].startswith("@cold/"):
+            raise StoreStalledError(verb="delete", key=keys[0], reason="no answer")
+        await delete_objects(store, keys)
+
+    shell = Shell(world, Cluster(WITNESS))
+    shell.sweep()
+    monkeypatch.setattr(PausingStore, "delete_objects", hang)
+    with pytest.raises(StoreStalledError):
+        shell.sweep(after_s=60)
+    assert sum(key.startswith("@cold/") for key in asked) == 1
+    assert {segment.custom_metadata for segment in world.segments()} == {in_cold}
+    assert world.metadata.segment_count(other) == 0
+    monkeypatch.setattr(PausingStore, "delete_objects", delete_objects)
+    shell.sweep(after_s=30)
+    assert world.segments() == []
 
 
 class Pauses:

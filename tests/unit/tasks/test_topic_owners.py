@@ -21,6 +21,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, format_uuid
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.keys import CustomMetadata, write_custom_metadata
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -46,9 +47,16 @@ class Stage:
         self.places = PlacedStore(self.store, {"cold": Place(store=self.cold, key_prefix="c/")})
         self.state, self.metadata, self.table = MemoryStateLog(), MemoryMetadataLog(), PartitionTable()
 
-    def owners(self, cluster_id: str, place: str = "") -> TopicOwners:
+    def moved(self) -> TopicOwners:
+        """Of a sidecar whose rules let the topic go to the default place (again)."""
+        return self.owners("ours", "", has_places=True)
+
+    async def objects_in_cold(self) -> list[str]:
+        return [stored.key async for stored in self.cold.list_objects()]
+
+    def owners(self, cluster_id: str, place: str = "", *, has_places: bool = False) -> TopicOwners:
         return TopicOwners(
-            store=self.places if place else self.store,
+            store=self.places if place or has_places else self.store,
             state=self.state,
             metadata=self.metadata,
             table=self.table,
@@ -58,10 +66,12 @@ class Stage:
             place_of_topic=lambda topic: place,
         )
 
-    async def copied(self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> None:
+    async def copied(
+        self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION, *, place: str = "", at: int = 0
+    ) -> None:
         """A segment of the partition is remote."""
         await self.metadata.assign([topic_id_partition])
-        segment = remote_segment(0, 9, topic_id_partition=topic_id_partition)
+        segment = remote_segment(at, at + 9, topic_id_partition=topic_id_partition)
         await self.metadata.publish(replace(segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
         await self.metadata.publish(
             RemoteLogSegmentMetadataUpdate(
@@ -69,9 +79,13 @@ class Stage:
                 broker_id=BrokerId(1),
                 event_timestamp_ms=0,
                 state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-                custom_metadata=None,
+                custom_metadata=write_custom_metadata(CustomMetadata(place=place)) if place else None,
             )
         )
+
+    def change_the_bucket_of_cold(self) -> None:
+        self.cold = MemoryStore(clock=self.clock, ids=SystemIds())
+        self.places = PlacedStore(self.store, {"cold": Place(store=self.cold, key_prefix="c/")})
 
     async def overwrite(self, data: bytes) -> None:
         await self.store.put_object(KEY, BytesBody(data))
@@ -166,6 +180,86 @@ async def test_the_default_store_halts_a_topic_of_a_place_only_until_it_is_claim
         return
     with pytest.raises(StoreError, match="trouble"):
         await claim
+
+
+async def test_an_object_of_a_place_that_was_seen_with_segments_is_not_made_anew(stage: Stage) -> None:
+    """By no sidecar, for no partition of the topic, whether the place is still where its segments go or not (S-293)."""
+    owners = stage.owners("ours", "cold")
+    await owners.claim(TOPIC_ID_PARTITION)
+    await stage.copied(place="cold")
+    await owners.claim(TOPIC_ID_PARTITION, anew=True)
+    assert stage.state.partition_state(TOPIC_ID_PARTITION).places_seen == ("cold",)
+    stage.change_the_bucket_of_cold()
+    with pytest.raises(OwnerMissingError, match=r"no @cold/.*not the store that it was"):
+        await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    moved, other = stage.moved(), replace(TOPIC_ID_PARTITION, partition=0)
+    with pytest.raises(OwnerMissingError):
+        await stage.owners("ours", "cold").claim(other)
+    with pytest.raises(OwnerMissingError):  # a segment there is to be deleted
+        await moved.claim(TOPIC_ID_PARTITION, place="cold")
+    with pytest.raises(OwnerMissingError):  # the partition is to be trimmed
+        await moved.claim(TOPIC_ID_PARTITION, anew=True)
+    assert await stage.objects_in_cold() == []
+    await moved.claim(TOPIC_ID_PARTITION)
+    assert list(stage.table.missing_owners) == [TOPIC_ID_PARTITION.topic_id], "copies go on, and it is still missing"
+
+
+async def test_a_halt_by_a_place_ends_when_its_object_is_back(stage: Stage) -> None:
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    await stage.copied(place="cold")
+    (key,) = await stage.objects_in_cold()
+    data = await stage.cold.fetch_object(key, max_bytes=2**30)
+    stage.change_the_bucket_of_cold()
+    with pytest.raises(OwnerMissingError):  # nobody has said that it was seen: the segment is enough
+        await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    await stage.cold.put_object(key, BytesBody(data))
+    owners = stage.owners("ours", "cold")
+    await owners.claim(TOPIC_ID_PARTITION)
+    assert stage.state.partition_state(TOPIC_ID_PARTITION).places_seen == ("cold",)
+    assert stage.table.missing_owners == {}
+
+
+async def test_what_lies_in_the_default_place_is_deleted_while_the_topics_place_is_another_store(stage: Stage) -> None:
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    await stage.copied()
+    await stage.copied(place="cold", at=10)
+    stage.change_the_bucket_of_cold()
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION, place="")
+
+
+async def test_a_place_that_is_away_keeps_no_topic_that_has_left_it_from_being_trimmed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    await stage.copied(place="cold")
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+
+    async def away(key: str, *, max_bytes: int) -> bytes:
+        raise StoreError(verb="fetch", key=key, reason="connection refused", is_away=True)
+
+    monkeypatch.setattr(stage.cold, "fetch_object", away)
+    await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
+    with pytest.raises(StoreError, match="connection refused"):
+        await stage.moved().claim(TOPIC_ID_PARTITION, place="cold")
+    stage.places = PlacedStore(stage.store, {})
+    await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
+
+
+async def test_where_no_segments_go_any_more_nothing_is_claimed(stage: Stage) -> None:
+    """Who deletes there finds what was made before the copy, even of one that never ended."""
+    with pytest.raises(OwnerMissingError):
+        await stage.moved().claim(TOPIC_ID_PARTITION, place="cold")
+    assert await stage.objects_in_cold() == []
+
+
+async def test_an_answer_of_one_place_says_nothing_of_another(stage: Stage) -> None:
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    await stage.copied(place="cold")
+    moved = stage.moved()
+    await moved.claim(TOPIC_ID_PARTITION)
+    await stage.cold.delete_objects(await stage.objects_in_cold())
+    with pytest.raises(OwnerMissingError):
+        await moved.claim(TOPIC_ID_PARTITION, place="cold")
 
 
 HALF = b'{"cluster_id":"\\ud800x"}'

@@ -275,7 +275,9 @@ async def test_a_store_that_is_not_the_one_it_was_stops_the_trim(stage: Stage) -
     asked: list[bool] = []
 
     class NotTheStore(Unquestioned):
-        async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
+        async def confirm(
+            self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
+        ) -> None:
             asked.append(anew)
             raise OwnerMissingError(topic=topic_id_partition.topic, topic_id="id", key="owners/id.json")
 

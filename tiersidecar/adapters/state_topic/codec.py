@@ -25,7 +25,9 @@ from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, SeenGen
 SCHEMA_VERSION = 1
 """Of the fields that say what counts; who wrote a record (:class:`Writer`) is in those of the second format only."""
 
-_NESTED_FIELDS = ("earlier_starts", "hold", "guard_stop", "user_deletes", "undone", "seen", "kept", "leader_epochs")
+_NESTED_FIELDS = (
+    "earlier_starts", "hold", "guard_stop", "user_deletes", "undone", "seen", "kept", "leader_epochs", "places_seen",
+)  # fmt: skip
 _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name not in _NESTED_FIELDS)
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
@@ -108,6 +110,7 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
         seen=_seen(document, where=where),
         kept=read_kept(document, where=where),
         leader_epochs=_leader_epochs(document, where=where),
+        places_seen=_places_seen(document, where=where),
     )
     return state if "user_deletes" in document else _of_a_former_release(state)
 
@@ -140,6 +143,13 @@ def _leader_epochs(document: Mapping[str, Any], *, where: str) -> tuple[EpochEnt
         return Lineage(tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in said)).entries
     except ValueError as error:
         raise CorruptDataError(where=where, position=0, reason=str(error)) from error
+
+
+def _places_seen(document: Mapping[str, Any], *, where: str) -> tuple[str, ...]:
+    said = document.get("places_seen", [])
+    if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
+        raise CorruptDataError(where=where, position=0, reason=f"places_seen is {said!r}")
+    return tuple(sorted(set(said)))
 
 
 def _seen(document: Mapping[str, Any], *, where: str) -> SeenGeneration | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tiersidecar.adapters.stores.resting import RestingStore
 from tiersidecar.domain.errors import StoreError, UnknownPlaceError
-from tiersidecar.domain.ids import DEFAULT_PLACE, place_of, place_prefix
+from tiersidecar.domain.ids import DEFAULT_PLACE, is_like_placed, place_of, place_prefix
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 
@@ -45,7 +45,7 @@ class PlacedStore:
 
     def __init__(self, default: Store, places: Mapping[str, Place], *, key_prefix: str = "") -> None:
         self._default, self._places = default, dict(sorted(places.items()))
-        self._looks_placed = key_prefix if place_of(key_prefix) else None
+        self._looks_placed = key_prefix if is_like_placed(key_prefix) else None
 
     @property
     def default(self) -> Store:

@@ -12,6 +12,7 @@ from tiersidecar.adapters.stores.filesystem import FilesystemStore as Directory
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.adapters.stores.placed import Place, PlacedStore, PlaceStore
+from tiersidecar.adapters.stores.resting import RestingStore
 from tiersidecar.app.builders.store import HasStore, limits_of, open_store, places_of, s3_settings
 from tiersidecar.app.config.store import FilesystemStore, S3Store, StoreSection
 from tiersidecar.ports.clock import Blocking, Clock, Ids
@@ -37,7 +38,15 @@ async def open_store_untouched(
             name: Place(store=PlaceStore(await opened(section), clock), key_prefix=section.key_prefix)
             for name, section in places_of(config).items()
         }
-        yield PlacedStore(await opened(config.store), places, key_prefix=config.store.key_prefix)
+        default = await opened(config.store)
+        yield PlacedStore(PlaceStore(default, clock) if places else default, places, key_prefix=config.store.key_prefix)
+
+
+@asynccontextmanager
+async def open_resting_store(config: HasStore, *, clock: Clock, ids: Ids, telemetry: Telemetry) -> AsyncIterator[Store]:
+    """As :func:`open_store_untouched`, and it rests while it is away; of several places each by itself, as their stores do."""
+    async with open_store_untouched(config, clock=clock, ids=ids, telemetry=telemetry) as store:
+        yield store if places_of(config) else RestingStore(store, clock)
 
 
 @dataclass(frozen=True, slots=True)

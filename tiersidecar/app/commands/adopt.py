@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,8 +54,10 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
     error = (await session.broker.describe_topic_ids([topic_id])).get(topic_id)
     async with _open_store(session) as store:
         owner = await owner_in(session, store, topic_id)
-        place = place_prefix(session.config.place_of_topic(partitions[0][0].topic)) if partitions else ""
-        owner_in_place = await owner_in(session, store, topic_id, place) if place else owner
+        owners = {
+            owner,
+            *[await owner_in(session, store, topic_id, prefix) for prefix in _prefixes(session, partitions)],
+        }
     facts = {
         "topic": partitions[0][0].topic if partitions else None,
         "topic_id": format_uuid(topic_id),
@@ -70,12 +72,19 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
             refusal="no record of the state topic names this topic id: check the id with `kafka-topics --describe`",
         )
     is_recorded = all(session.state.is_ours(topic_id_partition) for topic_id_partition, _ in partitions)
-    if owner == owner_in_place == cluster_id and is_recorded:
+    if owners == {cluster_id} and is_recorded:
         return Intent(facts=facts)
     steps = ["the owner object in the store will name this cluster", "so will the records of the state topic"]
     if error is not None:
         steps.append("no topic of this id exists here: its remote data are deleted after deletes.topic.grace.ms")
     return Intent(facts=facts, steps=tuple(steps), apply=lambda: _adopt(session, cluster_id, partitions))
+
+
+def _prefixes(session: Session, partitions: Sequence[tuple[TopicIdPartition, PartitionState]]) -> list[str]:
+    """Return the prefixes of the places, besides the default one, where segments of the topic go or were seen."""
+    places = {session.config.place_of_topic(partition.topic) for partition, _ in partitions}
+    places.update(*(state.places_seen for _, state in partitions))
+    return [place_prefix(place) for place in session.config.places if place in places]
 
 
 def _states(session: Session) -> dict[TopicIdPartition, PartitionState]:
@@ -123,9 +132,8 @@ async def _adopt(session: Session, cluster_id: str, partitions: list[tuple[Topic
         broker_id=-1,
         incarnation="adopted",
     )
-    place = place_prefix(session.config.place_of_topic(topic_id_partition.topic))
     async with _open_store(session) as store:
-        for prefix in (session.config.store.key_prefix, place) if place else (session.config.store.key_prefix,):
+        for prefix in (session.config.store.key_prefix, *_prefixes(session, partitions)):
             key = owner_key(prefix, topic_id_partition.topic_id)
             await store.put_object(key, BytesBody(owner.write(topic_id_partition.topic_id)))
     for partition, state in partitions:

@@ -9,7 +9,7 @@ from typing import Any
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.section import dotted
 from tiersidecar.app.config.store_base import StoreBase
-from tiersidecar.domain.ids import MOST_PLACE_NAME_BYTES, is_place_name, place_of
+from tiersidecar.domain.ids import MOST_PLACE_NAME_BYTES, is_like_placed, is_place_name
 
 _EVERYWHERE = (
     "chunk_size",
@@ -51,8 +51,11 @@ def _completed(place: Any, store: Mapping[str, Any]) -> Any:
 
 def place_faults(store: StoreBase, places: Mapping[str, StoreBase]) -> Iterator[tuple[KeyPath, str]]:
     """Names, keys that hold everywhere, and stores that are one and the same."""
-    if places and place_of(store.key_prefix):
-        yield ("store", "key.prefix"), "cannot begin like a place (@name/) where there are places"
+    if places and is_like_placed(store.key_prefix):
+        yield (
+            ("store", "key.prefix"),
+            "cannot begin with @ where there are places: keys could look like those of a place",
+        )
     for name, place in places.items():
         if not is_place_name(name):
             reason = (

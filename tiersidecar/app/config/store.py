@@ -42,7 +42,7 @@ class FilesystemStore(StoreBase):
 
     @property
     def location(self) -> tuple[str, str]:
-        return "filesystem", f"{Path(self.root)}/{self.key_prefix}"
+        return "filesystem", f"{Path(self.root).resolve()}/{self.key_prefix}"
 
     @property
     def place(self) -> str:

@@ -14,8 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.metadata_events import ORDERS
-from tiersidecar.adapters.state_topic.codec import partition_key, read_value, topic_key, write_state
+from tiersidecar.adapters.state_topic.codec import (
+    partition_key,
+    read_partition_state,
+    read_value,
+    topic_key,
+    write_state,
+)
 from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.trash import SaidDelete
@@ -134,7 +141,29 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "seen": None,
         "kept": [],
         "leader_epochs": [],
+        "places_seen": [],
     }
+
+
+def test_places_are_seen_by_whoever_says_so_in_whichever_order() -> None:
+    """And a record without them, of a former release, forgets none (S-293)."""
+    cold, far, none = (PartitionState(places_seen=places) for places in (("cold",), ("far",), ()))
+    for one, other, last in permutations((cold, far, none)):
+        assert one.merged_with(other).merged_with(last).places_seen == ("cold", "far")
+    fold = StateFold()
+    for number, one in enumerate((cold, far)):
+        fold.apply(KEY, fold.merged_value(ORDERS, one), where=f"record {number}")
+    former = json.loads(write_state(PartitionState(), {"topic": "orders"}))
+    del former["places_seen"]
+    fold.apply(KEY, json.dumps(former).encode(), where="record 3")
+    assert fold.partition_state(ORDERS).places_seen == ("cold", "far")
+
+
+@pytest.mark.parametrize("said", ["cold", [1], {}])
+def test_places_that_are_no_list_of_names_are_no_record(said: object) -> None:
+    document = json.loads(write_state(PartitionState(), {"topic": "orders"})) | {"places_seen": said}
+    with pytest.raises(CorruptDataError, match="places_seen is"):
+        read_partition_state(document, where="a test")
 
 
 @pytest.mark.parametrize(

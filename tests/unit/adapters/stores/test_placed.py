@@ -154,12 +154,13 @@ async def test_no_verb_takes_a_place_that_is_not_configured_for_an_object_that_i
     assert await stage.keys_in(stage.hot) == ["a"]
 
 
-async def test_a_prefix_that_looks_like_a_place_goes_on_as_before_where_there_are_none() -> None:
+@pytest.mark.parametrize("prefix", ["@mine/", "@"])
+async def test_a_prefix_that_looks_like_a_place_goes_on_as_before_where_there_are_none(prefix: str) -> None:
     hot = Named("hot")
-    store = PlacedStore(hot, {}, key_prefix="@mine/")
-    await store.put_object("@mine/a", BytesBody(b"x"))
-    assert [stored.key async for stored in store.list_objects("@mine/")] == ["@mine/a"]
-    assert [stored.key async for stored in hot.list_objects()] == ["@mine/a"]
+    store = PlacedStore(hot, {}, key_prefix=prefix)
+    await store.put_object(key := f"{prefix}orders-x/a", BytesBody(b"x"))
+    assert [stored.key async for stored in store.list_objects(prefix)] == [key]
+    assert [stored.key async for stored in hot.list_objects()] == [key]
 
 
 async def test_errors_of_a_place_say_which_it_is_and_keep_their_kind(stage: Stage) -> None:

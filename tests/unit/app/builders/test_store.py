@@ -18,10 +18,14 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.unit.app.config.config_files import load
 from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores import filesystem
+from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.adapters.stores.placed import stores_by_place
+from tiersidecar.app.builders import untouched_store
 from tiersidecar.app.builders.store import OpenedStore, open_store
-from tiersidecar.app.builders.untouched_store import open_store_untouched
+from tiersidecar.app.builders.untouched_store import open_resting_store, open_store_untouched
+from tiersidecar.app.config.store import FilesystemStore
+from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import BytesBody, Store
 
@@ -189,3 +193,31 @@ async def test_a_program_that_only_reads_has_the_places_too(tmp_path: Path) -> N
         config, clock=SystemClock(), ids=SystemIds(), telemetry=RecordedTelemetry()
     ) as untouched:
         assert await untouched.fetch_object("@cold/x", max_bytes=9) == b"cold"
+
+
+class Away(MemoryStore):
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
+        raise StoreError(verb="fetch", key=key, reason="connection refused", is_away=True)
+
+
+@pytest.mark.parametrize(("away", "other"), [("cold", "a/x"), ("hot", "@cold/x")])
+async def test_of_the_places_of_a_read_only_mount_each_rests_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, away: str, other: str
+) -> None:
+    """One that is away, which its readers ask again and again, keeps nobody from the others."""
+    clock = ManualClock()
+    stores = {name: (Away if name == away else MemoryStore)(clock=clock, ids=SystemIds()) for name in ("hot", "cold")}
+
+    @asynccontextmanager
+    async def opened(section: FilesystemStore, **parts: object) -> AsyncIterator[Store]:
+        yield stores[Path(section.root).name]
+
+    monkeypatch.setattr(untouched_store, "_open_one", opened)
+    config = load(tmp_path, PLACES.format(tmp_path))
+    async with open_resting_store(config, clock=clock, ids=SystemIds(), telemetry=RecordedTelemetry()) as store:
+        await store.put_object(other, BytesBody(b"data"))
+        lost = "@cold/y" if away == "cold" else "a/y"
+        for reason in [r"connection refused"] * 5 + [r"it is away \(connection refused\)"] * 5:
+            with pytest.raises(StoreError, match=reason):
+                await store.fetch_object(lost, max_bytes=9)
+        assert await store.fetch_object(other, max_bytes=9) == b"data"

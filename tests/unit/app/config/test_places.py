@@ -211,12 +211,22 @@ def test_prefixes_that_lie_apart_in_one_bucket_are_two_places(tmp_path: Path) ->
     assert set(load(tmp_path, text, ENVIRON).places) == {"cold", "elsewhere"}
 
 
-def test_a_prefix_like_a_place_is_refused_beside_places_alone(tmp_path: Path) -> None:
-    store = "store: {type: filesystem, root: /srv/tier, key.prefix: '@x/'}\n"
-    assert load(tmp_path, HEAD + store).store.key_prefix == "@x/"
-    assert faults_of(tmp_path, f"{HEAD}{store}places: {{cold: {{root: /srv/cold}}}}\n") == [
-        "line 3: store.key.prefix: cannot begin like a place (@name/) where there are places"
+@pytest.mark.parametrize("prefix", ["@x/", "@"])
+def test_a_prefix_like_a_place_is_refused_beside_places_alone(tmp_path: Path, prefix: str) -> None:
+    """Of a key @orders-…/ a place could be the beginning, too."""
+    store = f"store: {{type: filesystem, root: /srv/tier, key.prefix: '{prefix}'}}\n"
+    assert load(tmp_path, HEAD + store).store.key_prefix == prefix
+    assert faults_of(tmp_path, f"{HEAD}{store}places: {{cold: {{root: /srv/cold, key.prefix: ''}}}}\n") == [
+        "line 3: store.key.prefix: cannot begin with @ where there are places: keys could look like those of a place"
     ]
+
+
+def test_two_names_of_one_directory_are_no_two_places(tmp_path: Path) -> None:
+    (tmp_path / "tier").mkdir()
+    (tmp_path / "cold").symlink_to(tmp_path / "tier")
+    text = f"store: {{type: filesystem, root: {tmp_path}/tier}}\nplaces: {{cold: {{root: {tmp_path}/cold}}}}\n"
+    (fault,) = faults_of(tmp_path, HEAD + text)
+    assert f"places.cold: is in filesystem {tmp_path}/cold, as section store is" in fault
 
 
 def test_what_is_questionable_about_a_place_is_told_like_that_of_the_store(tmp_path: Path) -> None:
