@@ -376,7 +376,7 @@ class MergedFetches:
         began_s = None if self._latency is None else self._latency.now_s()
         data = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, byte_range))
         if self._latency is not None and began_s is not None:
-            self._latency.fetched(len(data), began_s)
+            self._latency.fetched(key, len(data), began_s)
         self._telemetry.count(READ_STORE_BYTES, len(data))
         return data
 
