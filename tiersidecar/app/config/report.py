@@ -140,6 +140,8 @@ def _store_warnings(config: Config) -> Iterator[str]:
         for path in (pair.public_key_file, pair.private_key_file):
             if not Path(path).is_file():
                 yield f"store.encryption.key.pairs.{key_id}: {path} is not a file on this machine"
+    if str(store.encryption_key_wrapping_options.get("endpoint.url", "")).startswith("http:"):
+        yield "store.encryption.key.wrapping.options.endpoint.url: http sends data keys as they are"
     if isinstance(store, FilesystemStore) and not Path(store.root).is_dir():
         yield f"store.root: {store.root} is not a directory on this machine"
     if isinstance(store, S3Store) and not store.aws_certificate_check_enabled:
