@@ -35,6 +35,7 @@ from tiersidecar.app.builders.retain import (
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
+from tiersidecar.ports.key_wrapping import asked_keys
 from tiersidecar.tasks.catch_up import CatchUp, LaneWork
 from tiersidecar.tasks.copy_admission import Backfill, CopyQuota, StoreGate
 from tiersidecar.tasks.copy_lag import CopyLagReport
@@ -98,6 +99,9 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
     status.reasons.append(lambda: parts.table.watch_trouble)
     if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be
         status.reasons.append(lambda: gate.closed_reason)
+        keys = asked_keys(parts.key_ring)
+        if config.store.encryption_enabled and keys is not None:
+            status.reasons.append(lambda: keys.closed_reason)
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.trash_clock.keep(), name="trash clock")
         if config.mode is Mode.ENFORCE:

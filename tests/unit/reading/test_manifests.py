@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from threading import Event
+from time import monotonic
 
 import pytest
 
@@ -13,8 +15,11 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.remote_builder import RemoteBuilder
 from tests.support.remote_runs import RemoteRun, key_ring, load_run, segments_of
 from tests.unit.reading.test_histories import source
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
 from tiersidecar.domain.chunks import ChunkIndex
-from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey
+from tiersidecar.domain.errors import CorruptDataError, DataKeyError, KeyServiceError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE
@@ -184,3 +189,43 @@ async def test_custom_metadata_of_another_plugin_are_told_with_their_segment() -
     with pytest.raises(CorruptDataError, match="custom metadata of") as error:
         recorded_keys(replace(segment, custom_metadata=b"\xff\xff"), "")
     assert str(segment.remote_log_segment_id) in str(error.value)
+
+
+class HangingKms:
+    """``KeyWrapping`` that answers nothing before ``ended``."""
+
+    def __init__(self) -> None:
+        self.ended, self.is_full, self.asked = Event(), Event(), 0
+
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+        return WrappedKey("k", data_key)
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        self.asked += 1
+        if self.asked == 4:
+            self.is_full.set()
+        self.ended.wait(30)
+        raise KeyServiceError(service="KMS", verb="unwrap", reason="no answer")
+
+
+async def test_a_key_service_that_hangs_takes_no_threads_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen manifests took all threads of the process: pins and checks waited as well."""
+    kms = HangingKms()
+    # As another process has them: it asks for every key.
+    writing = ServiceKeys("kms", kms, keep_s=60, now_s=monotonic)
+    reading = ServiceKeys("kms", kms, keep_s=60, now_s=monotonic)
+    monkeypatch.setattr("tests.support.remote_builder.key_ring", lambda: writing)
+    builder = RemoteBuilder(encrypted=True)
+    for _ in range(16):
+        await builder.add(source(0, 100))
+    segments = segments_of(builder.run, builder.partition)
+    async with ThreadBlocking(max_threads=16) as blocking:
+        cache = ManifestCache(store=builder.run.store, blocking=blocking, key_ring=reading)
+        opening = [asyncio.create_task(cache.open(segment)) for segment in segments]
+        await asyncio.to_thread(kms.is_full.wait, 10)
+        assert await asyncio.wait_for(blocking.run(len, "pin"), timeout=5) == 3
+        kms.ended.set()
+        outcomes = await asyncio.gather(*opening, return_exceptions=True)
+        await cache.aclose()
+    assert [type(one) for one in outcomes] == [KeyServiceError] * 16
+    assert kms.asked == 4, "the others heard at once that it is away"

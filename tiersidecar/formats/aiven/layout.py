@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from tiersidecar.domain.chunks import ChunkIndex
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext
 from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, CustomMetadataField, write_custom_metadata
@@ -35,12 +36,14 @@ class SegmentEncryption:
     wrapped_data_key: str = field(repr=False)
 
 
-def new_segment_encryption(key_ring: DataKeys, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
+def new_segment_encryption(
+    key_ring: DataKeys, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT
+) -> SegmentEncryption:
     """A fresh data key and AAD, wrapped by the ring's active key."""
     # Two draws: if the AAD were part of the data key, the manifest would reveal it.
     data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
     cipher = ChunkCipher(data_key, aad)
-    return SegmentEncryption(cipher=cipher, wrapped_data_key=key_ring.wrap(data_key, random_bytes))
+    return SegmentEncryption(cipher=cipher, wrapped_data_key=key_ring.wrap(data_key, random_bytes, context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,18 +136,19 @@ def plan_objects(
     )
 
 
-def reading_plan(manifest: Manifest, key_ring: DataKeys | None) -> TransformPlan:
-    """Return how to open the chunks and indexes of ``manifest``.
+def reading_plan(manifest: Manifest, key_ring: DataKeys | None, context: KeyContext = NO_CONTEXT) -> TransformPlan:
+    """Return how to open the chunks and indexes of ``manifest``, whose data key has ``context``.
 
     Raises:
         DataKeyError: encrypted, and the ring cannot open the data key.
+        KeyServiceError, KeyRefusedError: the key service is away, or refuses.
     """
     cipher = None
     if manifest.encryption is not None:
         if key_ring is None:
             key_id = manifest.encryption.data_key.partition(":")[0]
             raise DataKeyError(key_id=key_id, reason="encryption is not configured here")
-        cipher = _cipher(key_ring.unwrap(manifest.encryption.data_key), manifest.encryption)
+        cipher = _cipher(key_ring.unwrap(manifest.encryption.data_key, context), manifest.encryption)
     return TransformPlan(
         chunk_size=manifest.chunk_index.original_chunk_size, compression=manifest.compression, cipher=cipher
     )

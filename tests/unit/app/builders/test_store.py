@@ -20,8 +20,10 @@ from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores import filesystem
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.builders.store import open_store
+from tiersidecar.app.builders.store import open_key_ring, open_store
+from tiersidecar.app.config.config import load_config
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.ports.store import BytesBody, Store
 
 KEYS = ("topic/0/1.log", "topic/0/1.indexes", "topic/0/1.rsm-manifest")
@@ -131,3 +133,19 @@ async def _let_go(fifo: Path, readers: list[asyncio.Task[bytes]]) -> None:
             os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
         await asyncio.sleep(0.001)
     await asyncio.gather(*readers, return_exceptions=True)
+
+
+def test_all_of_a_process_share_the_keys_of_one_service(tmp_path: Path) -> None:
+    """Each would ask for every key by itself, and keep it."""
+
+    def keys(more: str = "") -> DataKeys | None:
+        path = tmp_path / "keys.yaml"
+        options = "encryption.key.wrapping.options: {key.id: a, region: r}"
+        path.write_text(
+            f"store: {{type: filesystem, root: /r, encryption.key.wrapping: aws-kms, {options}{more}}}\n"
+            "log.dirs: [/d]\nbroker: {bootstrap.servers: 'h:1'}\n"
+        )
+        return open_key_ring(load_config(path, {}))
+
+    assert keys() is keys() is not None
+    assert keys() is not keys(", encryption.data.key.cache.size: 7")
