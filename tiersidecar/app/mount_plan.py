@@ -33,6 +33,8 @@ from tiersidecar.domain.cluster_topics import TopicPartition
 from tiersidecar.domain.errors import (
     CorruptDataError,
     DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
     MountRefusedError,
     ObjectNotFoundError,
     ObjectTooLargeError,
@@ -290,7 +292,7 @@ class MountPlanner:
             return [], ()
         try:
             states = await self.blobs.read_producer_snapshot(last)
-        except (CorruptDataError, DataKeyError, ObjectNotFoundError) as error:
+        except (CorruptDataError, DataKeyError, KeyRefusedError, KeyServiceError, ObjectNotFoundError) as error:
             return [], (f"which transactions are open at its end cannot be read: {error}",)
         return [
             OpenTransaction(

@@ -28,6 +28,7 @@ class FindingKind(StrEnum):
     CORRUPT_CONTENT = "corrupt-content"
     LOST_METADATA = "lost-metadata"
     LACKING_TRANSACTIONS = "lacking-transactions"
+    NOT_CHECKED = "not-checked"
 
 
 class Action(StrEnum):
@@ -60,6 +61,7 @@ ACTIONS = {
     FindingKind.CORRUPT_CONTENT: Action.RECOPY,
     FindingKind.LOST_METADATA: Action.LOOK,
     FindingKind.LACKING_TRANSACTIONS: Action.RECOPY,
+    FindingKind.NOT_CHECKED: Action.LOOK,
 }
 """Actions that a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
 
