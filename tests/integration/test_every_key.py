@@ -450,6 +450,8 @@ ELSEWHERE: dict[str, str] = {
     "test_segments_under_a_kms_key_go_to_the_store_and_come_back",
     "store.encryption.key.wrapping.options": "integration/test_key_wrapping.py::"
     "test_segments_under_a_kms_key_go_to_the_store_and_come_back",
+    "store.encryption.data.key.cache.size": "unit/adapters/key_wrapping/test_service_keys.py::"
+    "test_no_more_are_kept_than_may_be_and_the_one_used_longest_ago_goes",
     "store.encryption.data.key.cache.ms": "unit/adapters/key_wrapping/test_service_keys.py::"
     "test_a_data_key_is_asked_for_once_and_again_when_its_time_is_over",
     "store.encryption.key.pair.id": "integration/test_daemon.py::test_compressed_and_encrypted_objects",

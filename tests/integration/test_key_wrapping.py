@@ -12,11 +12,12 @@ from tests.integration.test_daemon import the_main_job
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kms_server import KmsServer, running_kms
 from tiersidecar.adapters.key_wrapping.aws_kms import AwsKms
-from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.data_keys import WrappedKey, context_of_ids
 from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
+CONTEXT = context_of_ids("topic", "segment")
 DATA_KEY = bytes(range(32))
 
 
@@ -29,43 +30,50 @@ def kms(tmp_path: Path) -> Iterator[KmsServer]:
 
 def test_a_data_key_comes_back_and_a_changed_one_does_not(kms: KmsServer) -> None:
     service = AwsKms(kms.options())
-    wrapped = service.wrap(DATA_KEY)
+    wrapped = service.wrap(DATA_KEY, CONTEXT)
     assert DATA_KEY not in wrapped.data
-    assert service.unwrap(wrapped) == DATA_KEY
+    assert service.unwrap(wrapped, CONTEXT) == DATA_KEY
     broken = wrapped.data[:-1] + bytes([wrapped.data[-1] ^ 1])
     with pytest.raises(DataKeyError):
-        service.unwrap(WrappedKey(wrapped.key_id, broken))
+        service.unwrap(WrappedKey(wrapped.key_id, broken), CONTEXT)
+
+
+def test_a_data_key_opens_for_its_own_segment_alone(kms: KmsServer) -> None:
+    service = AwsKms(kms.options())
+    wrapped = service.wrap(DATA_KEY, CONTEXT)
+    with pytest.raises(DataKeyError):
+        service.unwrap(wrapped, context_of_ids("topic", "another"))
 
 
 def test_after_the_alias_was_pointed_elsewhere_both_keys_open_what_they_wrapped(kms: KmsServer) -> None:
     service = AwsKms(kms.options())
-    before = service.wrap(DATA_KEY)
+    before = service.wrap(DATA_KEY, CONTEXT)
     following = kms.create_key()
     kms.point_alias(following)
-    after = service.wrap(DATA_KEY)
+    after = service.wrap(DATA_KEY, CONTEXT)
     assert after.key_id == following != before.key_id
-    assert service.unwrap(before) == service.unwrap(after) == DATA_KEY
+    assert service.unwrap(before, CONTEXT) == service.unwrap(after, CONTEXT) == DATA_KEY
     with pytest.raises(DataKeyError):
-        service.unwrap(WrappedKey(following, before.data))
+        service.unwrap(WrappedKey(following, before.data), CONTEXT)
 
 
 def test_a_key_that_is_disabled_refuses_until_it_is_enabled(kms: KmsServer) -> None:
     service = AwsKms(kms.options())
-    wrapped = service.wrap(DATA_KEY)
+    wrapped = service.wrap(DATA_KEY, CONTEXT)
     kms.client.disable_key(KeyId=wrapped.key_id)
-    for refused in (lambda: service.unwrap(wrapped), lambda: service.wrap(DATA_KEY)):
+    for refused in (lambda: service.unwrap(wrapped, CONTEXT), lambda: service.wrap(DATA_KEY, CONTEXT)):
         with pytest.raises(KeyRefusedError, match="enable the key again"):
             refused()
     kms.client.enable_key(KeyId=wrapped.key_id)
-    assert service.unwrap(wrapped) == DATA_KEY
+    assert service.unwrap(wrapped, CONTEXT) == DATA_KEY
 
 
 def test_a_service_that_has_gone_is_away_and_no_more(kms: KmsServer) -> None:
     service = AwsKms(kms.options())
-    wrapped = service.wrap(DATA_KEY)
+    wrapped = service.wrap(DATA_KEY, CONTEXT)
     kms.stop()
     with pytest.raises(KeyServiceError):
-        service.unwrap(wrapped)
+        service.unwrap(wrapped, CONTEXT)
 
 
 @pytest.mark.broker

@@ -82,6 +82,7 @@ class CleanWorld:
     journal: HeldJournal = field(default_factory=HeldJournal)
     switch: DeleteSwitch = field(default_factory=DeleteSwitch)
     dedupe_bytes: int = 24 * 10_000
+    layout: LayoutSettings = field(default_factory=LayoutSettings)
     states: ProducerStates = field(default_factory=ProducerStates)
     walk: TransactionWalk = field(default_factory=TransactionWalk)
     _aborted: int = 0
@@ -186,7 +187,7 @@ class CleanWorld:
 
         segments = SwapStore(
             objects=SegmentObjects(
-                settings=LayoutSettings(), store=store, blocking=blocking, ids=ids, failpoints=failpoints
+                settings=self.layout, store=store, blocking=blocking, ids=ids, failpoints=failpoints
             ),
             stream=stream,
             blobs=blobs,

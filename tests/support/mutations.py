@@ -574,7 +574,7 @@ def journal_is_ignored() -> Patches:
 
 
 def owners_are_not_asked() -> Patches:
-    async def claim(self: TopicOwners, topic_id_partition: TopicIdPartition) -> None:
+    async def claim(self: TopicOwners, topic_id_partition: TopicIdPartition, **asked: Any) -> None:
         return None
 
     return [

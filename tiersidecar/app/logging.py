@@ -57,12 +57,15 @@ class RepeatFilter(logging.Filter):
 
 _SECRET_WORDS = ("password", "secret", "token", "credentials", "authorization")
 _CHATTY = ("aiokafka", "aiobotocore", "aiohttp", "asyncio", "boto3", "botocore", "urllib3")
+_TELLING = ("aiobotocore", "boto3", "botocore", "urllib3")
+"""Their DEBUG has whole requests and answers: of a KMS these are data keys in the clear.  They never speak below INFO."""
 
 
 def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging for the whole process; calling it again replaces both.
 
-    Libraries that tell every request speak from WARNING on and say nothing twice in 30 s, unless ``level`` is debug.
+    Libraries that tell every request speak from WARNING on and say nothing twice in 30 s, unless ``level`` is debug; those that
+    would then tell data keys speak from INFO on.
     """
     out = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[section.level.upper()]
@@ -80,13 +83,15 @@ def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> 
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(console, out)],
         )
     )
+    handler.addFilter(_tells_no_requests)
     if level != logging.DEBUG:
         handler.addFilter(RepeatFilter(_CHATTY))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     for name in _CHATTY:
-        logging.getLogger(name).setLevel(level if level == logging.DEBUG else max(level, logging.WARNING))
+        least = logging.WARNING if level != logging.DEBUG else logging.INFO if name in _TELLING else logging.DEBUG
+        logging.getLogger(name).setLevel(max(level, least))
     logging.captureWarnings(capture=True)
     structlog.configure(
         processors=[*shared, _mask_secrets, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -94,6 +99,11 @@ def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> 
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=False,
     )
+
+
+def _tells_no_requests(record: logging.LogRecord) -> bool:
+    """Whatever levels are set later."""
+    return record.levelno >= logging.INFO or record.name.partition(".")[0] not in _TELLING
 
 
 def _renderers(console: bool, out: TextIO) -> list[Processor]:

@@ -47,6 +47,8 @@ from tiersidecar.decide.recover import RecoveryView, decide_recovery, wanted_man
 from tiersidecar.domain.errors import (
     CorruptDataError,
     DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
     MountRefusedError,
     ObjectNotFoundError,
 )
@@ -296,7 +298,7 @@ class MountPlanner:
             return [], ()
         try:
             states = await self.blobs.read_producer_snapshot(last)
-        except (CorruptDataError, DataKeyError, ObjectNotFoundError) as error:
+        except (CorruptDataError, DataKeyError, KeyRefusedError, KeyServiceError, ObjectNotFoundError) as error:
             return [], (f"which transactions are open at its end cannot be read: {error}",)
         return [
             OpenTransaction(

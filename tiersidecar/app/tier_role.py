@@ -38,6 +38,7 @@ from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.disk_pressure import DiskState
+from tiersidecar.ports.key_wrapping import asked_keys
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS, MISPLACED_PARTITIONS
@@ -124,6 +125,9 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
     status.reasons.append(lambda: parts.table.watch_trouble)
     if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be
         status.reasons.append(lambda: gates.default.closed_reason)
+        keys = asked_keys(parts.key_ring)
+        if config.store.encryption_enabled and keys is not None:
+            status.reasons.append(lambda: keys.closed_reason)
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.trash_clock.keep(), name="trash clock")
         if config.mode is Mode.ENFORCE:

@@ -68,7 +68,7 @@ async def verify_segments(config: Config, target: Target, bytes_per_s: int | Non
             preceding = verifier.preceding(beside)
             for segment in some:
                 found = await _verify(session, verifier, segment, preceding)
-                not_sound += found.verdict in (Verdict.DAMAGED, Verdict.UNFINISHED)
+                not_sound += found.verdict in (Verdict.DAMAGED, Verdict.NOT_CHECKED, Verdict.UNFINISHED)
                 listener.verified(found)
         return not_sound
 
@@ -80,7 +80,7 @@ async def _verify(
     if segment.state is _FINISHED and not await _is_live(session, segment):
         return Verified(segment=segment, verdict=Verdict.GONE, findings=(), read_bytes=0)
     found = await verifier.verify(segment, preceding, session.clock.now_ms())
-    if found.verdict is Verdict.DAMAGED and not await _is_live(session, segment):
+    if found.verdict in (Verdict.DAMAGED, Verdict.NOT_CHECKED) and not await _is_live(session, segment):
         return replace(found, verdict=Verdict.GONE, findings=())
     return found
 

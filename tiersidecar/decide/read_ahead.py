@@ -1,12 +1,14 @@
 """How far a reader reads ahead: as far as the store's latency and the reader's own rate make it worth while (U3).
 
 What is in flight has to cover the time that a fetch takes: latency times rate, as with the window of a connection.  More than
-that wins nothing and holds memory that others want.  The shortest time of late counts, not the mean: where the bandwidth
-is used up, more in flight makes each fetch longer and none of them sooner.
+that wins nothing and holds memory that others want.  The usual time at the quietest moment of late counts.  Not the usual one
+of all moments: where the bandwidth is used up, more in flight makes each fetch longer and none of them sooner.  Nor the
+shortest of all: a cache in front of the store, or luck, answers a few fetches long before the others.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,13 +16,20 @@ from math import ceil
 
 _GAIN = 2
 """While the reader waits for the store, twice what its present rate needs is in flight: that is how the rate is found out."""
+_CALM = 4
+"""Who does not wait has up to so many times what its rate needs, as long as that is no more than the unknown get: some fetches
+take several times as long as others, and one that is late holds up all behind it."""
+_KEPT = 0.75
+"""Who does not wait keeps so much of its window in each round: it may be the window that keeps it from waiting."""
 _TRUST = 2
 """How many times what it has read a reader may have ahead: if it leaves, so much was fetched for nothing."""
 _SHARE = 0.75
 """A reader takes at most so much of what the others leave.  All then have about equal windows, and there is always some room
 for one more, even if those who hold windows have stopped reading."""
 _PERIOD_S = 10.0
-_PROBE_S = 0.2
+_BATCH = 16
+"""So many fetches in a row are looked at together."""
+_MOST_PROBE_S = 1.0
 
 
 class WindowBound(StrEnum):
@@ -44,11 +53,12 @@ class WindowBound(StrEnum):
 class ReadAheadView:
     """One reader after one more chunk.
 
-    ``unit_bytes`` is what a chunk counts as.  ``fetch_s`` is the shortest time of a fetch lately; ``bytes_per_s`` the rate at
+    ``unit_bytes`` is what a chunk counts as.  ``fetch_s`` is the usual time of a fetch; ``bytes_per_s`` the rate at
     which the reader has read on, and ``has_waited`` whether it waited for the store meanwhile; None: not known.
     ``window_bytes`` is its present window, ``read_bytes`` all that it has read.  ``first_bytes`` is the largest window of a
-    reader of which nothing is known, ``most_bytes`` of any; ``left_bytes`` is what the others have left of the memory for all.
-    While ``is_probing``, half as much as usual is in flight.
+    reader of which nothing is known, and the least that one gets who waits; ``most_bytes`` is the largest of any;
+    ``left_bytes`` is what the others have left of the memory for all.  While ``is_probing``, less than usual is in flight.
+    ``is_round``: as much as a window had was read since the last time.
     """
 
     unit_bytes: int
@@ -61,6 +71,7 @@ class ReadAheadView:
     most_bytes: int
     left_bytes: int
     is_probing: bool
+    is_round: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +99,53 @@ def _bounds(view: ReadAheadView) -> Iterator[Window]:
 
 
 def _wanted(view: ReadAheadView) -> Window:
-    """Return ceil(latency x rate / unit) + 1 units; with the gain while the reader waits for the store."""
+    """Return ceil(latency x rate / unit) + 1 units; with the gain, and no less than the unknown get, while the reader waits for
+    the store."""
     unit = view.unit_bytes
     if view.fetch_s is None or view.bytes_per_s is None:
         return Window(view.first_bytes // unit * unit, WindowBound.UNKNOWN)
-    gain = _GAIN if view.has_waited else 1
-    units = ceil(gain * view.fetch_s * view.bytes_per_s / unit) + 1
-    if view.is_probing:
-        units = ceil(units / 2)
-    return Window(units * unit, WindowBound.STORE if view.has_waited else WindowBound.READER)
+    needed_bytes = view.fetch_s * view.bytes_per_s
+    if not view.has_waited:
+        calm_bytes = min(_CALM * needed_bytes, view.first_bytes - unit)
+        needed_bytes = (ceil(max(needed_bytes, calm_bytes) / unit) + 1) * unit
+        kept_bytes = int(view.window_bytes * (_KEPT if view.is_round else 1))
+        return Window(max(needed_bytes, kept_bytes // unit * unit), WindowBound.READER)
+    wanted_bytes = (ceil(_GAIN * needed_bytes / unit) + 1) * unit
+    least_bytes = view.first_bytes
+    if view.is_probing and wanted_bytes > least_bytes:
+        # Less than fills the link, so that what waits in queues drains; the small windows of old queue nothing worth it.
+        wanted_bytes, least_bytes = int(needed_bytes / 2), view.first_bytes // 2
+    return Window(max(wanted_bytes, least_bytes, unit) // unit * unit, WindowBound.STORE)
 
 
-class ShortestTimes:
-    """The shortest time of a fetch lately, by size.
+class UsualTimes:
+    """The usual time of a fetch at the quietest moment lately, by size.
 
-    "Lately" is this period of ten seconds and the one before.  Fetches that wait for each other are all too long; so each
-    period begins with a moment in which every reader keeps half as much in flight, which still covers the latency.
+    "Lately" is this period of ten seconds and the one before; of any sixteen fetches in a row the median counts, and of those
+    the least.  Fetches that wait for each other are all too long; so each period begins with a moment in which every reader
+    keeps less in flight than usual, until sixteen fetches that were begun in it have ended.
     """
 
     def __init__(self) -> None:
         self._period = 0
+        self._last: dict[int, deque[float]] = {}
         self._now: dict[int, float] = {}
         self._before: dict[int, float] = {}
+        self._probed = 0
 
     def add(self, size_bytes: int, elapsed_s: float, now_s: float) -> None:
         """Take a fetch of ``size_bytes`` that ended ``now_s`` into account."""
         self._turn(now_s)
         size = _class_of(size_bytes)
-        self._now[size] = min(elapsed_s, self._now.get(size, elapsed_s))
+        last = self._last.setdefault(size, deque(maxlen=_BATCH))
+        last.append(elapsed_s)
+        usual_s = sorted(last)[(len(last) - 1) // 2]
+        self._now[size] = usual_s if len(last) < _BATCH else min(usual_s, self._now.get(size, usual_s))
+        if now_s - elapsed_s >= self._period * _PERIOD_S + 2 * (self.usual_s(size_bytes, now_s) or 0.0):
+            self._probed += 1
 
-    def shortest_s(self, size_bytes: int, now_s: float) -> float | None:
-        """Return the shortest time of a fetch of about that size, or of the next larger one known, else of the largest."""
+    def usual_s(self, size_bytes: int, now_s: float) -> float | None:
+        """Return the usual time of a fetch of about that size, or of the next larger one known, else of the largest."""
         self._turn(now_s)
         known = sorted(self._now.keys() | self._before.keys())
         if not known:
@@ -127,16 +154,19 @@ class ShortestTimes:
         return min(times[size] for times in (self._now, self._before) if size in times)
 
     def is_probing(self, size_bytes: int, now_s: float) -> bool:
-        """Return whether this is the moment to keep less in flight: at least as long as two fetches take."""
-        shortest_s = self.shortest_s(size_bytes, now_s)
-        return shortest_s is not None and now_s % _PERIOD_S < max(_PROBE_S, 2 * shortest_s)
+        """Return whether this is the moment to keep less in flight."""
+        self._turn(now_s)
+        return (
+            self._probed < _BATCH and now_s % _PERIOD_S < _MOST_PROBE_S and self.usual_s(size_bytes, now_s) is not None
+        )
 
     def _turn(self, now_s: float) -> None:
         period = int(now_s // _PERIOD_S)
         if period == self._period:
             return
         self._before = self._now if period == self._period + 1 else {}
-        self._now = {}
+        self._now, self._probed = {}, 0
+        self._last.clear()
         self._period = period
 
 
@@ -168,5 +198,5 @@ class ReadRate:
         return True
 
 
-_WAITED = 0.1
+_WAITED = 0.05
 """Share of its time that a reader waits for the store before that counts as waiting."""

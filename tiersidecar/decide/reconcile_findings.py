@@ -31,6 +31,7 @@ class FindingKind(StrEnum):
     LOST_METADATA = "lost-metadata"
     LACKING_TRANSACTIONS = "lacking-transactions"
     UNKNOWN_PLACE = "unknown-place"
+    NOT_CHECKED = "not-checked"
 
 
 class Action(StrEnum):
@@ -64,6 +65,7 @@ ACTIONS = {
     FindingKind.LOST_METADATA: Action.LOOK,
     FindingKind.LACKING_TRANSACTIONS: Action.RECOPY,
     FindingKind.UNKNOWN_PLACE: Action.LOOK,
+    FindingKind.NOT_CHECKED: Action.LOOK,
 }
 """Actions that a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
 

@@ -188,6 +188,8 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
             return _leave("which of the two is right is for people to say: docs/reconcile.md")
         case FindingKind.UNKNOWN_TOPIC_ID | FindingKind.FOREIGN_OBJECT | FindingKind.UNREADABLE_EVENT:
             return _leave("nothing proves that it is ours to touch")
+        case FindingKind.NOT_CHECKED:
+            return _leave("its content was not read: give reconcile the keys, and look again")
         case FindingKind.LOST_METADATA:
             return _leave("events are missing: nothing proves that it is a leftover")
         case FindingKind.UNKNOWN_PLACE:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
+
+KeyContext = Mapping[str, str]
+"""What a data key is for: it opens for nothing else.  Not secret, and in the service's audit log."""
+NO_CONTEXT: KeyContext = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +21,17 @@ class WrappedKey:
 
     key_id: str
     data: bytes
+
+
+def context_of(segment_id: RemoteLogSegmentId) -> KeyContext:
+    """Return the context of a segment's data key.
+
+    The ids that metadata have, never those of the manifest.  Names and clusters are left out: a segment may be mounted in
+    another cluster.
+    """
+    return context_of_ids(format_uuid(segment_id.topic_id_partition.topic_id), format_uuid(segment_id.uuid))
+
+
+def context_of_ids(topic_id: str, segment_id: str) -> KeyContext:
+    """Return :func:`context_of` of ids as Kafka prints them."""
+    return {"topic.id": topic_id, "segment.id": segment_id}

@@ -7,9 +7,10 @@ A package brings one through an entry point of the group ``tiersidecar.key_wrapp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey
+from tiersidecar.ports.clock import Blocking
 
 ENTRY_POINTS = "tiersidecar.key_wrapping"
 """Group of entry points; each is a :class:`KeyWrappingKind`, named as ``encryption.key.wrapping`` names it."""
@@ -19,23 +20,23 @@ Options = Mapping[str, Any]
 
 
 class KeyWrapping(Protocol):
-    """One service.  Called in threads, from several at once; a call returns or fails within a minute or so."""
+    """One service.  Called in threads of its own, from four at once; a call returns or fails within ten seconds or so."""
 
-    def wrap(self, data_key: bytes) -> WrappedKey:
-        """Return a data key of 32 bytes under the key for new segments.
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+        """Return a data key of 32 bytes under the key for new segments, bound to ``context``.
 
         Raises:
             KeyServiceError: the service is away, or turns everybody away for now.
             KeyRefusedError: it refuses; the reason says what to do.
         """
 
-    def unwrap(self, wrapped: WrappedKey) -> bytes:
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         """Return the data key, also of one that was wrapped under a former key.
 
         Raises:
             KeyServiceError: as :meth:`wrap`.
             KeyRefusedError: the key may not be used, is disabled, or is gone.
-            DataKeyError: the service says that this is nothing that its key has wrapped.
+            DataKeyError: the service says that this is nothing that its key has wrapped with this context.
         """
 
 
@@ -45,3 +46,31 @@ class KeyWrappingKind(Protocol):
 
     def open_wrapping(self, options: Options) -> KeyWrapping:
         """Return the service, for the life of the process.  One that is away does not fail here, but when it is used."""
+
+
+@runtime_checkable
+class HasThreads(Protocol):
+    """Data keys that are asked for: a service that hangs must not take the threads of everything else."""
+
+    @property
+    def blocking(self) -> Blocking:
+        """Return the threads that may wait for the service."""
+
+    def is_at_hand(self, text: str | None, context: KeyContext) -> bool:
+        """Return whether what a manifest has, or with None a new key, needs no question."""
+
+    @property
+    def closed_reason(self) -> str:
+        """Return why no new key is to be had for now; empty while the service answers."""
+
+
+def asked_keys(keys: object) -> HasThreads | None:
+    """Return ``keys`` if they are asked for; None for a ring, and for no keys at all."""
+    return keys if isinstance(keys, HasThreads) else None
+
+
+def key_threads(blocking: Blocking, keys: object, text: str | None, context: KeyContext) -> Blocking:
+    """Return the threads in which a data key is wrapped or unwrapped: those of a key service that is to be asked for what a
+    manifest has as ``text``, or with None for a new key; else ``blocking``."""
+    asked = asked_keys(keys)
+    return blocking if asked is None or asked.is_at_hand(text, context) else asked.blocking

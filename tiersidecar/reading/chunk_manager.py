@@ -8,11 +8,12 @@ makes ranged GETs of neighbouring chunks into one, makes no more of them at once
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.decide.read_ahead import ShortestTimes
+from tiersidecar.decide.read_ahead import UsualTimes
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange
@@ -70,39 +71,47 @@ class ChunkManager(Protocol):
         """Give up what is in flight."""
 
 
-class FetchLatency:
-    """The shortest times of fetches, and of opening what was fetched: measured in the lowest layer, used where it is decided
-    how far to read ahead (U3)."""
+def _one_place(key: str) -> str:
+    return ""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._fetching, self._opening = ShortestTimes(), ShortestTimes()
+
+class FetchLatency:
+    """The usual times of fetches, and of opening what was fetched: measured in the lowest layer, used where it is decided how
+    far to read ahead (U3).
+
+    ``place_of`` says of an object's key where the object is: a near place tells nothing of a far one.
+    """
+
+    def __init__(self, clock: Clock, place_of: Callable[[str], str] = _one_place) -> None:
+        self._clock, self._place_of = clock, place_of
+        self._fetching = defaultdict[str, UsualTimes](UsualTimes)
+        self._opening = UsualTimes()
 
     def now_s(self) -> float:
         """Return the clock's time, of which the differences count."""
         return self._clock.monotonic_s()
 
-    def fetched(self, size_bytes: int, began_s: float) -> None:
-        """Count a fetch of the store that has just ended."""
+    def fetched(self, key: str, size_bytes: int, began_s: float) -> None:
+        """Count a fetch of the object under ``key`` that has just ended."""
         now_s = self._clock.monotonic_s()
-        self._fetching.add(size_bytes, now_s - began_s, now_s)
+        self._fetching[self._place_of(key)].add(size_bytes, now_s - began_s, now_s)
 
     def opened(self, size_bytes: int, began_s: float) -> None:
         """Count a chunk that has just been decrypted or decompressed."""
         now_s = self._clock.monotonic_s()
         self._opening.add(size_bytes, now_s - began_s, now_s)
 
-    def shortest_s(self, size_bytes: int) -> float | None:
-        """Return how long it takes at least until a fetch of about that size is there; None: not known."""
+    def usual_s(self, key: str, size_bytes: int) -> float | None:
+        """Return how long it usually takes until a fetch of about that size is there, where that object is; None: not known."""
         now_s = self._clock.monotonic_s()
-        fetching_s = self._fetching.shortest_s(size_bytes, now_s)
+        fetching_s = self._fetching[self._place_of(key)].usual_s(size_bytes, now_s)
         if fetching_s is None:
             return None
-        return fetching_s + (self._opening.shortest_s(size_bytes, now_s) or 0.0)
+        return fetching_s + (self._opening.usual_s(size_bytes, now_s) or 0.0)
 
-    def is_probing(self, size_bytes: int) -> bool:
-        """Return whether less is to be in flight now, so that the shortest time shows."""
-        return self._fetching.is_probing(size_bytes, self._clock.monotonic_s())
+    def is_probing(self, key: str, size_bytes: int) -> bool:
+        """Return whether less is to be in flight there now, so that the store's own time shows."""
+        return self._fetching[self._place_of(key)].is_probing(size_bytes, self._clock.monotonic_s())
 
 
 class StoreChunkManager:
@@ -411,7 +420,7 @@ class MergedFetches:
         began_s = None if self._latency is None else self._latency.now_s()
         data = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, byte_range))
         if self._latency is not None and began_s is not None:
-            self._latency.fetched(len(data), began_s)
+            self._latency.fetched(key, len(data), began_s)
         self._telemetry.count(READ_STORE_BYTES, len(data))
         return data
 

@@ -19,7 +19,7 @@ from tiersidecar.reading.remote_objects import RemoteSegment
 
 _TOGETHER_BYTES = 4 * 1024 * 1024
 _FIRST_BYTES = 16 * 1024 * 1024
-"""Most bytes ahead of a reader while the store's latency is not known."""
+"""Most bytes ahead of a reader while the store's latency is not known, and the least ahead of one who waits for the store."""
 _MOST_CHUNKS_AHEAD = 128
 """Most chunks of one such reader, however small they are: all readers together must not want more than may be in flight."""
 
@@ -139,7 +139,8 @@ class ReadAhead:
             for index in range(first, chunk_count):
                 reach = index + 1 + self._window_bytes // charge_bytes
                 stop = min(reach, chunk_count)
-                if following <= index or self._is_worth_it(stop - following, charge_bytes):
+                is_end = following < stop == chunk_count  # no more neighbours will come
+                if following <= index or is_end or self._is_worth_it(stop - following, charge_bytes):
                     ahead.extend(self._start(segment, number) for number in range(following, stop))
                     following = stop
                 # The one that is read next is not ahead, as the first chunk of a reader is not.
@@ -151,7 +152,7 @@ class ReadAhead:
                 ahead.popleft()
                 waited_s = self._now_s() - began_s
                 yield chunk
-                self._adapt(len(chunk), charge_bytes, waited_s)
+                self._adapt(segment, len(chunk), charge_bytes, waited_s)
         finally:
             self._ahead_bytes = 0
             await _abandon(ahead)
@@ -164,7 +165,7 @@ class ReadAhead:
         """Return about how much is asked of the store in one request."""
         return max(charge_bytes, min(_TOGETHER_BYTES, self._window_bytes // 4))
 
-    def _adapt(self, size_bytes: int, charge_bytes: int, waited_s: float) -> None:
+    def _adapt(self, segment: RemoteSegment, size_bytes: int, charge_bytes: int, waited_s: float) -> None:
         """Make the window as large as decided."""
         self._read_bytes += size_bytes
         is_round = self._rate.add(
@@ -177,7 +178,7 @@ class ReadAhead:
         window = decide_window(
             ReadAheadView(
                 unit_bytes=charge_bytes,
-                fetch_s=None if latency is None else latency.shortest_s(request_bytes),
+                fetch_s=None if latency is None else latency.usual_s(segment.keys.log, request_bytes),
                 bytes_per_s=self._rate.bytes_per_s,
                 has_waited=self._rate.has_waited,
                 window_bytes=self._window_bytes,
@@ -185,7 +186,8 @@ class ReadAhead:
                 first_bytes=self._budget.first_bytes,
                 most_bytes=self._budget.reader_bytes,
                 left_bytes=self._budget.free_bytes + self._held_bytes,
-                is_probing=latency is not None and latency.is_probing(request_bytes),
+                is_probing=latency is not None and latency.is_probing(segment.keys.log, request_bytes),
+                is_round=is_round,
             )
         )
         if is_round:

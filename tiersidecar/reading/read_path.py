@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import place_of
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexKind
@@ -233,7 +234,7 @@ async def open_read_path(
         )
         indexes = RemoteIndexCache(index_files or blobs, blocking=blocking, max_bytes=settings.index_memory_bytes)
         stack.push_async_callback(indexes.aclose)
-        latency = FetchLatency(clock)
+        latency = FetchLatency(clock, place_of)
         budget = ReadAheadBudget(
             reader_bytes=settings.read_ahead_bytes,
             total_bytes=settings.read_ahead_total_bytes,

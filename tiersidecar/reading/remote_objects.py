@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from tiersidecar.domain.data_keys import context_of
 from tiersidecar.domain.errors import (
     CorruptDataError,
     ObjectNotFoundError,
@@ -34,6 +35,7 @@ from tiersidecar.formats.aiven.keys import ObjectKeys, planned_keys, plugin_keys
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest, reading_plan
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex, TransformPlan
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.key_wrapping import key_threads
 from tiersidecar.ports.store import FetchRange, Store, StoredObject
 
 K = TypeVar("K", bound=Hashable)
@@ -254,6 +256,7 @@ class ManifestCache:
             ObjectNotFoundError: there is no manifest under its key.
             CorruptDataError: it is no manifest, or one of another segment.
             DataKeyError: it is encrypted with a key that we do not have.
+            KeyServiceError, KeyRefusedError: the key service is away, or refuses.
         """
         segment_id = metadata.remote_log_segment_id
         opened = self._opened.get(segment_id)
@@ -272,8 +275,16 @@ class ManifestCache:
         bounds = bounds_of(metadata, most_chunk_bytes=self._most_chunk_bytes, most_index_bytes=self._most_index_bytes)
         fetch = fetch_manifest(self._store, keys.manifest, bounds)
         data = await fetch_within(self._timeout_s, keys.manifest, fetch)
-        # Unwrapping the data key is RSA: a millisecond that the loop should not spend.
-        segment = await self._blocking.run(_opened_segment, metadata, keys, data, bounds, self._key_ring)
+        manifest = await self._blocking.run(partial(read_manifest, where=keys.manifest, bounds=bounds), data)
+        context = context_of(metadata.remote_log_segment_id)
+        # Unwrapping the data key is RSA, a millisecond that the loop should not spend; or a question.
+        said = manifest.encryption
+        threads = (
+            self._blocking if said is None else key_threads(self._blocking, self._key_ring, said.data_key, context)
+        )
+        transform = await threads.run(reading_plan, manifest, self._key_ring, context)
+        manifest = _in_readable_chunks(manifest, transform, bounds, keys.manifest)
+        segment = RemoteSegment(metadata=metadata, manifest=manifest, keys=keys, transform=transform)
         self._opened.put(segment.id, segment, len(data) + segment.held_bytes)
         return segment
 
@@ -289,15 +300,6 @@ async def fetch_manifest(store: FetchRange, key: str, bounds: SegmentBounds) -> 
         return await store.fetch_object(key, max_bytes=bounds.manifest_bytes)
     except ObjectTooLargeError as error:
         raise CorruptDataError(where=key, position=0, reason=error.reason) from error
-
-
-def _opened_segment(
-    metadata: RemoteLogSegmentMetadata, keys: ObjectKeys, data: bytes, bounds: SegmentBounds, key_ring: DataKeys | None
-) -> RemoteSegment:
-    manifest = read_manifest(data, where=keys.manifest, bounds=bounds)
-    transform = reading_plan(manifest, key_ring)
-    manifest = _in_readable_chunks(manifest, transform, bounds, keys.manifest)
-    return RemoteSegment(metadata=metadata, manifest=manifest, keys=keys, transform=transform)
 
 
 def _in_readable_chunks(manifest: Manifest, transform: TransformPlan, bounds: SegmentBounds, where: str) -> Manifest:

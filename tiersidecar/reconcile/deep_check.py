@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_segments import INDEXES, LOG, MANIFEST, SegmentRow
-from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError
+from tiersidecar.domain.data_keys import context_of_ids
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
+    ObjectNotFoundError,
+    ObjectTooLargeError,
+)
 from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import NO_LOG_END, SegmentScan
 from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT, IndexKind, slice_index
@@ -50,6 +58,8 @@ from tiersidecar.ports.store import FetchRange
 _MOST_TOLD = 5
 """Transactions, in a finding."""
 
+_NO_KEY = (DataKeyError, KeyRefusedError, KeyServiceError)
+
 KeyRingOpener = Callable[[], DataKeys | None]
 
 
@@ -73,16 +83,16 @@ class DeepCheck:
         if not _is_picked(row.segment_id, self.share):
             return []
         try:
-            plan = await asyncio.to_thread(reading_plan, manifest, self.open_key_ring())
-        except DataKeyError as error:
-            return [_finding(row, LOG, now_ms, str(error))]
+            plan = await self._plan(manifest, row.topic_id, row.segment_id)
+        except _NO_KEY as error:  # of the segment itself it says nothing
+            return [_finding(row, LOG, now_ms, f"its content was not checked: {error}", FindingKind.NOT_CHECKED)]
         try:
             indexes = _check_indexes(await _fetch_indexes(store, row.keys[INDEXES], manifest), row, manifest, plan)
         except ObjectNotFoundError:
             return []  # deleted since it was listed
         except CorruptDataError as error:
             return [_finding(row, INDEXES, now_ms, str(error))]
-        carried = await self._open_before(store, row.start_offset, indexes.lineage, preceding)
+        carried = await self._open_before(store, row.topic_id, row.start_offset, indexes.lineage, preceding)
         walk = TransactionWalk(carried)
         found = await _check_log(store, row, manifest, plan, indexes, walk, now_ms)
         if found:
@@ -95,7 +105,7 @@ class DeepCheck:
         return _told_transactions(row, faults, now_ms)
 
     async def _open_before(
-        self, store: FetchRange, offset: int, lineage: Lineage, preceding: Sequence[Preceding]
+        self, store: FetchRange, topic_id: str, offset: int, lineage: Lineage, preceding: Sequence[Preceding]
     ) -> Sequence[ProducerState]:
         """The producers whose transaction is open where a segment of ``lineage`` begins, by what is before it: the snapshot of
         the one that ends there, or the batches up to there of one that goes on.  None where that cannot be read: then what
@@ -105,15 +115,15 @@ class DeepCheck:
         if before is None:
             return ()
         try:
-            opened = await self._open(store, before)
+            opened = await self._open(store, before, topic_id)
             if before.end_offset < offset:
                 return open_states(opened.producers)
-            return await self._open_at_cut(store, opened, offset, lineage)
-        except (CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError):
+            return await self._open_at_cut(store, topic_id, opened, offset, lineage)
+        except (CorruptDataError, *_NO_KEY, ObjectNotFoundError, ObjectTooLargeError):
             return ()  # a finding of its own
 
     async def _open_at_cut(
-        self, store: FetchRange, opened: _Opened, offset: int, lineage: Lineage
+        self, store: FetchRange, topic_id: str, opened: _Opened, offset: int, lineage: Lineage
     ) -> Sequence[ProducerState]:
         """As :class:`~tiersidecar.reading.carried_transactions.OpenAtCuts`, one segment back at most.
 
@@ -122,7 +132,7 @@ class DeepCheck:
         """
         start = opened.before.start_offset
         if opened.before.before:
-            states = await self._open_before(store, start, lineage, opened.before.before)
+            states = await self._open_before(store, topic_id, start, lineage, opened.before.before)
         else:
             states = open_before(Offset(start), opened.aborted, opened.producers)
         walk = TransactionWalk(states)
@@ -137,11 +147,15 @@ class DeepCheck:
                     break  # the batch that follows has shown that the last one's offset was right
         return walk.finish().open_at_end
 
-    async def _open(self, store: FetchRange, before: Preceding) -> _Opened:
+    async def _plan(self, manifest: Manifest, topic_id: str, segment_id: str) -> TransformPlan:
+        context = context_of_ids(topic_id, segment_id)
+        return await asyncio.to_thread(reading_plan, manifest, self.open_key_ring(), context)
+
+    async def _open(self, store: FetchRange, before: Preceding, topic_id: str) -> _Opened:
         key = f"{before.stem}.{INDEXES}"
         data = await store.fetch_object(f"{before.stem}.{MANIFEST}", max_bytes=ANY_SEGMENT.manifest_bytes)
         manifest = read_manifest(data, where=key)
-        plan = await asyncio.to_thread(reading_plan, manifest, self.open_key_ring())
+        plan = await self._plan(manifest, topic_id, before.segment_id)
         blob = await _fetch_indexes(store, key, manifest)
         snapshot = slice_index(blob, manifest.indexes, IndexKind.PRODUCER_SNAPSHOT, plan.cipher, where=key)
         index = slice_index(blob, manifest.indexes, IndexKind.TRANSACTION, plan.cipher, where=key)
@@ -164,6 +178,11 @@ class Preceding:
     end_offset: int
     epochs: tuple[EpochEntry, ...]
     before: tuple[Preceding, ...] = ()
+
+    @property
+    def segment_id(self) -> str:
+        """Return its id, with which its keys end (``formats.aiven.keys``)."""
+        return self.stem[-22:]
 
     def epochs_below(self, offset: int) -> tuple[EpochEntry, ...]:
         """Those of what it has below ``offset``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ from typing import Any
 
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.adapters.stores.wrapped_store import WrappedStore
-from tiersidecar.decide.reconcile_findings import Finding, Graces
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
 from tiersidecar.decide.reconcile_segments import KINDS
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
 from tiersidecar.domain.ids import format_uuid
@@ -30,10 +30,11 @@ _NO_GRACE = Graces(finding_ms=0, copy_ms=0)
 
 class Verdict(StrEnum):
     """What came of reading one segment.  ``GONE``: its deletion began meanwhile.  ``UNFINISHED``: by its state it is not there
-    whole, so there was nothing to read."""
+    whole, so there was nothing to read.  ``NOT_CHECKED``: its data key is not to be had, which says nothing of its content."""
 
     SOUND = "sound"
     DAMAGED = "damaged"
+    NOT_CHECKED = "not-checked"
     GONE = "gone"
     UNFINISHED = "unfinished"
 
@@ -105,7 +106,7 @@ class SegmentVerifier:
             findings = await self._findings(segment, preceding, now_ms)  # an object went while it was read
         return Verified(
             segment=segment,
-            verdict=Verdict.DAMAGED if findings else Verdict.SOUND,
+            verdict=_verdict(findings),
             findings=tuple(findings),
             read_bytes=self.store.read_bytes - before,
         )
@@ -166,6 +167,13 @@ class SegmentVerifier:
         prefix = _custom(segment)[0]
         path = main_path(segment.remote_log_segment_id, segment.start_offset)
         return (self.key_prefix if prefix is None else prefix) + path
+
+
+def _verdict(findings: Sequence[Finding]) -> Verdict:
+    if not findings:
+        return Verdict.SOUND
+    is_unknown = all(finding.kind is FindingKind.NOT_CHECKED for finding in findings)
+    return Verdict.NOT_CHECKED if is_unknown else Verdict.DAMAGED
 
 
 def _custom(segment: RemoteLogSegmentMetadata) -> tuple[str | None, int | None]:

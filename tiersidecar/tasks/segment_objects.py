@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tiersidecar.domain.data_keys import context_of
 from tiersidecar.domain.errors import SegmentChangedError, StoreError
-from tiersidecar.domain.ids import DEFAULT_PLACE
+from tiersidecar.domain.ids import DEFAULT_PLACE, RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentScan
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
@@ -22,10 +23,11 @@ from tiersidecar.formats.aiven.keys import (
     read_custom_metadata,
     write_custom_metadata,
 )
-from tiersidecar.formats.aiven.layout import SegmentLayout, new_segment_encryption, plan_objects
+from tiersidecar.formats.aiven.layout import SegmentEncryption, SegmentLayout, new_segment_encryption, plan_objects
 from tiersidecar.formats.aiven.transforms import IV_SIZE, ChunkIndex, TransformPlan
 from tiersidecar.ports.clock import Blocking, Ids
 from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.key_wrapping import key_threads
 from tiersidecar.ports.log_dirs import SegmentFile
 from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, PutObject, SourceFile
 
@@ -218,16 +220,38 @@ class SegmentObjects:
         found there also when the copy ends half way; None for the default place."""
         return write_custom_metadata(CustomMetadata(place=self._settings.place_of_topic(topic))) or None
 
+    async def new_encryption(self, segment_id: RemoteLogSegmentId) -> SegmentEncryption | None:
+        """Return a data key for a new segment; None without encryption.  To be had before anybody is told of the segment: a key
+        service that is away must leave nothing behind.
+
+        Raises:
+            KeyServiceError: the key service is away.
+            KeyRefusedError: it refuses.
+        """
+        keys, context = self._settings.key_ring, context_of(segment_id)
+        if keys is None:
+            return None
+        # RSA takes a millisecond, a service longer: not on the loop.
+        threads = key_threads(self._blocking, keys, None, context)
+        return await threads.run(new_segment_encryption, keys, self._ids.random_bytes, context)
+
     async def put(
-        self, started: RemoteLogSegmentMetadata, file: SegmentFile, reading: LogReading, *, is_compressed: bool
+        self,
+        started: RemoteLogSegmentMetadata,
+        file: SegmentFile,
+        reading: LogReading,
+        *,
+        is_compressed: bool,
+        encryption: SegmentEncryption | None,
     ) -> bytes | None:
-        """All three are durable when this returns; gives the custom metadata that names them.
+        """All three are durable when this returns; gives the custom metadata that names them.  ``encryption`` is what
+        :meth:`new_encryption` gave for the segment.
 
         Raises:
             StoreError: one could not be stored, or the store says something else of it than what was sent.
             CorruptDataError, SegmentNotReadyError, SegmentChangedError: the segment is not what it was taken for.
         """
-        layout = await self._layout(started, is_compressed=is_compressed)
+        layout = self._layout(started, encryption, is_compressed=is_compressed)
         body = LogBody(
             file=file,
             reading=reading,
@@ -251,11 +275,11 @@ class SegmentObjects:
         await self._failpoints.reach("copy.manifest.stored")
         return layout.custom_metadata((log_size, indexes_size, manifest_size))
 
-    async def _layout(self, started: RemoteLogSegmentMetadata, *, is_compressed: bool) -> SegmentLayout:
-        settings, encryption = self._settings, None
+    def _layout(
+        self, started: RemoteLogSegmentMetadata, encryption: SegmentEncryption | None, *, is_compressed: bool
+    ) -> SegmentLayout:
+        settings = self._settings
         place = read_custom_metadata(started.custom_metadata).place
-        if settings.key_ring is not None:  # RSA takes a millisecond: not on the loop
-            encryption = await self._blocking.run(new_segment_encryption, settings.key_ring, self._ids.random_bytes)
         return plan_objects(
             metadata=started,
             key_prefix=settings.place_key_prefixes[place] if place else settings.key_prefix,

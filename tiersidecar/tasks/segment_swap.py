@@ -33,6 +33,7 @@ from tiersidecar.domain.segments import (
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
+from tiersidecar.formats.aiven.layout import SegmentEncryption
 from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
@@ -158,14 +159,18 @@ class SegmentSwap:
 
         Raises:
             StoreError, CorruptDataError, CustomMetadataTooLargeError: nothing was finished.
+            KeyServiceError, KeyRefusedError: the key service gives no key: nothing was begun.
             TiersidecarError: what the swapper or a publish raises.
         """
+        segment_id = RemoteLogSegmentId(topic_id_partition=old[0].topic_id_partition, uuid=self._ids.random_uuid())
+        # Before STARTED, of which nothing would come without a key; and before the look, which is old by the time it is there.
+        encryption = await self._store.objects.new_encryption(segment_id)
         if reason := await swapper.reason_to_leave(old):
             return reason
         later_ms = max(self._clock.now_ms(), swapper.after_ms() + 1)
-        started = self._started(old, new, broker_id, later_ms)
-        async with swapper.copying(started.remote_log_segment_id):
-            finished = await self._copy(old, started, new, swapper)
+        started = self._started(segment_id, old, new, broker_id, later_ms)
+        async with swapper.copying(segment_id):
+            finished = await self._copy(old, started, new, swapper, encryption)
         if not isinstance(finished, str):
             await swapper.retire(old, finished)
         return finished
@@ -176,11 +181,12 @@ class SegmentSwap:
         started: RemoteLogSegmentMetadata,
         new: NewSegment,
         swapper: Swapper,
+        encryption: SegmentEncryption | None,
     ) -> RemoteLogSegmentMetadata | str:
         swapper.require()
         await self._metadata.publish(started)
         await self._reach("started")
-        custom_metadata = await self._upload(started, new)
+        custom_metadata = await self._upload(started, new, encryption)
         await self._reach("uploaded")
         update = RemoteLogSegmentMetadataUpdate(
             remote_log_segment_id=started.remote_log_segment_id,
@@ -205,12 +211,15 @@ class SegmentSwap:
         return finished
 
     def _started(
-        self, old: Sequence[RemoteLogSegmentMetadata], new: NewSegment, broker_id: BrokerId, event_timestamp_ms: int
+        self,
+        segment_id: RemoteLogSegmentId,
+        old: Sequence[RemoteLogSegmentMetadata],
+        new: NewSegment,
+        broker_id: BrokerId,
+        event_timestamp_ms: int,
     ) -> RemoteLogSegmentMetadata:
         return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(
-                topic_id_partition=old[0].topic_id_partition, uuid=self._ids.random_uuid()
-            ),
+            remote_log_segment_id=segment_id,
             start_offset=new.local.base_offset,
             end_offset=Offset(next_base_offset_of(new.local) - 1),
             max_timestamp_ms=new.max_timestamp_ms,
@@ -222,11 +231,15 @@ class SegmentSwap:
             custom_metadata=self._store.objects.custom_metadata_of_started(old[0].topic_id_partition.topic),
         )
 
-    async def _upload(self, started: RemoteLogSegmentMetadata, new: NewSegment) -> bytes | None:
+    async def _upload(
+        self, started: RemoteLogSegmentMetadata, new: NewSegment, encryption: SegmentEncryption | None
+    ) -> bytes | None:
         """Store the three objects of ``started``, durably; return the custom metadata that names them."""
         async with self._store.open_file(new.local) as file:
             reading = _FileReading(started, new)
-            custom = await self._store.objects.put(started, file, reading, is_compressed=new.is_compressed)
+            custom = await self._store.objects.put(
+                started, file, reading, is_compressed=new.is_compressed, encryption=encryption
+            )
         if len(custom or b"") > self._store.most_custom_metadata_bytes:
             raise CustomMetadataTooLargeError(
                 segment=str(started.remote_log_segment_id),

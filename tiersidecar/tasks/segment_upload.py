@@ -31,6 +31,7 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.layout import SegmentEncryption
 from tiersidecar.ports.log_dirs import LogDirs, SegmentFile
 from tiersidecar.ports.metadata_log import MetadataView, PublishMetadata
 from tiersidecar.ports.metrics.copying import (
@@ -135,7 +136,8 @@ class SegmentUploader:
             SegmentChangedError: it changed, or the partition changed hands, while it was copied: nothing was finished.
             CorruptDataError: a batch fails its checks: nothing was finished.
             CustomMetadataTooLargeError: its objects were deleted again.
-            StoreError, SourceStalledError, PublishTimeoutError: a later attempt may succeed.
+            KeyRefusedError: the key service gives no key: nothing was begun.
+            StoreError, KeyServiceError, SourceStalledError, PublishTimeoutError: a later attempt may succeed.
         """
         still_wanted = partial(self._check_still_wanted, partition.view.topic_id_partition, segment, lineage)
         return await self._gated(partition, segment, lineage, still_wanted)
@@ -182,19 +184,22 @@ class SegmentUploader:
     ) -> RemoteLogSegmentMetadata:
         topic_id_partition = partition.view.topic_id_partition
         began_s = self._clock.monotonic_s()
+        segment_id = RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=self._ids.random_uuid())
+        # First of all: without a key nothing is read, and nothing published that somebody would have to delete.
+        encryption = await self._objects.new_encryption(segment_id)
         async with self._log_dirs.open_segment(segment) as file:
             before = await file.fingerprint()
             carried = await self._carried.at(topic_id_partition, segment.base_offset, lineage)
             is_compacted = topic_id_partition.topic in self._table.compacted_topics
             checked = await self._checker.check(segment, file, lineage, carried, is_compacted=is_compacted)
-            started = self._started(topic_id_partition, segment, file, checked)
+            started = self._started(segment_id, segment, file, checked)
             await self._failpoints.reach("copy.checked")
             async with self._in_flight.copying(started.remote_log_segment_id):
                 self._ownership.require_role()
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
                 await still_wanted()
-                custom_metadata, completed = await self._put(started, segment, file, checked, lineage)
+                custom_metadata, completed = await self._put(started, segment, file, checked, lineage, encryption)
                 if await file.fingerprint() != before:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
                 await self._check_still_ours(partition, segment, checked.epochs)
@@ -207,12 +212,10 @@ class SegmentUploader:
         return finished
 
     def _started(
-        self, topic_id_partition: TopicIdPartition, segment: LocalSegment, file: SegmentFile, checked: CheckedSegment
+        self, segment_id: RemoteLogSegmentId, segment: LocalSegment, file: SegmentFile, checked: CheckedSegment
     ) -> RemoteLogSegmentMetadata:
         return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(
-                topic_id_partition=topic_id_partition, uuid=self._ids.random_uuid()
-            ),
+            remote_log_segment_id=segment_id,
             start_offset=segment.base_offset,
             end_offset=Offset(next_base_offset_of(segment) - 1),
             max_timestamp_ms=_largest_timestamp(segment, checked),
@@ -221,7 +224,7 @@ class SegmentUploader:
             segment_size_in_bytes=file.size_bytes,
             segment_leader_epochs=checked.epochs,
             txn_index_empty=not checked.has_aborted,
-            custom_metadata=self._objects.custom_metadata_of_started(topic_id_partition.topic),
+            custom_metadata=self._objects.custom_metadata_of_started(segment_id.topic_id_partition.topic),
         )
 
     async def _put(
@@ -231,10 +234,13 @@ class SegmentUploader:
         file: SegmentFile,
         checked: CheckedSegment,
         lineage: Lineage,
+        encryption: SegmentEncryption | None,
     ) -> tuple[bytes | None, CompletedTransactions]:
         reading = SegmentReading(segment, checked, lineage)
         try:
-            custom_metadata = await self._objects.put(started, file, reading, is_compressed=checked.is_compressed)
+            custom_metadata = await self._objects.put(
+                started, file, reading, is_compressed=checked.is_compressed, encryption=encryption
+            )
         except (CorruptDataError, SegmentNotReadyError):
             # Next time it is read first: damage must not cost the metadata topic three events per attempt.
             self._checker.suspect(segment)

@@ -122,6 +122,21 @@ def test_chatty_libraries_are_quiet_unless_debugging() -> None:
     assert [line["event"] for line in lines(out)] == ["connected"]
 
 
+@pytest.mark.parametrize("name", ["botocore.endpoint", "aiobotocore", "urllib3.connectionpool", "boto3.resources"])
+def test_libraries_that_would_tell_data_keys_never_debug(name: str) -> None:
+    """botocore tells the body of each request to a KMS, and of each answer: the data key in the clear."""
+    out = io.StringIO()
+    configured(out, level="debug")
+    logger = logging.getLogger(name)
+    logger.debug("Plaintext: S1NlY3JldA==")
+    before = logger.level
+    logger.setLevel(logging.DEBUG)  # as a library may do later
+    logger.debug("Plaintext: S1NlY3JldA==")
+    logger.info("found credentials")
+    logger.setLevel(before)
+    assert [line["event"] for line in lines(out)] == ["found credentials"]
+
+
 @pytest.mark.parametrize("out_format", ["json", "console"])
 def test_no_secret_is_written(out_format: str) -> None:
     out = io.StringIO()

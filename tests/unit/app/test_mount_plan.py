@@ -20,7 +20,13 @@ from tiersidecar.app.mount_plan import MountPlanner
 from tiersidecar.app.mount_report import notes_of, rows_of
 from tiersidecar.decide.mount import EPOCHS_APART, STRICT_CONFIGS, followed_epoch
 from tiersidecar.domain.cluster_topics import ClusterTopic, Commit
-from tiersidecar.domain.errors import MountRefusedError
+from tiersidecar.domain.errors import (
+    DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
+    MountRefusedError,
+    TiersidecarError,
+)
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.mounts import MOUNTED_START
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -161,6 +167,29 @@ async def test_a_topic_goes_on_behind_what_was_copied_as_its_cluster_had_it(buck
     assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART, "which a group has committed"
     (row,) = rows_of(found)
     assert row["ends"][0]["start"] == 3, "what users deleted stays deleted"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(KeyServiceError(service="KMS", verb="unwrap", reason="no answer"), id="the key service is away"),
+        pytest.param(KeyRefusedError(verb="unwrap", key_id="k", reason="enable the key again"), id="it refuses"),
+        pytest.param(DataKeyError(key_id="k", reason="encryption is not configured here"), id="there is no key"),
+    ],
+)
+async def test_a_data_key_that_is_not_to_be_had_ends_no_search(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, error: TiersidecarError
+) -> None:
+    async def read_producer_snapshot(self: IndexBlobReader, of: RemoteLogSegmentMetadata) -> None:
+        raise error
+
+    monkeypatch.setattr(IndexBlobReader, "read_producer_snapshot", read_producer_snapshot)
+    first = live(1, 0)
+    bucket.store(first)
+    bucket.claim(ORDERS)
+    await bucket.snapshot(first, epoch=9)
+    await bucket.cluster(orders=described(ORDERS))
+    assert f"which transactions are open at its end cannot be read: {error}" in str(notes_of(await bucket.find()))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 
 import pytest
 
-from tiersidecar.decide.read_ahead import ReadAheadView, ReadRate, ShortestTimes, WindowBound, decide_window
+from tiersidecar.decide.read_ahead import ReadAheadView, ReadRate, UsualTimes, Window, WindowBound, decide_window
 
 MIB = 1024 * 1024
 CHUNK = 4 * MIB
@@ -30,10 +32,62 @@ BASE = ReadAheadView(
     [
         pytest.param({}, 11, "store", id="a reader that waits gets twice what its rate needs, and one"),
         pytest.param({"has_waited": False}, 6, "reader", id="one that never waits gets what its rate needs, and one"),
-        pytest.param({"has_waited": False, "bytes_per_s": MIB}, 2, "reader", id="a slow reader has two chunks"),
-        pytest.param({"has_waited": False, "bytes_per_s": 1.0}, 2, "reader", id="one that has stopped for hours too"),
-        pytest.param({"fetch_s": 0.05}, 4, "store", id="of a near store less is in flight at the same rate"),
-        pytest.param({"is_probing": True}, 6, "store", id="half as much while the latency is looked for"),
+        pytest.param(
+            {"has_waited": False, "bytes_per_s": MIB, "window_bytes": 8 * MIB},
+            2,
+            "reader",
+            id="a slow reader has two chunks",
+        ),
+        pytest.param(
+            {"has_waited": False, "bytes_per_s": 1.0, "window_bytes": 8 * MIB},
+            2,
+            "reader",
+            id="one that has stopped for hours too",
+        ),
+        pytest.param(
+            {"has_waited": False, "bytes_per_s": 1.0}, 6, "reader", id="a window shrinks by a quarter in a round"
+        ),
+        pytest.param(
+            {"has_waited": False, "bytes_per_s": 1.0, "is_round": False}, 8, "reader", id="and not within one"
+        ),
+        pytest.param(
+            {"has_waited": False, "bytes_per_s": 10 * MIB, "window_bytes": 4 * MIB},
+            2,
+            "proof",
+            id="one that is faster grows to more than it needs",
+        ),
+        pytest.param(
+            {"has_waited": False, "bytes_per_s": 15 * MIB, "window_bytes": 8 * MIB},
+            4,
+            "reader",
+            id="for some fetches take longer than others: four times as much",
+        ),
+        pytest.param(
+            {"has_waited": False, "bytes_per_s": 50 * MIB, "window_bytes": 16 * MIB},
+            4,
+            "reader",
+            id="but no more than the unknown get",
+        ),
+        pytest.param(
+            {"fetch_s": 0.01},
+            4,
+            "store",
+            id="who waits gets no less than one of which nothing is known",
+        ),
+        pytest.param(
+            {"is_probing": True}, 2, "store", id="half of what its rate needs while the latency is looked for"
+        ),
+        pytest.param({"is_probing": True, "fetch_s": 0.8}, 10, "store", id="the same of a far store"),
+        pytest.param({"is_probing": True, "fetch_s": 0.07}, 2, "store", id="but half of the least"),
+        pytest.param(
+            {"is_probing": True, "fetch_s": 0.01}, 4, "store", id="who has the least anyway has it all the time"
+        ),
+        pytest.param(
+            {"is_probing": True, "has_waited": False},
+            6,
+            "reader",
+            id="who does not wait fills nothing that could drain",
+        ),
         pytest.param({"bytes_per_s": 1024 * MIB}, 16, "proof", id="at most twice the present window"),
         pytest.param(
             {"bytes_per_s": 1024 * MIB, "window_bytes": 64 * MIB}, 16, "maximum", id="at most what one may have"
@@ -108,20 +162,99 @@ def test_a_shared_link_is_filled_and_not_flooded(
     assert window_bytes / alone_s >= bandwidth_mib_per_s * MIB
 
 
-def test_the_shortest_time_is_that_of_this_period_and_the_one_before() -> None:
-    times = ShortestTimes()
-    times.add(CHUNK, 0.3, now_s=100.0)
-    times.add(CHUNK, 0.2, now_s=105.0)
-    times.add(CHUNK, 0.5, now_s=112.0)
-    assert times.shortest_s(CHUNK, 119.0) == 0.2
-    assert times.shortest_s(CHUNK, 120.0) == 0.5
-    assert times.shortest_s(CHUNK, 130.0) is None
-    times.add(CHUNK, 0.1, now_s=131.0)
-    assert times.shortest_s(CHUNK, 1000.0) is None
+def rate_of_endless_reader(unit_bytes: int, latency_s: Callable[[Random], float], *, most_bytes_per_s: float) -> float:
+    """Bytes per second of a reader of chunks in their order, each of which takes as long as it happens to; of a store whose
+    bandwidth has no end, with as much in flight as is decided, from its fifth second to its fifteenth."""
+    random, times, rate = Random(1), UsualTimes(), ReadRate(0.0)
+    now_s, window_bytes, begun, halfway = 0.0, 0, 0, (0, 0.0)
+    pending = dict[int, tuple[float, float]]()
+    index = 0
+    while now_s < 15:
+        for number in range(begun, index + 1 + window_bytes // unit_bytes):
+            one_s = latency_s(random)
+            pending[number] = now_s + one_s, one_s
+        begun = max(begun, index + 1 + window_bytes // unit_bytes)
+        end_s, one_s = pending.pop(index)
+        waited_s = max(0.0, end_s - now_s)
+        now_s += waited_s + unit_bytes / most_bytes_per_s
+        times.add(unit_bytes, one_s, now_s)
+        index += 1
+        is_round = rate.add(unit_bytes, waited_s=waited_s, round_bytes=max(window_bytes, unit_bytes), now_s=now_s)
+        view = replace(
+            BASE,
+            unit_bytes=unit_bytes,
+            fetch_s=times.usual_s(unit_bytes, now_s),
+            bytes_per_s=rate.bytes_per_s,
+            has_waited=rate.has_waited,
+            is_round=is_round,
+            window_bytes=window_bytes,
+            read_bytes=index * unit_bytes,
+            is_probing=times.is_probing(unit_bytes, now_s),
+        )
+        window_bytes = decide_window(view).size_bytes
+        if not halfway[0] and now_s >= 5:
+            halfway = index, now_s
+    return (index - halfway[0]) * unit_bytes / (now_s - halfway[1])
+
+
+LATENCIES: dict[str, Callable[[Random], float]] = {
+    "50 ms": lambda random: 0.05,
+    "30 to 70 ms": lambda random: random.uniform(0.03, 0.07),
+    "log-normal around 50 ms": lambda random: max(0.015, random.lognormvariate(-3.0, 0.5)),
+    "50 ms, and 2 % of them 3 ms": lambda random: 0.003 if random.random() < 0.02 else 0.05,
+    "50 ms, and a third of them 3 ms": lambda random: 0.003 if random.random() < 1 / 3 else 0.05,
+    "2 ms": lambda random: 0.002,
+}
+
+
+@pytest.mark.parametrize("most_mb_per_s", [100, 400])
+@pytest.mark.parametrize("unit_bytes", [128 * 1024, CHUNK])
+@pytest.mark.parametrize("name", LATENCIES)
+def test_no_store_is_read_slower_than_by_a_fixed_window(
+    name: str, unit_bytes: int, most_mb_per_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former window was 16 MiB, whatever the store."""
+    rate = rate_of_endless_reader(unit_bytes, LATENCIES[name], most_bytes_per_s=most_mb_per_s * 1e6)
+    fixed = Window(16 * MIB, WindowBound.STORE)
+    monkeypatch.setitem(rate_of_endless_reader.__globals__, "decide_window", lambda view: fixed)
+    assert rate >= 0.9 * rate_of_endless_reader(unit_bytes, LATENCIES[name], most_bytes_per_s=most_mb_per_s * 1e6)
+
+
+def times_of(*elapsed_s: float, now_s: float = 105.0, size_bytes: int = CHUNK) -> UsualTimes:
+    times = UsualTimes()
+    for one_s in elapsed_s:
+        times.add(size_bytes, one_s, now_s)
+    return times
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "shortest_s"),
+    ("elapsed_s", "usual_s"),
+    [
+        pytest.param([0.3], 0.3, id="the first one"),
+        pytest.param([0.1, 0.3, 0.2], 0.2, id="of a few the median"),
+        pytest.param([0.05] * 16, 0.05, id="of equal ones that"),
+        pytest.param([0.05] * 8 + [0.003] * 7 + [0.05] * 8, 0.05, id="what fewer than half took is luck"),
+        pytest.param([0.05] * 16 + [0.5] * 100, 0.05, id="what all took before they waited for each other counts"),
+        pytest.param(
+            [0.5] * 100 + [0.05] * 8 + [0.5] * 100, 0.05, id="and what half of a batch took once they did not"
+        ),
+    ],
+)
+def test_the_usual_time_is_that_of_the_quietest_moment(elapsed_s: list[float], usual_s: float) -> None:
+    assert times_of(*elapsed_s).usual_s(CHUNK, 106.0) == usual_s
+
+
+def test_the_usual_time_is_that_of_this_period_and_the_one_before() -> None:
+    times = times_of(*[0.2] * 16, now_s=100.0)
+    for _ in range(16):
+        times.add(CHUNK, 0.5, now_s=112.0)
+    assert times.usual_s(CHUNK, 119.0) == 0.2
+    assert times.usual_s(CHUNK, 120.0) == 0.5
+    assert times.usual_s(CHUNK, 130.0) is None
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "usual_s"),
     [
         pytest.param(CHUNK, 0.2, id="of the same size"),
         pytest.param(CHUNK * 3 // 4, 0.2, id="of about the same size"),
@@ -130,27 +263,30 @@ def test_the_shortest_time_is_that_of_this_period_and_the_one_before() -> None:
         pytest.param(64 * MIB, 0.2, id="of one larger than all: the largest that is known"),
     ],
 )
-def test_times_are_kept_by_size(size_bytes: int, shortest_s: float) -> None:
-    times = ShortestTimes()
-    times.add(CHUNK, 0.2, now_s=100.0)
+def test_times_are_kept_by_size(size_bytes: int, usual_s: float) -> None:
+    times = times_of(0.2, now_s=100.0)
     times.add(16 * 1024, 0.05, now_s=100.0)
-    assert times.shortest_s(size_bytes, 101.0) == shortest_s
+    assert times.usual_s(size_bytes, 101.0) == usual_s
 
 
 @pytest.mark.parametrize(
-    ("now_s", "is_probing"),
+    ("fetches", "now_s", "is_probing"),
     [
-        pytest.param(110.1, True, id="as a period begins"),
-        pytest.param(110.5, True, id="until two fetches could be made"),
-        pytest.param(110.7, False, id="not after that"),
-        pytest.param(119.9, False, id="nor as it ends"),
+        pytest.param(0, 110.1, True, id="as a period begins"),
+        pytest.param(15, 110.9, True, id="until sixteen were fetched in it"),
+        pytest.param(16, 110.9, False, id="not after that"),
+        pytest.param(15, 111.1, False, id="and no longer than a second"),
+        pytest.param(0, 119.9, False, id="nor as it ends"),
     ],
 )
-def test_each_period_begins_with_less_in_flight(now_s: float, *, is_probing: bool) -> None:
-    times = ShortestTimes()
-    times.add(CHUNK, 0.3, now_s=105.0)
+def test_each_period_begins_with_less_in_flight(fetches: int, now_s: float, *, is_probing: bool) -> None:
+    times = times_of(*[0.1] * 16)
+    times.add(CHUNK, 0.3, now_s=110.1)  # begun before
+    times.add(CHUNK, 0.1, now_s=110.25)  # begun in it, and behind what was in flight by then
+    for _ in range(fetches):
+        times.add(CHUNK, 0.1, now_s=110.4)
     assert times.is_probing(CHUNK, now_s) == is_probing
-    assert not ShortestTimes().is_probing(CHUNK, now_s)
+    assert not UsualTimes().is_probing(CHUNK, now_s)
 
 
 def test_the_rate_is_that_of_a_round() -> None:

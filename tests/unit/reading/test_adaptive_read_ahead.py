@@ -38,7 +38,7 @@ def segment(name: str, chunks: int, *, chunk_bytes: int = CHUNK) -> RemoteSegmen
         transformed_chunk_size=chunk_bytes,
         final_transformed_chunk_size=chunk_bytes,
     )
-    return cast("RemoteSegment", SimpleNamespace(id=name, chunk_index=index))
+    return cast("RemoteSegment", SimpleNamespace(id=name, keys=SimpleNamespace(log=name), chunk_index=index))
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Link:
             self.now -= 1
         if self.faults:
             raise self.faults.pop()
-        self.latency.fetched(CHUNK, began_s)
+        self.latency.fetched(of.keys.log, CHUNK, began_s)
         return bytes(CHUNK)
 
 
@@ -143,7 +143,7 @@ async def test_a_slow_reader_holds_little() -> None:
         with world.reader() as reader:
             await world.read(reader, 60, pause_s=0.2)
             held_bytes = reader.window_bytes
-    assert held_bytes == 2 * CHUNK
+    assert held_bytes == 3 * CHUNK
     bounds = world.telemetry.by_label(READ_AHEAD_WINDOWS, "bound")
     assert bounds["reader"] > 10 > bounds["store"]
 
@@ -221,6 +221,7 @@ async def test_what_is_begun_behind_the_border_fills_the_window_in_bytes(
                 if left_bytes == 16 * MIB:
                     reader.follow_with(behind, 0)
                 if left_bytes == 0:
+                    await settle()
                     break
         assert reader.window_bytes == 12 * MIB
         assert shelf.fetched["behind"] == list(range(begun))
@@ -267,3 +268,15 @@ async def test_a_reader_that_leaves_waits_for_nothing_behind_the_border() -> Non
         assert world.link.now == 1
     await settle()
     assert (world.link.now, told) == (0, [])
+
+
+async def test_a_near_place_tells_nothing_of_a_far_one() -> None:
+    clock = ManualClock()
+    latency = FetchLatency(clock, lambda key: key.partition("/")[0])
+    for key, took_s in (("near/a", 0.002), ("far/a", 0.1)):
+        began_s = clock.monotonic_s()
+        await clock.advance(took_s)
+        latency.fetched(key, CHUNK, began_s)
+    assert latency.usual_s("near/b", CHUNK) == pytest.approx(0.002)
+    assert latency.usual_s("far/b", CHUNK) == pytest.approx(0.1)
+    assert latency.usual_s("another/b", CHUNK) is None

@@ -11,6 +11,8 @@ import asyncio
 import gc
 import json
 from dataclasses import replace
+from threading import Event
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -23,9 +25,13 @@ from tests.support.manual_clock import settle
 from tests.support.remote_builder import RemoteBuilder
 from tests.support.remote_runs import RemoteRun, key_ring, load_run, segments_of
 from tests.unit.reading.test_histories import source
+from tiersidecar.adapters.clock import ThreadBlocking
+from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey
 from tiersidecar.domain.errors import (
     CorruptDataError,
     DataKeyError,
+    KeyServiceError,
     ObjectNotFoundError,
     QuotaExceededError,
     StoreError,
@@ -356,3 +362,43 @@ def test_it_is_a_map_that_drops_no_more_than_its_bound_asks_for(steps: list[tupl
         assert cache.size_bytes == sum(sizes.values()) <= most
         assert dict(zip(cache.keys(), map(cache.get, cache.keys()), strict=True)) == model
         assert len(cache) == len(model)
+
+
+class HangingKms:
+    """``KeyWrapping`` that answers nothing before ``ended``."""
+
+    def __init__(self) -> None:
+        self.ended, self.is_full, self.asked = Event(), Event(), 0
+
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+        return WrappedKey("k", data_key)
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        self.asked += 1
+        if self.asked == 4:
+            self.is_full.set()
+        self.ended.wait(30)
+        raise KeyServiceError(service="KMS", verb="unwrap", reason="no answer")
+
+
+async def test_a_key_service_that_hangs_takes_no_threads_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen manifests took all threads of the process: pins and checks waited as well."""
+    kms = HangingKms()
+    # As another process has them: it asks for every key.
+    writing = ServiceKeys("kms", kms, keep_s=60, now_s=monotonic)
+    reading = ServiceKeys("kms", kms, keep_s=60, now_s=monotonic)
+    monkeypatch.setattr("tests.support.remote_builder.key_ring", lambda: writing)
+    builder = RemoteBuilder(encrypted=True)
+    for _ in range(16):
+        await builder.add(source(0, 100))
+    segments = segments_of(builder.run, builder.partition)
+    async with ThreadBlocking(max_threads=16) as blocking:
+        cache = ManifestCache(store=builder.run.store, blocking=blocking, key_ring=reading)
+        opening = [asyncio.create_task(cache.open(segment)) for segment in segments]
+        await asyncio.to_thread(kms.is_full.wait, 10)
+        assert await asyncio.wait_for(blocking.run(len, "pin"), timeout=5) == 3
+        kms.ended.set()
+        outcomes = await asyncio.gather(*opening, return_exceptions=True)
+        await cache.aclose()
+    assert [type(one) for one in outcomes] == [KeyServiceError] * 16
+    assert kms.asked == 4, "the others heard at once that it is away"

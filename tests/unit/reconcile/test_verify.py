@@ -15,13 +15,15 @@ from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.decide.reconcile_findings import FindingKind
-from tiersidecar.domain.errors import KeyRefusedError, KeyServiceError, StoreError, TiersidecarError
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext
+from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError, StoreError, TiersidecarError
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.metadata.serde import read_event
 from tiersidecar.ports.store import Buffer
+from tiersidecar.reconcile.deep_check import KeyRingOpener
 from tiersidecar.reconcile.verify import ReadsAtPace, SegmentVerifier, Verdict, Verified
 
 
@@ -175,21 +177,35 @@ async def test_a_store_that_is_away_is_no_finding(reading: Reading, monkeypatch:
     "error",
     [
         pytest.param(KeyServiceError(service="KMS", verb="unwrap", reason="connection refused"), id="away"),
+        pytest.param(DataKeyError(key_id="k", reason="the key ring has only j"), id="has another key"),
         pytest.param(KeyRefusedError(verb="unwrap", key_id="k", reason="enable the key again"), id="refuses"),
     ],
 )
-async def test_what_a_key_service_does_is_no_finding(reading: Reading, error: TiersidecarError) -> None:
+async def test_without_its_data_key_a_segment_is_not_checked(reading: Reading, error: TiersidecarError) -> None:
     class Refusing:
-        def unwrap(self, text: str) -> bytes:
+        def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
             raise error
 
-        def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
+        def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
             raise error
 
-    reading.verifier = SegmentVerifier(store=reading.store, key_prefix="", is_plain=False, open_key_ring=Refusing)
-    told = await asyncio.gather(*map(reading.verify, reading.segments.values()), return_exceptions=True)
-    assert error in told, "of the encrypted segments; the others need no key"
-    assert [one for one in told if isinstance(one, Verified) and one.findings] == []
+    await assert_encrypted_ones_are_not_checked(reading, Refusing, str(error))
+
+
+async def test_without_any_keys_encrypted_segments_are_not_checked(reading: Reading) -> None:
+    await assert_encrypted_ones_are_not_checked(reading, lambda: None, "encryption is not configured here")
+
+
+async def assert_encrypted_ones_are_not_checked(reading: Reading, keys: KeyRingOpener, told: str) -> None:
+    reading.verifier = SegmentVerifier(store=reading.store, key_prefix="", is_plain=False, open_key_ring=keys)
+    verified = [await reading.verify(segment) for segment in reading.segments.values()]
+    unchecked = [one for one in verified if one.findings]
+    assert unchecked, "the bucket has encrypted segments"
+    for one in unchecked:
+        assert one.verdict is Verdict.NOT_CHECKED
+        assert [finding.kind for finding in one.findings] == [FindingKind.NOT_CHECKED]
+        assert told in one.findings[0].detail
+    assert len(unchecked) < len(verified), "the others need no key"
 
 
 async def test_reads_keep_to_their_rate(reading: Reading) -> None:

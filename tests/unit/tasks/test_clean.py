@@ -17,12 +17,15 @@ from tests.support.clean_world import CleanWorld, KilledError, live
 from tests.support.compacted_logs import ABORT, COMMIT, LogSegment, all_records, clean, committed_records, table
 from tests.support.local_batches import LocalBatch
 from tests.support.remote_builder import SegmentSource
+from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.cleaner import CleanerClaim, short_name
-from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, StateDirError
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey
+from tiersidecar.domain.errors import BrokerRefusedError, KeyServiceError, MetadataNotReadyError, StateDirError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
+from tiersidecar.tasks.segment_objects import LayoutSettings
 
 PLACES = ("mapped", "rewritten", "started", "uploaded", "proven", "finished", "trashed", "published")
 RETENTION_S = 1.0
@@ -354,6 +357,22 @@ async def test_a_segment_that_is_damaged_ends_the_round_and_nothing_moves(world:
         await world.clean({"clean.rewritten": lost})
     assert await world.table_read() == before
     assert len(world.segments()) == len(old)
+
+
+async def test_without_a_data_key_for_the_new_segment_none_is_begun(world: CleanWorld) -> None:
+    class Away:
+        def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+            raise KeyServiceError(service="KMS", verb="wrap", reason="no answer")
+
+        def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+            raise AssertionError
+
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+    world.layout = LayoutSettings(key_ring=ServiceKeys("kms", Away(), keep_s=1, now_s=lambda: 0.0))
+    before = list(world.builder.run.metadata.events)
+    with pytest.raises(KeyServiceError):
+        await world.clean()
+    assert world.builder.run.metadata.events == before
 
 
 @pytest.mark.parametrize(

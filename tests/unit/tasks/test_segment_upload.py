@@ -16,16 +16,21 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import PARTITIONS, TierShell
 from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
+from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.placed import Place, PlacedStore
 from tiersidecar.decide.cleanup import Removal
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     CorruptDataError,
     CustomMetadataTooLargeError,
+    KeyRefusedError,
+    KeyServiceError,
     PublishTimeoutError,
     SegmentChangedError,
     StoreError,
+    TiersidecarError,
 )
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -518,3 +523,39 @@ async def test_a_partition_is_in_the_state_topic_before_anything_of_it_is_remote
     await shell.copy.run(shell.tiered(topic_id_partition))
     assert known
     assert all(known)
+
+
+class KmsDown:
+    """``KeyWrapping`` of a service that gives no key."""
+
+    def __init__(self, error: TiersidecarError) -> None:
+        self.error, self.asked = error, 0
+
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+        self.asked += 1
+        raise self.error
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(KeyServiceError(service="KMS", verb="wrap", reason="no answer"), id="away"),
+        pytest.param(KeyRefusedError(verb="wrap", key_id="k", reason="enable the key again"), id="refuses"),
+    ],
+)
+async def test_without_a_data_key_no_copy_is_begun_and_the_service_is_left_alone(
+    tmp_path: Path, blocking: ThreadBlocking, error: TiersidecarError
+) -> None:
+    """Each attempt published a COPY_SEGMENT_STARTED, which then had to be deleted."""
+    down = KmsDown(error)
+    ring = ServiceKeys("kms", down, keep_s=1, now_s=lambda: 0.0)
+    shell = await opened(tmp_path, blocking, partitions=["plain-0"], layout=LayoutSettings(key_ring=ring))
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
+    for _ in range(3):
+        with pytest.raises(type(error)):
+            await shell.copy.run(tiered)
+    assert (states(shell), await keys_of(shell), down.asked) == ([], [], 1)
+    assert ring.closed_reason == str(error)

@@ -10,15 +10,16 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey
 from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError
 from tiersidecar.ports.key_wrapping import KeyWrapping, Options
 
-_CONTEXT = {"purpose": "tiersidecar segment data key"}
-"""The encryption context: what was wrapped for another purpose is not unwrapped, and audit logs show it."""
+_PURPOSE = {"purpose": "tiersidecar segment data key"}
+"""Part of the encryption context: what was wrapped for another purpose is not unwrapped, and audit logs show it."""
 _TEXTS = ("key.id", "region", "endpoint.url", "access.key.id", "secret.access.key", "ca.location")
 _NEEDED = ("key.id", "region")
-_ATTEMPTS, _CONNECT_S, _ANSWER_S = 4, 5.0, 10.0
+_ATTEMPTS, _CONNECT_S, _ANSWER_S = 3, 2.0, 3.0
+"""Ten seconds or so together, also where nothing answers at all."""
 
 _NO_DATA_KEY = frozenset({"InvalidCiphertextException", "IncorrectKeyException"})
 _DENIED = frozenset({"AccessDeniedException", "AccessDenied", "UnrecognizedClientException", "InvalidClientTokenId"})
@@ -65,22 +66,24 @@ class AwsKms:
     def __init__(self, options: Options) -> None:
         self._options, self._client, self._lock = options, None, threading.Lock()
 
-    def wrap(self, data_key: bytes) -> WrappedKey:
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
         """See :class:`KeyWrapping`; the service's answer names the key by its ARN, whatever alias was asked for."""
         key_id = str(self._options["key.id"])
         answer = self._ask(
             "wrap",
             key_id,
-            lambda kms: kms.encrypt(KeyId=key_id, Plaintext=data_key, EncryptionContext=_CONTEXT),
+            lambda kms: kms.encrypt(KeyId=key_id, Plaintext=data_key, EncryptionContext=_PURPOSE | dict(context)),
         )
         return WrappedKey(str(answer["KeyId"]), bytes(answer["CiphertextBlob"]))
 
-    def unwrap(self, wrapped: WrappedKey) -> bytes:
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         """See :class:`KeyWrapping`."""
         answer = self._ask(
             "unwrap",
             wrapped.key_id,
-            lambda kms: kms.decrypt(KeyId=wrapped.key_id, CiphertextBlob=wrapped.data, EncryptionContext=_CONTEXT),
+            lambda kms: kms.decrypt(
+                KeyId=wrapped.key_id, CiphertextBlob=wrapped.data, EncryptionContext=_PURPOSE | dict(context)
+            ),
         )
         return bytes(answer["Plaintext"])
 
@@ -132,7 +135,9 @@ def _error_of(verb: str, key_id: str, response: Mapping[str, Any]) -> Exception:
     code, message = str(said.get("Code", "")), str(said.get("Message", ""))
     told = f"{code}: {message}" if message else code
     if code in _NO_DATA_KEY:
-        return DataKeyError(key_id=key_id, reason=f"AWS KMS says {told}: no key of its own has wrapped it")
+        return DataKeyError(
+            key_id=key_id, reason=f"AWS KMS says {told}: no key of its own has wrapped it for this segment"
+        )
     if code in _DENIED:
         right = "kms:Encrypt" if verb == "wrap" else "kms:Decrypt"
         reason = f"AWS KMS says {told}: give the sidecar's identity {right} on the key, in its policy or by IAM"

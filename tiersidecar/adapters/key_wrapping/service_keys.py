@@ -6,14 +6,21 @@ import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Future
 
+from tiersidecar.adapters.clock import ThreadBlocking
+from tiersidecar.adapters.key_wrapping.resting import RestingWrapping
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext
 from tiersidecar.domain.errors import DataKeyError
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.transforms import DATA_KEY_SIZE
 from tiersidecar.formats.aiven.wrapped_keys import is_wrapped_by, read_wrapped_key, write_wrapped_key
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.key_wrapping import KeyWrapping
 
 _MOST_KEYS = 10_000
+_THREADS = 4
+"""Of key services alone: were they those of everything else, one that hangs would stop pins and checks too."""
 
 
 class ServiceKeys:
@@ -22,6 +29,7 @@ class ServiceKeys:
 
     At most ``max_keys`` data keys that were unwrapped are kept, each for ``keep_s``: a service asked for each segment of each
     reader would be slow and dear.  So a key that is taken away takes effect after ``keep_s`` for those that were in use.
+    What several want at once is asked for once.
     """
 
     def __init__(
@@ -35,38 +43,77 @@ class ServiceKeys:
         ring_wraps: bool = False,
         max_keys: int = _MOST_KEYS,
     ) -> None:
-        self._kind, self._wrapping = kind, wrapping
+        self._kind, self._wrapping = kind, RestingWrapping(wrapping, now_s)
         self._ring, self._new_ring = ring, ring if ring_wraps else None
         self._keep_s, self._now_s, self._max_keys = keep_s, now_s, max_keys
         self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+        self._asked: dict[bytes, Future[bytes]] = {}
         self._lock = threading.Lock()
+        self._threads = ThreadBlocking(max_threads=_THREADS, name="keys")
 
-    def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
+    @property
+    def blocking(self) -> Blocking:
+        """See :class:`HasThreads`."""
+        return self._threads
+
+    @property
+    def closed_reason(self) -> str:
+        """See :class:`HasThreads`."""
+        return "" if self._new_ring is not None else self._wrapping.closed_reason
+
+    def is_at_hand(self, text: str | None, context: KeyContext) -> bool:
+        """See :class:`HasThreads`."""
+        if text is None:
+            return self._new_ring is not None
+        return not is_wrapped_by(self._kind, text) or self._found(_name_of(text, context)) is not None
+
+    def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
         """See :class:`DataKeys`; the service has randomness of its own."""
         if self._new_ring is not None:
             return self._new_ring.wrap(data_key, random_bytes)
-        text = write_wrapped_key(self._kind, self._wrapping.wrap(data_key))
-        self._keep(text, data_key)
+        text = write_wrapped_key(self._kind, self._wrapping.wrap(data_key, context))
+        self._keep(_name_of(text, context), data_key)
         return text
 
-    def unwrap(self, text: str) -> bytes:
+    def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
         """See :class:`DataKeys`."""
         if not is_wrapped_by(self._kind, text):
             if self._ring is None:
                 reason = f"it is not of {self._kind}, and encryption.key.pairs has no keys"
                 raise DataKeyError(key_id=text.partition(":")[0], reason=reason)
             return self._ring.unwrap(text)
-        data_key = self._found(text)
-        if data_key is None:
-            wrapped = read_wrapped_key(self._kind, text)
-            data_key = self._wrapping.unwrap(wrapped)
-            if len(data_key) != DATA_KEY_SIZE:
-                raise DataKeyError(key_id=wrapped.key_id, reason=f"it opens to {len(data_key)} bytes")
-            self._keep(text, data_key)
+        name = _name_of(text, context)
+        data_key = self._found(name)
+        return self._ask_once(name, text, context) if data_key is None else data_key
+
+    def _ask_once(self, name: bytes, text: str, context: KeyContext) -> bytes:
+        asking = Future[bytes]()
+        with self._lock:
+            asked = self._asked.setdefault(name, asking)
+        if asked is not asking:
+            return asked.result()
+        try:
+            found = self._found(name)  # by now
+            data_key = self._ask(text, context) if found is None else found
+        except BaseException as error:
+            asking.set_exception(error)
+            raise
+        else:
+            self._keep(name, data_key)
+            asking.set_result(data_key)
+            return data_key
+        finally:
+            with self._lock:
+                del self._asked[name]
+
+    def _ask(self, text: str, context: KeyContext) -> bytes:
+        wrapped = read_wrapped_key(self._kind, text)
+        data_key = self._wrapping.unwrap(wrapped, context)
+        if len(data_key) != DATA_KEY_SIZE:
+            raise DataKeyError(key_id=wrapped.key_id, reason=f"it opens to {len(data_key)} bytes")
         return data_key
 
-    def _found(self, text: str) -> bytes | None:
-        name = _name_of(text)
+    def _found(self, name: bytes) -> bytes | None:
         with self._lock:
             data_key, since_s = self._kept.get(name, (None, 0.0))
             if data_key is None or self._now_s() - since_s > self._keep_s:
@@ -75,13 +122,16 @@ class ServiceKeys:
             self._kept.move_to_end(name)
             return data_key
 
-    def _keep(self, text: str, data_key: bytes) -> None:
+    def _keep(self, name: bytes, data_key: bytes) -> None:
         with self._lock:
-            self._kept[_name_of(text)] = data_key, self._now_s()
+            self._kept[name] = data_key, self._now_s()
             while len(self._kept) > self._max_keys:
                 self._kept.popitem(last=False)
 
 
-def _name_of(text: str) -> bytes:
-    """Return a short name for what a manifest has, which may be as long as its writer likes."""
-    return hashlib.sha256(text.encode()).digest()
+def _name_of(text: str, context: KeyContext) -> bytes:
+    """Return a short name for what a manifest has, which may be as long as its writer likes, in its context."""
+    digest = hashlib.sha256()
+    for part in (text, *(one for item in sorted(context.items()) for one in item)):
+        digest.update(len(part.encode()).to_bytes(8, "big") + part.encode())
+    return digest.digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
@@ -280,11 +281,12 @@ def open_key_ring(config: HasStore) -> DataKeys | None:
     Raises:
         ConfigError: a key file that cannot be read or used, each named.
     """
-    section, faults, keys = config.store, [], {}
+    section, faults, keys, read = config.store, [], {}, []
     for key_id, files in section.encryption_key_pairs.items():
         try:
             public, private = Path(files.public_key_file).read_bytes(), Path(files.private_key_file).read_bytes()
             keys[key_id] = read_rsa_key_pair(public, private)
+            read += [public, private]
         except (OSError, ValueError) as error:
             faults.append(f"encryption.key.pairs.{key_id}: {error}")
     if faults:
@@ -295,14 +297,25 @@ def open_key_ring(config: HasStore) -> DataKeys | None:
         return ring
     from tiersidecar.adapters.key_wrapping.kinds import load_wrapping_kind
 
-    return ServiceKeys(
-        kind,
-        load_wrapping_kind(kind).open_wrapping(revealed(section.encryption_key_wrapping_options)),
-        keep_s=section.encryption_data_key_cache_ms / 1000,
-        now_s=SystemClock().monotonic_s,
-        ring=ring,
-        ring_wraps=section.encryption_key_pair_id is not None,
-    )
+    options = revealed(section.encryption_key_wrapping_options)
+    numbers = section.encryption_data_key_cache_ms, section.encryption_data_key_cache_size
+    told = (kind, sorted(options.items()), numbers, section.encryption_key_pair_id, list(keys), read)
+    name = sha256(repr(told).encode()).digest()
+    if name not in _OPENED_KEYS:
+        _OPENED_KEYS[name] = ServiceKeys(
+            kind,
+            load_wrapping_kind(kind).open_wrapping(options),
+            keep_s=section.encryption_data_key_cache_ms / 1000,
+            max_keys=section.encryption_data_key_cache_size,
+            now_s=SystemClock().monotonic_s,
+            ring=ring,
+            ring_wraps=section.encryption_key_pair_id is not None,
+        )
+    return _OPENED_KEYS[name]
+
+
+_OPENED_KEYS: dict[bytes, ServiceKeys] = {}
+"""By the digest of what they were configured with: one for all that a process does, so that no key is asked for twice."""
 
 
 def layout_settings(config: Config, key_ring: DataKeys | None, kafka_version: tuple[int, int]) -> LayoutSettings:

@@ -149,6 +149,8 @@ def _store_warnings(config: Config) -> Iterator[str]:
 def _warnings_of_store(section: str, store: StoreSection) -> Iterator[str]:
     if store.key_prefix and not store.key_prefix.endswith("/"):
         yield f"{section}.key.prefix: objects will be named {store.key_prefix}<topic>…, for it does not end with /"
+    if str(store.encryption_key_wrapping_options.get("endpoint.url", "")).startswith("http:"):
+        yield f"{section}.encryption.key.wrapping.options.endpoint.url: http sends data keys as they are"
     if isinstance(store, FilesystemStore) and not Path(store.root).is_dir():
         yield f"{section}.root: {store.root} is not a directory on this machine"
     if isinstance(store, S3Store) and not store.aws_certificate_check_enabled:

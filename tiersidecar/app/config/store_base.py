@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from tiersidecar.adapters.key_wrapping.kinds import load_wrapping_kind
+from tiersidecar.adapters.key_wrapping.kinds import AWS_KMS, load_wrapping_kind
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.options import Option, revealed
 from tiersidecar.app.config.section import Section, refuse
@@ -77,7 +77,10 @@ class StoreBase(Section):
     `secret.access.key`. A value may be a secret: `{env: NAME}` or `{file: /path}`."""
 
     encryption_data_key_cache_ms: PositiveDurationMs = 3_600_000
-    """How long a data key that the service has unwrapped is kept, in memory only, and at most 10,000 of them."""
+    """How long a data key that the service has unwrapped is kept, in memory only."""
+
+    encryption_data_key_cache_size: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
+    """How many of these are kept at most, in each process; each takes about 300 bytes."""
 
     custom_metadata_fields_include: Annotated[tuple[CustomMetadataField, ...], BeforeValidator(comma_separated)] = ()
     """What to record with each segment: REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY."""
@@ -113,7 +116,12 @@ class StoreBase(Section):
         if self.encryption_enabled and self.encryption_key_pair_id is None and self.encryption_key_wrapping is None:
             reason = "is required with encryption.enabled, unless encryption.key.wrapping names a key service"
             faults.append((("encryption.key.pair.id",), reason))
-        elif self.encryption_key_pair_id is not None and self.encryption_key_pair_id not in self.encryption_key_pairs:
+        services = {AWS_KMS, self.encryption_key_wrapping or AWS_KMS}
+        for key_id in self.encryption_key_pairs:
+            if key_id.partition("/")[1] and key_id.partition("/")[0] in services:
+                reason = f"{key_id!r} looks in a manifest like a key of a key service: give the pair another id"
+                faults.append((("encryption.key.pairs", key_id), reason))
+        if self.encryption_key_pair_id is not None and self.encryption_key_pair_id not in self.encryption_key_pairs:
             known = ", ".join(sorted(self.encryption_key_pairs)) or "none"
             reason = f"{self.encryption_key_pair_id!r} is not in encryption.key.pairs, which has {known}"
             faults.append((("encryption.key.pair.id",), reason))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext
 from tiersidecar.domain.errors import DataKeyError
 
 if TYPE_CHECKING:  # and below where keys are used: pycryptodome takes time to import, and most daemons encrypt nothing
@@ -27,19 +28,19 @@ class DataKeys(Protocol):
     """What wraps the data keys of new segments, and opens those of all: an RSA key ring, or a key service.  It may take time:
     it is called in threads."""
 
-    def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
-        """Return ``data_key`` as a manifest has it.
+    def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
+        """Return ``data_key`` as a manifest has it; a service binds it to ``context``, RSA does not.
 
         Raises:
             KeyServiceError: the key service is away.
             KeyRefusedError: it refuses.
         """
 
-    def unwrap(self, text: str) -> bytes:
+    def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
         """Return the data key of a manifest's ``dataKey``.
 
         Raises:
-            DataKeyError: malformed, under a key that is not known, or not opened by it.
+            DataKeyError: malformed, under a key that is not known, not opened by it, or bound to another context.
             KeyServiceError: the key service is away.
             KeyRefusedError: it refuses.
         """
@@ -90,13 +91,13 @@ class KeyRing:
             if not key_id.strip() or ":" in key_id:
                 raise ValueError(f"key id {key_id!r} is blank or has a colon")
 
-    def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes]) -> str:
+    def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
         """Return ``data_key`` wrapped by the active key, as a manifest has it."""
         public = self.keys[self.active_key_id].public
         wrapped = _oaep(public, random_bytes).encrypt(data_key)
         return f"{self.active_key_id}:{base64.b64encode(wrapped).decode('ascii')}"
 
-    def unwrap(self, text: str) -> bytes:
+    def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
         """The data key of a manifest's ``dataKey``.
 
         Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext
 from tiersidecar.domain.ids import DEFAULT_PLACE, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import (
@@ -46,12 +47,14 @@ class SegmentEncryption:
     wrapped_data_key: str = field(repr=False)
 
 
-def new_segment_encryption(key_ring: DataKeys, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
+def new_segment_encryption(
+    key_ring: DataKeys, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT
+) -> SegmentEncryption:
     """A fresh data key and AAD, wrapped by the ring's active key."""
     # Two draws: if the AAD were part of the data key, the manifest would reveal it.
     data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
     cipher = ChunkCipher(data_key, aad)
-    return SegmentEncryption(cipher=cipher, wrapped_data_key=key_ring.wrap(data_key, random_bytes))
+    return SegmentEncryption(cipher=cipher, wrapped_data_key=key_ring.wrap(data_key, random_bytes, context))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
 
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import ByteRange, EpochEntry, LeaderEpoch, Offset
@@ -127,18 +128,19 @@ def read_manifest(data: bytes, *, where: str = "manifest", bounds: SegmentBounds
     )
 
 
-def reading_plan(manifest: Manifest, key_ring: DataKeys | None) -> TransformPlan:
-    """Return how to open the chunks and indexes of ``manifest``.
+def reading_plan(manifest: Manifest, key_ring: DataKeys | None, context: KeyContext = NO_CONTEXT) -> TransformPlan:
+    """Return how to open the chunks and indexes of ``manifest``, whose data key has ``context``.
 
     Raises:
         DataKeyError: encrypted, and the ring cannot open the data key.
+        KeyServiceError, KeyRefusedError: the key service is away, or refuses.
     """
     cipher = None
     if manifest.encryption is not None:
         if key_ring is None:
             key_id = manifest.encryption.data_key.partition(":")[0]
             raise DataKeyError(key_id=key_id, reason="encryption is not configured here")
-        cipher = _cipher(key_ring.unwrap(manifest.encryption.data_key), manifest.encryption)
+        cipher = _cipher(key_ring.unwrap(manifest.encryption.data_key, context), manifest.encryption)
     return TransformPlan(
         chunk_size=manifest.chunk_index.original_chunk_size, compression=manifest.compression, cipher=cipher
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
+from time import monotonic
 
 import pytest
 
 from tests.support.loopback_ports import free_port
 from tiersidecar.adapters.key_wrapping.aws_kms import AwsKms
-from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.data_keys import WrappedKey, context_of_ids
 from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError, TiersidecarError
 
+CONTEXT = context_of_ids("T", "S")
 WRAPPED = WrappedKey("arn:aws:kms:eu-west-2:111122223333:key/1", b"ciphertext")
 
 
@@ -22,11 +25,13 @@ class Kms:
 
     def __init__(self) -> None:
         self.status, self.code, self.asked = 400, "", 0
+        self.last: dict[str, object] = {}
         kms = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 kms.asked += 1
+                kms.last = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 body = json.dumps({"__type": kms.code, "message": "so it is"}).encode()
                 self.send_response(kms.status)
                 self.send_header("Content-Length", str(len(body)))
@@ -90,7 +95,7 @@ def client_of(url: str) -> AwsKms:
 def test_what_an_answer_means(kms: Kms, status: int, code: str, kind: type[TiersidecarError], told: str) -> None:
     kms.status, kms.code = status, code
     with pytest.raises(kind, match=told) as raised:
-        client_of(kms.url).unwrap(WRAPPED)
+        client_of(kms.url).unwrap(WRAPPED, CONTEXT)
     assert code in str(raised.value)
     assert type(raised.value) is kind
 
@@ -98,27 +103,48 @@ def test_what_an_answer_means(kms: Kms, status: int, code: str, kind: type[Tiers
 def test_a_refused_wrap_names_the_right_that_is_missing(kms: Kms) -> None:
     kms.status, kms.code = 400, "AccessDeniedException"
     with pytest.raises(KeyRefusedError, match=r"'alias/tier' may not wrap data keys: .*kms:Encrypt"):
-        client_of(kms.url).wrap(bytes(32))
+        client_of(kms.url).wrap(bytes(32), CONTEXT)
 
 
 def test_what_may_pass_is_tried_again_and_a_refusal_is_not(kms: Kms) -> None:
     kms.status, kms.code, kms.asked = 500, "KMSInternalException", 0
     with pytest.raises(KeyServiceError):
-        client_of(kms.url).unwrap(WRAPPED)
-    assert kms.asked == 4
+        client_of(kms.url).unwrap(WRAPPED, CONTEXT)
+    assert kms.asked == 3
     kms.status, kms.code, kms.asked = 400, "AccessDeniedException", 0
     with pytest.raises(KeyRefusedError):
-        client_of(kms.url).unwrap(WRAPPED)
+        client_of(kms.url).unwrap(WRAPPED, CONTEXT)
     assert kms.asked == 1
 
 
 def test_a_service_that_is_away_may_come_back() -> None:
     with pytest.raises(KeyServiceError, match="AWS KMS could not unwrap a data key"):
-        client_of(f"http://127.0.0.1:{free_port()}").unwrap(WRAPPED)
+        client_of(f"http://127.0.0.1:{free_port()}").unwrap(WRAPPED, CONTEXT)
 
 
 def test_a_manifest_that_names_no_key_is_refused_without_a_request(kms: Kms) -> None:
     kms.asked = 0
     with pytest.raises(DataKeyError, match="cannot be asked for"):
-        client_of(kms.url).unwrap(WrappedKey("", b"x"))
+        client_of(kms.url).unwrap(WrappedKey("", b"x"), CONTEXT)
     assert kms.asked == 0
+
+
+def test_the_encryption_context_names_purpose_topic_and_segment(kms: Kms) -> None:
+    kms.status, kms.code = 400, "AccessDeniedException"
+    expected = {"purpose": "tiersidecar segment data key", "topic.id": "T", "segment.id": "S"}
+    with pytest.raises(KeyRefusedError):
+        client_of(kms.url).wrap(bytes(32), CONTEXT)
+    assert kms.last["EncryptionContext"] == expected
+    with pytest.raises(KeyRefusedError):
+        client_of(kms.url).unwrap(WRAPPED, CONTEXT)
+    assert kms.last["EncryptionContext"] == expected
+
+
+def test_what_answers_nothing_is_given_up_soon() -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        began_s = monotonic()
+        with pytest.raises(KeyServiceError):
+            client_of(f"http://127.0.0.1:{listening.getsockname()[1]}").unwrap(WRAPPED, CONTEXT)
+    assert monotonic() - began_s < 20

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from time import sleep
 
 import pytest
 
 from tests.support.remote_runs import key_ring
 from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
-from tiersidecar.domain.data_keys import WrappedKey
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey, context_of_ids
 from tiersidecar.domain.errors import DataKeyError, KeyServiceError
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.wrapped_keys import read_wrapped_key, write_wrapped_key
@@ -21,15 +24,23 @@ class Vault:
 
     def __init__(self) -> None:
         self.key_id, self.asked = ARN, 0
+        self.contexts = dict[bytes, dict[str, str]]()
         self.away = False
+        self.gate = Event()
+        self.gate.set()
 
-    def wrap(self, data_key: bytes) -> WrappedKey:
-        return WrappedKey(self.key_id, data_key[::-1])
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+        wrapped = WrappedKey(self.key_id, data_key[::-1])
+        self.contexts[wrapped.data] = dict(context)
+        return wrapped
 
-    def unwrap(self, wrapped: WrappedKey) -> bytes:
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         self.asked += 1
+        self.gate.wait(10)
         if self.away:
             raise KeyServiceError(service="vault", verb="unwrap", reason="connection refused")
+        if self.contexts.get(wrapped.data, {}) != context:
+            raise DataKeyError(key_id=wrapped.key_id, reason="of another context")
         return wrapped.data[::-1]
 
 
@@ -129,4 +140,46 @@ def test_a_service_that_is_away_is_no_reason_to_give_a_segment_up() -> None:
     with pytest.raises(KeyServiceError):
         world.keys.unwrap(text)
     world.vault.away = False
+    world.now_s += 1
     assert world.keys.unwrap(text) == data_key(), "nothing of the failure is kept"
+
+
+def test_what_several_want_at_once_is_asked_for_once() -> None:
+    world = World()
+    text = world.fresh().wrap(data_key(), NO_RANDOM)
+    world.vault.gate.clear()
+    with ThreadPoolExecutor(4) as threads:
+        several = [threads.submit(world.keys.unwrap, text) for _ in range(4)]
+        while not world.vault.asked:
+            sleep(0.001)
+        world.vault.gate.set()
+        assert [one.result() for one in several] == [data_key()] * 4
+    assert world.vault.asked == 1
+
+
+def test_a_wrapped_key_opens_for_its_own_segment_alone() -> None:
+    world = World()
+    own, other = context_of_ids("topic", "one"), context_of_ids("topic", "two")
+    text = world.keys.wrap(data_key(), NO_RANDOM, own)
+    for keys in (world.keys, world.fresh()):  # the first has it in memory
+        assert keys.unwrap(text, own) == data_key()
+        with pytest.raises(DataKeyError, match="of another context"):
+            keys.unwrap(text, other)
+    assert not world.keys.is_at_hand(text, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_at_hand"),
+    [
+        pytest.param("key1:AAAA", True, id="RSA needs no question"),
+        pytest.param("vault/key:AAAA", False, id="a key of the service does"),
+        pytest.param(None, False, id="a new one too"),
+    ],
+)
+def test_what_has_to_be_asked_for(text: str | None, *, is_at_hand: bool) -> None:
+    assert World().keys.is_at_hand(text, {}) == is_at_hand
+
+
+def test_what_is_kept_needs_no_question() -> None:
+    world = World()
+    assert world.keys.is_at_hand(world.keys.wrap(data_key(), NO_RANDOM), {})

@@ -22,11 +22,13 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.adapters.stores.placed import stores_by_place
 from tiersidecar.app.builders import untouched_store
-from tiersidecar.app.builders.store import OpenedStore, open_store
+from tiersidecar.app.builders.store import OpenedStore, open_key_ring, open_store
 from tiersidecar.app.builders.untouched_store import open_resting_store, open_store_untouched
+from tiersidecar.app.config.config import load_config
 from tiersidecar.app.config.store import FilesystemStore
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.ports.store import BytesBody, Store
 
 KEYS = ("topic/0/1.log", "topic/0/1.indexes", "topic/0/1.rsm-manifest")
@@ -221,3 +223,19 @@ async def test_of_the_places_of_a_read_only_mount_each_rests_by_itself(
             with pytest.raises(StoreError, match=reason):
                 await store.fetch_object(lost, max_bytes=9)
         assert await store.fetch_object(other, max_bytes=9) == b"data"
+
+
+def test_all_of_a_process_share_the_keys_of_one_service(tmp_path: Path) -> None:
+    """Each would ask for every key by itself, and keep it."""
+
+    def keys(more: str = "") -> DataKeys | None:
+        path = tmp_path / "keys.yaml"
+        options = "encryption.key.wrapping.options: {key.id: a, region: r}"
+        path.write_text(
+            f"store: {{type: filesystem, root: /r, encryption.key.wrapping: aws-kms, {options}{more}}}\n"
+            "log.dirs: [/d]\nbroker: {bootstrap.servers: 'h:1'}\n"
+        )
+        return open_key_ring(load_config(path, {}))
+
+    assert keys() is keys() is not None
+    assert keys() is not keys(", encryption.data.key.cache.size: 7")

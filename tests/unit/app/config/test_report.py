@@ -144,6 +144,22 @@ S3 = {"type": "s3", "s3.bucket.name": "b", "s3.region": "r"}
             "store.aws.certificate.check.enabled",
             id="certificates not checked",
         ),
+        pytest.param(
+            {
+                "store": S3
+                | {
+                    "encryption.enabled": True,
+                    "encryption.key.wrapping": "aws-kms",
+                    "encryption.key.wrapping.options": {
+                        "key.id": "k",
+                        "region": "r",
+                        "endpoint.url": "http://kms:8080",
+                    },
+                }
+            },
+            "store.encryption.key.wrapping.options.endpoint.url: http sends data keys as they are",
+            id="data keys without TLS",
+        ),
     ],
 )
 def test_what_may_not_be_meant_is_warned_of(tmp_path: Path, sections: dict[str, Any], warning: str) -> None:

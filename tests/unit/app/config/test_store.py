@@ -80,6 +80,15 @@ from tiersidecar.app.config.config import load_config
             id="options of no key service",
         ),
         pytest.param(
+            "type: filesystem, root: /r, encryption.key.pairs: "
+            "{aws-kms/a: {public.key.file: /p, private.key.file: /q}}",
+            [
+                "line 1: store.encryption.key.pairs.aws-kms/a: 'aws-kms/a' looks in a manifest like a key of a key service: "
+                "give the pair another id"
+            ],
+            id="a key pair whose id looks like a key of a service",
+        ),
+        pytest.param(
             "type: filesystem, root: /r, encryption.key.pair.id: b, "
             "encryption.key.pairs: {a: {public.key.file: /p, private.key.file: /q}}",
             ["line 1: store.encryption.key.pair.id: 'b' is not in encryption.key.pairs, which has a"],
