@@ -276,17 +276,19 @@ class ManifestCache:
         fetch = fetch_manifest(self._store, keys.manifest, bounds)
         data = await fetch_within(self._timeout_s, keys.manifest, fetch)
         manifest = await self._blocking.run(partial(read_manifest, where=keys.manifest, bounds=bounds), data)
-        context = context_of(metadata.remote_log_segment_id)
-        # Unwrapping the data key is RSA, a millisecond that the loop should not spend; or a question.
-        said = manifest.encryption
-        threads = (
-            self._blocking if said is None else key_threads(self._blocking, self._key_ring, said.data_key, context)
-        )
-        transform = await threads.run(reading_plan, manifest, self._key_ring, context)
+        transform = await self._reading_plan(manifest, metadata.remote_log_segment_id)
         manifest = _in_readable_chunks(manifest, transform, bounds, keys.manifest)
         segment = RemoteSegment(metadata=metadata, manifest=manifest, keys=keys, transform=transform)
         self._opened.put(segment.id, segment, len(data) + segment.held_bytes)
         return segment
+
+    async def _reading_plan(self, manifest: Manifest, segment_id: RemoteLogSegmentId) -> TransformPlan:
+        if manifest.encryption is None:
+            return reading_plan(manifest, None)
+        context = context_of(segment_id)
+        # Unwrapping the data key is RSA, a millisecond that the loop should not spend; or a question.
+        threads = key_threads(self._blocking, self._key_ring, manifest.encryption.data_key, context)
+        return await threads.run(reading_plan, manifest, self._key_ring, context)
 
 
 async def fetch_manifest(store: FetchRange, key: str, bounds: SegmentBounds) -> bytes:

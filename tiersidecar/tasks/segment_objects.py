@@ -228,9 +228,10 @@ class SegmentObjects:
             KeyServiceError: the key service is away.
             KeyRefusedError: it refuses.
         """
-        keys, context = self._settings.key_ring, context_of(segment_id)
+        keys = self._settings.key_ring
         if keys is None:
             return None
+        context = context_of(segment_id)
         # RSA takes a millisecond, a service longer: not on the loop.
         threads = key_threads(self._blocking, keys, None, context)
         return await threads.run(new_segment_encryption, keys, self._ids.random_bytes, context)
