@@ -186,7 +186,7 @@ async def test_nothing_that_was_known_in_the_role_is_known_after_another_process
     monkeypatch.setattr(tier_role, "_work", work)
     monkeypatch.setattr(tier_role, "keep_roster", stand_by)
     some: Any = SimpleNamespace(
-        config=SimpleNamespace(mode=None, log_dirs=["/logs/"]),
+        config=SimpleNamespace(mode=None, log_dirs=["/logs/"], place_of_topic=lambda topic: ""),
         status=SimpleNamespace(reasons=[]),
         table=table,
         telemetry=telemetry,

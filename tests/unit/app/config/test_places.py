@@ -176,8 +176,8 @@ store: {type: filesystem, root: /srv/tier}
             "encryption.key.wrapping.options: {key.id: a, region: b}, encryption.data.key.cache.ms: 5min}}",
             [
                 "line 4: places.cold.encryption.data.key.cache.ms: is the same everywhere: set it in section store",
-                "line 4: places.cold.encryption.key.wrapping.options: is the same everywhere: set it in section store",
                 "line 4: places.cold.encryption.key.wrapping: is the same everywhere: set it in section store",
+                "line 4: places.cold.encryption.key.wrapping.options: is the same everywhere: set it in section store",
             ],
             id="a key service of its own",
         ),

@@ -119,7 +119,10 @@ async def history_of(state: MemoryStateLog, live: Sequence[tuple[int, int]]) -> 
     async def follow(owners: Sequence[TopicIdPartition]) -> MemoryMetadataLog:
         return metadata
 
-    config = SimpleNamespace(store=SimpleNamespace(key_prefix="", encryption_key_pairs={}, encryption_key_pair_id=None))
+    section = SimpleNamespace(
+        key_prefix="", encryption_key_pairs={}, encryption_key_pair_id=None, encryption_key_wrapping=None
+    )
+    config = SimpleNamespace(store=section)
     session: Any = SimpleNamespace(follow=follow, config=config, state=state, clock=ManualClock())
     async with AsyncExitStack() as stack:
         histories = await open_histories(session, stack, store, [ORDERS])
