@@ -121,7 +121,9 @@ def halted(daemon: Daemon) -> list[str]:
 
 
 def owners(store: Path) -> set[str]:
-    return {json.loads(path.read_text())["cluster_id"] for path in (store / OWNERS).glob("*.json")}
+    """Whose the data of the topic are."""
+    claims = [json.loads(path.read_text()) for path in (store / OWNERS).glob("*.json")]
+    return {claim["cluster_id"] for claim in claims if claim["topic"] == TOPIC}
 
 
 def seed_all(cluster: KafkaCluster, plan: Path) -> list[dict[str, Any]]:

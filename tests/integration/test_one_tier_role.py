@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, produce, started, wait_until_trimmed
+from tests.integration.test_daemon import (
+    SEGMENT_BYTES,
+    STRICT,
+    assert_reads_back,
+    finished,
+    produce,
+    started,
+    wait_until_trimmed,
+)
+from tests.support.command_line import answer_of
 from tests.support.daemon import Daemon, wait_for
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.remote_events import fold, in_state, object_keys_in, read_events
@@ -92,6 +101,73 @@ def test_one_that_is_stopped_in_order_leaves_the_role_to_the_other_at_once(kafka
     with started(tmp_path / "c", kafka, topic, **settings) as third:
         wait_for(lambda: holds(third), "a third one begins at once, too", third)
         third.kill9()
+
+
+def test_what_the_other_pinned_meanwhile_is_copied_by_the_one_that_has_the_role_again(
+    kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    """The broker has deleted it by then: a copy that began with what is in its log would leave a hole for good."""
+    topic = "role-there-and-back"
+    kafka.create_topic(
+        topic, segment_bytes=SEGMENT_BYTES, configs={"retention.ms": "5000", "file.delete.delay.ms": "1000"}
+    )
+    store = {"type": "filesystem", "root": str(tmp_path / "store")}
+    (tmp_path / "store").mkdir()
+    settings = {
+        "store": store,
+        "lease.duration.ms": 5_000,
+        "remote.log.manager.task.interval.ms": 1_000,
+        "rule": {"mode": "race", "local.retention.ms": 5_000},
+    }
+
+    def starts_and_stops(daemon: Daemon) -> list[tuple[int, int]]:
+        return [(segment.start_offset, segment.next_offset) for segment in finished(kafka, daemon)]
+
+    def whole_up_to(daemon: Daemon) -> int:
+        """Where the remote log ends, that begins at 0 and has no hole."""
+        end = 0
+        for start, stop in starts_and_stops(daemon):
+            if start != end:
+                return end
+            end = stop
+        return end
+
+    def has_expired() -> bool:
+        """The broker has only an active segment, an empty one, and nothing with another name that could still be pinned."""
+        if kafka.admin.earliest_offset(topic, 0) < kafka.admin.latest_offset(topic, 0):
+            return False
+        return not list(kafka.leader_of(topic, 0).partition_dir(topic, 0).glob("*.deleted"))
+
+    def is_all_remote(daemon: Daemon) -> bool:
+        """It may have a hole."""
+        ends = [stop for _, stop in starts_and_stops(daemon)]
+        return has_expired() and ends[-1:] == [kafka.admin.latest_offset(topic, 0)]
+
+    with started(tmp_path / "a", kafka, topic, **settings) as first:
+        wait_for(lambda: holds(first), "the first one has the role", first)
+        produced = produce(kafka, topic, total_bytes=200_000)
+        wait_for(lambda: is_all_remote(first), "all is copied, and the broker deletes it", first)
+        copied = whole_up_to(first)
+        with started(tmp_path / "b", kafka, topic, **settings) as second:
+            second.wait_until_ready()
+            first.send_signal(signal.SIGSTOP)
+            wait_for(lambda: holds(second), "the second one takes the role", second)
+            first.send_signal(signal.SIGCONT)
+            wait_for(lambda: "standing by" in standing_by(first), "the first one sees it", first)
+            answer_of(second.config_path, "pause", topic, "--copies", "--yes")
+            produced += produce(kafka, topic, total_bytes=300_000, seed=1)
+            wait_for(has_expired, "the broker deletes what is pinned alone", second)
+            assert whole_up_to(second) == copied < kafka.admin.earliest_offset(topic, 0)
+            assert second.stop() == 0
+        wait_for(lambda: holds(first), "the first one has the role again", first)
+        answer_of(first.config_path, "resume", topic, "--copies", "--yes")
+        produced += produce(kafka, topic, total_bytes=200_000, seed=2)
+        wait_for(lambda: is_all_remote(first), "what came last is copied, and the broker deletes it", first)
+        end = kafka.admin.latest_offset(topic, 0)
+        assert whole_up_to(first) == end, starts_and_stops(first)
+        assert_reads_back(first, topic, produced, end)
+        assert first.stop() == 0
+        assert first.events("segment.gap") == []
 
 
 def has_no_more_objects_than_metadata(cluster: KafkaCluster, daemon: Daemon) -> bool:

@@ -143,8 +143,8 @@ class ClusterSnapshotLane:
     metadata_topic: str
     interval_s: float
     turns: Callable[[], int] = lambda: 0
-    _turn: int = 0
-    _standing: _Standing = field(default_factory=_Standing)
+    _turn: int = field(init=False, default=0)
+    _standing: _Standing = field(init=False, default_factory=_Standing)
 
     def __post_init__(self) -> None:
         for outcome in ("written", "failed"):  # a series that begins with its first event shows no increase
