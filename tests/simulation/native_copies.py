@@ -1,8 +1,8 @@
 """The broker's own tiering beside a sidecar: it copies with the same broker id, into the same topic and the same store.
 
 As ``RemoteLogManager.RLMCopyTask`` and Aiven's plugin do it: COPY_SEGMENT_STARTED, the objects, COPY_SEGMENT_FINISHED, one
-segment of a partition at a time.  A copy that a change of leaders interrupts stays COPY_SEGMENT_STARTED.  Deletions that others
-began it finishes, as far as ``RLMExpirationTask`` gets to them (:mod:`~tests.simulation.native_walk`).
+segment of a partition at a time.  A copy that a change of leaders interrupts stays COPY_SEGMENT_STARTED.  The broker finishes
+deletions that others began, as far as ``RLMExpirationTask`` gets (:mod:`~tests.simulation.native_walk`).
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class NativeCopies:
                 await self._copy(leader, epoch, log, base, end)
 
     async def finish_deletions(self) -> None:
-        """One segment after the other, in a thread of its own as there."""
+        """Finish begun deletions one after the other, beside the copies, as Kafka's expiration has threads of its own."""
         while True:
             await asyncio.sleep(_TASK_S)
             for segment in self._world.deletions_in_native_reach(self._partition):
                 await self._delete(segment)
 
     async def _delete(self, segment: RemoteLogSegmentMetadata) -> None:
-        """The broker does not ask who began it, nor whether he is still at it."""
+        """Finish the deletion of ``segment``: whatever process began it, and even if that process still deletes."""
         chances, leader, epoch = self._world.chances, self._partition.leader, self._partition.epoch
         if leader is None or METADATA_TOPIC not in self._world.topics:
             return

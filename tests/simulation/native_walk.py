@@ -13,10 +13,13 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 def deletions_in_reach(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, log_end_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Of all of a partition's ``segments``, with the leader's own ``lineage``: ``cleanupExpiredRemoteLogSegments`` takes each
-    epoch's by start offset, finished ones first, and ends at the first of this history that it keeps.
+    """Return those of a partition's ``segments`` whose deletion was begun and that the walk gets to, with the leader's own
+    ``lineage``.  ``cleanupExpiredRemoteLogSegments`` takes each epoch's segments by start offset, finished ones first, and ends
+    at the first of this history that it keeps.
 
-    What lies behind that one, begun or not, stays until retention has taken what is before it; here for good."""
+    What lies behind that one stays until retention has taken what is before it; here for good.  Kafka lists no finished segment
+    whose place in an epoch a shorter one of another history has taken; here it still ends the walk, so that less is asked for.
+    """
     there = sorted(
         (one for one in segments if one.state is not State.DELETE_SEGMENT_FINISHED),
         key=lambda one: (one.start_offset, one.state is not State.COPY_SEGMENT_FINISHED),

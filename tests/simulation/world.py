@@ -205,7 +205,7 @@ class World(Environment):
     def unfinished(self) -> list[SegmentFate]:
         """Segments that a process that is there has yet to clean up.  A copy that another broker began gets a day, and so does
         one that the sidecar's journal does not have, because its disk did not take the line.  Where the broker tiers the topic
-        itself, nobody else touches what was begun: what it gets to it finishes, and the rest stays."""
+        itself, it alone finishes begun deletions, as far as its walk gets, and all else stays."""
         if self.topic_configs["remote.storage.enable"] == "true":
             in_reach = {
                 segment.remote_log_segment_id
@@ -225,7 +225,7 @@ class World(Environment):
         ]
 
     def deletions_in_native_reach(self, partition: SimulatedPartition) -> list[RemoteLogSegmentMetadata]:
-        """Begun by whomever; the leader's broker finishes them if it tiers the topic itself."""
+        """Return the begun deletions that the leader's broker finishes if it tiers the topic itself."""
         if partition.leader is None:
             return []
         log, owner = partition.leader_log, partition.topic_id_partition
