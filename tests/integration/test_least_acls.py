@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 import shlex
 import time
@@ -22,7 +23,7 @@ from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsReques
 from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from ruamel.yaml import YAML
 
-from tests.support.command_line import answer_of, run_command
+from tests.support.command_line import answer_of, run_command, run_without_config
 from tests.support.daemon import Daemon, daemon_settings, get, wait_for
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, PlainCredentials, wait_until
@@ -535,6 +536,32 @@ def test_the_commands_live_on_the_operators_rights(granted: KafkaCluster, tmp_pa
     assert answer_of(operators, "accept-log-loss", TIERED_TOPIC, "-p", "0", "--yes")["done"]
     assert denials(granted)[before:] == []
     granted.admin.alter_topic(TIERED_TOPIC, {"retention.ms": "-1"})
+
+
+def test_check_config_names_what_is_missing_on_the_state_topic_and_looks_at_the_rest(
+    granted: KafkaCluster, tmp_path: Path
+) -> None:
+    """It waited half a minute for a state that cannot be read, said that it took too long, and looked at no tiered topic."""
+    settings = daemon_settings(
+        tmp_path,
+        bootstrap_servers=granted.bootstrap_servers_of("CLIENT"),
+        log_dirs=list(granted.brokers[0].log_dirs),
+        topics=[{"name": TIERED_TOPIC}],
+    )
+    settings["broker"] |= login_of("tiersidecar")
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.wait_until_ready()
+        assert daemon.stop() == 0
+    for missing in (
+        right for right in OURS if right.name == STATE_TOPIC and right.operation in {"Read", "DescribeConfigs"}
+    ):
+        revoke(granted, missing)
+        done = run_without_config("check-config", str(daemon.config_path), "--connect", "--json")
+        grant(granted, missing)
+        errors = [one["says"] for one in json.loads(done.stdout)["findings"] if one["level"] == "error"]
+        assert f"we may not {missing}" in errors
+        assert not any("too long" in one for one in errors)
+        assert f"on topic {TIERED_TOPIC}: all that is needed" in done.stdout
 
 
 def test_a_gateway_of_its_own_lives_on_its_rights(granted: KafkaCluster, tmp_path: Path) -> None:

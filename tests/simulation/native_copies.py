@@ -1,7 +1,8 @@
 """The broker's own tiering beside a sidecar: it copies with the same broker id, into the same topic and the same store.
 
 As ``RemoteLogManager.RLMCopyTask`` and Aiven's plugin do it: COPY_SEGMENT_STARTED, the objects, COPY_SEGMENT_FINISHED, one
-segment of a partition at a time.  A copy that a change of leaders interrupts stays COPY_SEGMENT_STARTED.
+segment of a partition at a time.  A copy that a change of leaders interrupts stays COPY_SEGMENT_STARTED.  The broker finishes
+deletions that others began, as far as ``RLMExpirationTask`` gets (:mod:`~tests.simulation.native_walk`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.formats.metadata.serde import write_event
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.reading.remote_objects import recorded_keys
 
 _TASK_S = 2.0
 _CHUNK_BYTES = 512
@@ -37,7 +39,9 @@ async def tier_natively(world: World, hazard: Hazard) -> None:
     world.note("remote.storage.enable is set")
     world.topic_configs["remote.storage.enable"] = "true"
     for partition in world.cluster.partitions.values():
-        world.spawn(NativeCopies(world, partition).run())
+        copies = NativeCopies(world, partition)
+        world.spawn(copies.run())
+        world.spawn(copies.finish_deletions())
 
 
 class NativeCopies:
@@ -60,6 +64,26 @@ class NativeCopies:
             if end <= log.last_stable_offset():
                 await self._copy(leader, epoch, log, base, end)
 
+    async def finish_deletions(self) -> None:
+        """Finish begun deletions one after the other, beside the copies, as Kafka's expiration has threads of its own."""
+        while True:
+            await asyncio.sleep(_TASK_S)
+            for segment in self._world.deletions_in_native_reach(self._partition):
+                await self._delete(segment)
+
+    async def _delete(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Finish the deletion of ``segment``: whatever process began it, and even if that process still deletes."""
+        chances, leader, epoch = self._world.chances, self._partition.leader, self._partition.epoch
+        if leader is None or METADATA_TOPIC not in self._world.topics:
+            return
+        self._world.note(f"broker {leader} deletes {segment.remote_log_segment_id}, as was begun")
+        self._write(self._update(segment, leader, RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+        await asyncio.sleep(0.1 if chances.quiet else chances.between("native deletion lasts", 0.1, 10.0))
+        if (self._partition.leader, self._partition.epoch) != (leader, epoch):
+            return
+        at_once(self._world.bucket.store.delete_objects(recorded_keys(segment, "").in_upload_order))
+        self._write(self._update(segment, leader, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+
     def _first_not_remote(self) -> int | None:
         return None if self._partition.leader is None else self._world.first_not_remote(self._partition)
 
@@ -79,13 +103,17 @@ class NativeCopies:
         manifest = layout.manifest(layout.chunk_index([len(chunk) for chunk in chunks]), blob.indexes)
         for key, body in zip(layout.keys.in_upload_order, (data, blob.data, manifest), strict=True):
             at_once(self._world.bucket.store.put_object(key, BytesBody(body)))
-        self._write(
-            RemoteLogSegmentMetadataUpdate(
-                remote_log_segment_id=started.remote_log_segment_id,
-                broker_id=BrokerId(leader),
-                event_timestamp_ms=self._world.clock.true_ms(),
-                state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
-            )
+        self._write(self._update(started, leader, RemoteLogSegmentState.COPY_SEGMENT_FINISHED))
+
+    def _update(
+        self, segment: RemoteLogSegmentMetadata, leader: int, state: RemoteLogSegmentState
+    ) -> RemoteLogSegmentMetadataUpdate:
+        return RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=segment.remote_log_segment_id,
+            broker_id=BrokerId(leader),
+            event_timestamp_ms=self._world.clock.true_ms(),
+            state=state,
+            custom_metadata=segment.custom_metadata,
         )
 
     def _started(self, leader: int, log: ReplicaLog, base: int, end: int) -> RemoteLogSegmentMetadata:

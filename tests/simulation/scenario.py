@@ -15,7 +15,9 @@ RACE_RETENTION_MS = 45_000
 _RACE_ABSENCE_S = 5.0
 """In race mode the broker deletes what a sidecar that is away for longer than the retention has not linked: so it never is."""
 
-
+_SHOWN_LATE_S = 35.0
+"""How much later a change of log dirs may show where file events are late or never come: all is read every 30 s, and again 5 s
+after the broker did not answer."""
 LIES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03)
 """Shares of writes that a store acknowledges, and does not keep as they were."""
 _REREAD_BAD = 0.05
@@ -280,14 +282,17 @@ def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) 
 
 def _with_two_in_turn(scenario: Scenario, hazard: Hazard) -> Scenario:
     """In race mode, with few other blows: while the role changes hands nobody pins, for nearly half of the retention, and
-    outages of the store are the hazard's own."""
+    outages of the store are the hazard's own.  Where the holder sees a sealed segment late, retention is as much longer: a
+    taker pins nothing that the broker had renamed before."""
+    late_s = 0.0 if scenario.file_events is FileEvents.AT_ONCE else _SHOWN_LATE_S
+    hazard = replace(hazard, ends_s=hazard.ends_s + late_s)
     kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.LEADER))
     return replace(
         scenario,
         mode="race",
         duration_s=hazard.ends_s,
         transactional_share=max(scenario.transactional_share, 0.3),
-        broker_retention_ms=RACE_RETENTION_MS,
+        broker_retention_ms=RACE_RETENTION_MS + int(1000 * late_s),
         retention_ms=-1,
         retention_bytes=-1,
         local_retention_bytes=-2,

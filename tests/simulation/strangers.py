@@ -19,8 +19,8 @@ from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
 from tiersidecar.domain.ids import Uuid
 
-_ALONE_S = 120
-"""The broker's retention, and the minute after it in which a renamed file can still be pinned: whoever comes then is late."""
+_LATE_S = 75
+"""After the broker's retention: longer than the minute in which a renamed file can still be pinned."""
 _REHEARSAL_ID, _REHEARSAL_TOPIC_ID = "rehearsing-cluster-id", Uuid(b"rehearsed-topic!")
 
 
@@ -178,7 +178,7 @@ async def _take_turns(world: World, hazard: Hazard) -> None:
     is_outage = hazard.targets[1] < 0.5
     world.bucket.away, world.keeps_transactions_open = is_outage, not is_outage
     world.note("the store is away" if is_outage else "transactions stay open")
-    await asyncio.sleep(_ALONE_S + 30 * hazard.targets[2])
+    await asyncio.sleep(world.scenario.broker_retention_ms / 1000 + _LATE_S + 30 * hazard.targets[2])
     if hazard.targets[3] < 0.5:
         await twin.stop_in_order()
     else:

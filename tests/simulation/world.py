@@ -11,12 +11,15 @@ from tests.simulation.chances import Chances
 from tests.simulation.cluster import SimulatedPartition
 from tests.simulation.consumers import Consumers
 from tests.simulation.environment import Environment
+from tests.simulation.native_walk import deletions_in_reach
 from tests.simulation.records import Marker
 from tests.simulation.rules import SegmentFate
 from tests.simulation.scenario import Blow, Scenario
 from tests.simulation.sidecar import ALL_ROLES, READING_ROLES, TIER_ROLES, Sidecar
 from tests.simulation.virtual_time import VirtualTimeLoop
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.offsets import Lineage
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.tasks.lanes import Backoff
 
@@ -202,18 +205,32 @@ class World(Environment):
     def unfinished(self) -> list[SegmentFate]:
         """Segments that a process that is there has yet to clean up.  A copy that another broker began gets a day, and so does
         one that the sidecar's journal does not have, because its disk did not take the line.  Where the broker tiers the topic
-        itself, nobody else touches what was begun."""
+        itself, it alone finishes begun deletions, as far as its walk gets, and all else stays."""
+        if self.topic_configs["remote.storage.enable"] == "true":
+            in_reach = {
+                segment.remote_log_segment_id
+                for partition in self.cluster.partitions.values()
+                for segment in self.deletions_in_native_reach(partition)
+            }
+            return [fate for segment_id, fate in self.rules.segments.items() if segment_id in in_reach]
         return [
             fate
             for fate in self.rules.segments.values()
             if fate.metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
             or (
                 fate.metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-                and self.topic_configs["remote.storage.enable"] == "false"
                 and fate.metadata.broker_id == self.partition_of(fate.metadata.remote_log_segment_id).leader
                 and self._has_journalled(fate)
             )
         ]
+
+    def deletions_in_native_reach(self, partition: SimulatedPartition) -> list[RemoteLogSegmentMetadata]:
+        """Return the begun deletions that the leader's broker finishes if it tiers the topic itself."""
+        if partition.leader is None:
+            return []
+        log, owner = partition.leader_log, partition.topic_id_partition
+        segments = [fate.metadata for fate in self.rules.segments.values() if fate.metadata.topic_id_partition == owner]
+        return deletions_in_reach(segments, Lineage(tuple(log.epochs)), log.log_end_offset)
 
     def _has_journalled(self, fate: SegmentFate) -> bool:
         """In the state.dir of the process that has the broker's tier role: what another began is left to a grace."""

@@ -55,6 +55,17 @@ class RepeatFilter(logging.Filter):
         return True
 
 
+class UnclosedConnectionFilter(logging.Filter):
+    """Drops asyncio's error about a connection that aiokafka left open, and closes by itself when it is collected.
+
+    aiokafka 0.14 keeps the connection of ``bootstrap`` to itself: when its client is cancelled while that waits for
+    metadata, no caller can close it.  A consumer or producer that is not closed is a mistake of ours, and is still reported.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name != "asyncio" or not record.getMessage().startswith("Unclosed AIOKafkaConnection\n")
+
+
 _SECRET_WORDS = ("password", "secret", "token", "credentials", "authorization")
 _CHATTY = ("aiokafka", "aiobotocore", "aiohttp", "asyncio", "boto3", "botocore", "urllib3")
 _TELLING = ("aiobotocore", "boto3", "botocore", "urllib3")
@@ -85,6 +96,7 @@ def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> 
     )
     handler.addFilter(_tells_no_requests)
     if level != logging.DEBUG:
+        handler.addFilter(UnclosedConnectionFilter())
         handler.addFilter(RepeatFilter(_CHATTY))
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -119,6 +119,8 @@ class ProcessStatus:
             return []
 
     def sidecars(self) -> Sequence[SidecarStatus]:
+        if self.config.source is not None:  # the leases that a replica reads are those of its source's sidecars
+            return []
         if self.leases is None:
             raise MetadataNotReadyError(subject="the state topic")
         return sidecars_of(self.leases.known_leases(), time.time_ns() // 1_000_000)

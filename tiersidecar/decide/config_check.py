@@ -120,10 +120,15 @@ def check_rights(resource: str, granted: int | None, needed: Iterable[Right]) ->
         return warning(
             "rights", f"the broker does not say what we may do with {resource}", "see docs/operations/acls.md"
         )
-    if missing := [right.name for right in needed if not granted & right.bit]:
+    if missing := missing_rights(granted, needed):
         says = f"we may not {', '.join(missing)} on {resource}"
         return error("rights", says, "docs/operations/acls.md has the commands that give it")
     return ok("rights", f"on {resource}: all that is needed")
+
+
+def missing_rights(granted: int | None, needed: Iterable[Right]) -> list[str]:
+    """Return the names of the rights that we do not have; none where the broker does not say."""
+    return [] if granted is None else [right.name for right in needed if not granted & right.bit]
 
 
 def check_gateway(listener: str, brokers: Collection[int], mapped: Mapping[int, str]) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,20 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.status.source import TierBytes
 
+LEASE = Lease(
+    name="3",
+    cluster_id="c",
+    broker_id=3,
+    incarnation="one",
+    term=1,
+    host="h",
+    pid=1,
+    version="1",
+    renewed_ms=1_000_000,
+    duration_ms=10_000,
+    status_address="h:8091",
+)
+
 
 def said(offset: int, epoch: int) -> PartitionState:
     return PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(epoch))
@@ -34,24 +49,24 @@ def said(offset: int, epoch: int) -> PartitionState:
     ],
 )
 def test_a_lease_that_is_over(age_ms: int, released: bool, is_over: bool) -> None:
-    lease = Lease(
-        name="3",
-        cluster_id="c",
-        broker_id=3,
-        incarnation="one",
-        term=1,
-        host="h",
-        pid=1,
-        version="1",
-        renewed_ms=1_000_000 - age_ms,
-        duration_ms=10_000,
-        released=released,
-        status_address="h:8091",
-    )
+    lease = replace(LEASE, renewed_ms=1_000_000 - age_ms, released=released)
     command = replace(lease, name="repair", broker_id=-1)
     assert [(sidecar.node_id, sidecar.is_over) for sidecar in sidecars_of([lease, command], 1_000_000)] == [
         (3, is_over)
     ]
+
+
+def test_a_replica_has_no_sidecars_but_its_source_has() -> None:
+    """The leases in the source's state topic led the page and the commands of the replica to sidecars of another cluster."""
+    status = ProcessStatus(
+        version="1",
+        config=SimpleNamespace(source=object()),  # type: ignore[arg-type]
+        roles=frozenset({Role.GATEWAY}),
+        table=Sidecar(World(), policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock()).table,
+        started_ms=0,
+        leases=SimpleNamespace(known_leases=lambda: [LEASE]),
+    )
+    assert status.sidecars() == []
 
 
 def test_the_remote_log_start_is_the_one_of_this_history() -> None:

@@ -22,6 +22,7 @@ from tiersidecar.decide.config_check import (
     check_replicas,
     check_rights,
     check_user,
+    missing_rights,
 )
 
 OK, WARNING, ERROR = Level.OK, Level.WARNING, Level.ERROR
@@ -125,7 +126,9 @@ def test_a_gateways_findings_name_listener_and_brokers() -> None:
     ],
 )
 def test_rights(granted: int | None, level: Level, words: str) -> None:
-    found = check_rights("topic orders", granted, [DELETE, DESCRIBE_CONFIGS])
+    needed = [DELETE, DESCRIBE_CONFIGS]
+    assert bool(missing_rights(granted, needed)) is (level is ERROR)
+    found = check_rights("topic orders", granted, needed)
     assert (found.level, words in found.says, "topic orders" in found.says) == (level, True, True), found
     assert_whole([found], "rights")
 

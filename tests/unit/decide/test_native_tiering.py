@@ -181,7 +181,7 @@ SITUATIONS = {
         deleted=[(1, SIZE), (4, BELOW)],
         start=10,
     ),
-    "a deletion that has begun is finished at once": Situation(
+    "a deletion that has begun is finished once nothing before it is kept": Situation(
         events=(*THREE, [updated(2, DELETING)]),
         log=log(0, ONE_EPOCH),
         retention=NativeRetention(retention_ms=NOW_MS - 15),

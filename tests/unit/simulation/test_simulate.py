@@ -33,6 +33,18 @@ def test_right_after_the_first_copy_what_only_pins_had_is_not_out_of_range() -> 
 
 
 @pytest.mark.slow
+def test_a_deletion_behind_what_a_native_broker_keeps_is_nobody_s_to_finish() -> None:
+    assert simulate(Kind.HAZARDS, 7051).violations == ()
+
+
+@pytest.mark.slow
+def test_what_a_holder_saw_late_is_still_there_for_the_one_that_takes_the_role() -> None:
+    """A holder that looked every 30 s stood still before its next look, and the broker renamed the segment before the other
+    one had the role: by the rules of pins nobody could have kept it."""
+    assert simulate(Kind.HAZARDS, 9080).violations == ()
+
+
+@pytest.mark.slow
 def test_a_transaction_that_was_open_where_an_election_cut_a_segment_stays_hidden() -> None:
     """The new leader had lost its producers, and the marker came in a segment of its own."""
     assert simulate(Kind.CLUSTER, 800213).violations == ()

@@ -30,14 +30,19 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import BrokerUnreachableError, CorruptDataError, MetadataNotReadyError, NoSidecarError
 from tiersidecar.formats.kafka.log_dir_files import META_PROPERTIES, read_meta_properties
-from tiersidecar.services.status.answers import REFUSED, UNPROVEN, is_host_and_port
+from tiersidecar.services.status.answers import (
+    REFUSED,
+    UNPROVEN,
+    cluster_told,
+    is_host_and_port,
+    reason_of_another_cluster,
+)
 from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
 from tiersidecar.services.status.source import SidecarStatus
 
 LOCAL_TIMEOUT_S = 0.5
 _STATUS_FIELDS = tuple(one.name for one in fields(SidecarStatus))
 _MOST_BYTES = 256 * 1024 * 1024
-_MOST_ID = 64
 _START_TIME = 19
 """Field 22 of /proc/PID/stat, counted from the one after the name."""
 
@@ -104,7 +109,7 @@ def find_sidecars(config: Config, addresses: Sequence[str] = (), *, through: Seq
     for answer in answers:
         if answer.document is not None and _lists_sidecars(answer):
             # Without the broker's files, the sidecar at the configuration's own address says which cluster it is.
-            ours = ours or _cluster_told(answer.document)
+            ours = ours or cluster_told(answer.document)
             return _all_of(known_sidecars(answer.document["sidecars"], secret) or first, named, secret, ours)
     why = next((answer.problem for answer in answers if answer.problem), "it has no list of sidecars")
     if addresses or through:
@@ -264,21 +269,10 @@ def _read(sidecar: KnownSidecar, response: Any, nonce: str) -> Answer:
     if code == 200 and document is None:
         problem = f"{sidecar.address} did not answer with a document: is it the address of a status.listen?"
         return Answer(sidecar=sidecar, problem=problem)
-    told = _cluster_told(document or {})
-    if sidecar.cluster_id and told and told != sidecar.cluster_id:
-        return Answer(sidecar=sidecar, problem=_of_another_cluster(sidecar, told))
+    if reason := reason_of_another_cluster(sidecar.address, document or {}, sidecar.cluster_id):
+        advice = "" if sidecar.node_id is None else ": set status.advertised of this broker's sidecar to its own"
+        return Answer(sidecar=sidecar, problem=reason + advice)
     return Answer(sidecar=sidecar, code=code, document=document)
-
-
-def _cluster_told(document: Mapping[str, Any]) -> str:
-    """Return the cluster that the answer is about; empty where it does not say, as while the sidecar starts."""
-    told = document.get("cluster_id")
-    return told if isinstance(told, str) else ""
-
-
-def _of_another_cluster(sidecar: KnownSidecar, told: str) -> str:
-    text = f"{sidecar.address} answers for cluster {told[:_MOST_ID]}, and this is cluster {sidecar.cluster_id}"
-    return text if sidecar.node_id is None else f"{text}: set status.advertised of this broker's sidecar to its own"
 
 
 def _document_of(body: bytes) -> Mapping[str, Any] | None:

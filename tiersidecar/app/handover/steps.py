@@ -74,7 +74,7 @@ def steps_from_native(look: TakeoverLook, path: Path | None) -> tuple[str, ...]:
 
 def _from_native(look: TakeoverLook) -> Iterator[str]:
     names = " ".join(look.topics)
-    yield f"topics {names}: remote.log.copy.disable=true,{_UNTIL_THE_END}; wait until no copy is unfinished"
+    yield f"topics {names}: remote.log.copy.disable=true,{_UNTIL_THE_END}; wait until no copy is running"
     yield f"tiersidecar handover from-native {names} --write-plan back.json"
     yield f"brokers: a metadata manager that reads nothing, into server.properties ({_BLIND}); restart one after the other"
     yield f"tiersidecar handover from-native {names}, until it says of no broker that it sees the events, or may"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,20 @@ from tiersidecar.ports.broker import OffsetSpec
 
 Say = Callable[[str], None]
 
+_DEAD_AFTER_MS = 3 * 3_600_000
+"""As in reconcile and repair (``--copy-grace``)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativePartition:
-    """A partition under native tiering.  ``log_start_offset`` is the users'; ``local_log_start_offset`` where the disk begins,
-    -1 while tiering is off already: then the log start is the disk's."""
+    """A partition under native tiering.  ``unfinished`` are copies and deletions, ``copying`` those of them that may still be
+    running.  ``log_start_offset`` is the users'; ``local_log_start_offset`` where the disk begins, -1 while tiering is off
+    already: then the log start is the disk's."""
 
     owner: TopicIdPartition
     finished: tuple[RemoteLogSegmentMetadata, ...]
     unfinished: tuple[RemoteLogSegmentMetadata, ...]
+    copying: tuple[RemoteLogSegmentMetadata, ...]
     log_start_offset: Offset
     local_log_start_offset: Offset
     high_watermark: Offset
@@ -85,11 +90,12 @@ class TakeoverLook:
         if unknown := brokers_with(self._tiering, Sight.UNKNOWN):
             yield f"{unknown_sight(unknown)}. One that does deletes all that is remote at remote.storage.enable=false"
         for partition in self.partitions:
-            if partition.unfinished:
-                offsets = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in partition.unfinished[:5])
+            if partition.copying:
+                offsets = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in partition.copying[:5])
                 yield (
-                    f"{partition.owner}: {len(partition.unfinished)} copies or deletions are unfinished (offsets {offsets}): "
-                    "set remote.log.copy.disable=true, and wait until the broker has finished them"
+                    f"{partition.owner}: {len(partition.copying)} copies are unfinished (offsets {offsets}): set "
+                    "remote.log.copy.disable=true, and wait until the broker has finished them. One that was interrupted "
+                    f"stays unfinished; {_DEAD_AFTER_MS // 3_600_000} h after its beginning it is not waited for any more"
                 )
             for segment in partition.finished:
                 if min(sizes_of(segment, partition.object_bytes, self.key_prefix)) < 0:
@@ -98,6 +104,18 @@ class TakeoverLook:
                         f"{segment.start_offset} to {segment.end_offset}: are bucket and key.prefix those of the plugin?"
                     )
                     break
+
+
+def copies_in_progress(segments: Iterable[RemoteLogSegmentMetadata], now_ms: int) -> list[RemoteLogSegmentMetadata]:
+    """Return copies that the broker may yet finish.
+
+    No others are in the way, nor is any deletion: what the broker has not ended behind the first segment that it keeps it never
+    ends while retention is -1, and the sidecar does, once it has taken over."""
+    return [
+        one
+        for one in segments
+        if one.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED and now_ms - one.event_timestamp_ms < _DEAD_AFTER_MS
+    ]
 
 
 async def look_from_native(
@@ -171,6 +189,7 @@ async def _partitions(session: Session, topic: str, *, is_on: bool, say: Say) ->
                     unfinished=tuple(
                         one for one in native[owner] if one.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED
                     ),
+                    copying=tuple(copies_in_progress(native[owner], session.clock.now_ms())),
                     log_start_offset=log_start,
                     local_log_start_offset=local,
                     high_watermark=await session.offset(view, OffsetSpec.LATEST),

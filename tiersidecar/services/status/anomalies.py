@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tiersidecar.domain.readable import duration_text
-from tiersidecar.services.status.cluster import Cluster, Overview
+from tiersidecar.services.status.cluster import Cluster, Overview, Sidecar
 
 RECONCILE_OLD_S = 8 * 86_400
 """Same limit as in the alert TiersidecarReconcileOld."""
@@ -42,11 +42,10 @@ def find_anomalies(cluster: Cluster) -> list[Anomaly]:
 
 def _silent(cluster: Cluster) -> Iterator[Anomaly]:
     for sidecar in cluster.sidecars:
-        if sidecar.overview is None:
-            name = sidecar.address if sidecar.node_id is None else f"broker {sidecar.node_id}"
+        if sidecar.overview is None and not sidecar.is_of_another_cluster:
             yield Anomaly(
                 severity=Severity.ACT,
-                title=f"The sidecar of {name} does not answer",
+                title=f"The sidecar of {_asked(sidecar)} does not answer",
                 details=(sidecar.problem,),
                 advice="See whether its process runs, and its log. While it is away nothing of the partitions that its broker "
                 "leads is copied or trimmed, and that broker's disk grows; producing and local reading go on.",
@@ -144,16 +143,16 @@ def _lost(cluster: Cluster) -> Iterator[Anomaly]:
             )
 
 
-def _several_clusters(cluster: Cluster) -> Iterator[Anomaly]:
-    others = {answer.cluster_id for answer in cluster.answers if answer.cluster_id} - {cluster.cluster_id}
-    if others:
-        yield Anomaly(
-            severity=Severity.ACT,
-            title="A sidecar of another cluster answers",
-            details=tuple(f"cluster {one}" for one in sorted(others)),
-            advice="An address in this cluster's state topic leads to another cluster's sidecar: set status.advertised to one "
-            "that is its own.",
-        )
+def _other_clusters(cluster: Cluster) -> Iterator[Anomaly]:
+    for sidecar in cluster.sidecars:
+        if sidecar.is_of_another_cluster:
+            yield Anomaly(
+                severity=Severity.ACT,
+                title=f"The address of {_asked(sidecar)} leads to another cluster's sidecar",
+                details=(sidecar.problem,),
+                advice="Set `status.advertised` of this broker's sidecar to an address of its own, or take the address out of "
+                "`status.also.ask`. Nothing is shown of the other cluster, and nothing is known of this sidecar.",
+            )
 
 
 def _topics(cluster: Cluster) -> Iterator[Anomaly]:
@@ -284,7 +283,7 @@ def _versions(cluster: Cluster) -> Iterator[Anomaly]:
 _LOOKS: tuple[Callable[[Cluster], Iterator[Anomaly]], ...] = (
     _silent,
     _lost,
-    _several_clusters,
+    _other_clusters,
     _halted,
     _log_dirs,
     _disks,
@@ -297,6 +296,10 @@ _LOOKS: tuple[Callable[[Cluster], Iterator[Anomaly]], ...] = (
     _deletes,
     _versions,
 )
+
+
+def _asked(one: Sidecar) -> str:
+    return one.address if one.node_id is None else f"broker {one.node_id}"
 
 
 def _name(one: Overview) -> str:

@@ -13,11 +13,27 @@ UNPROVEN = (
     "its answer does not prove that it is of this cluster: is status.cluster.secret the same there, and status.advertised "
     "its own?"
 )
+_MOST_ID = 64
 
 
 def is_host_and_port(address: str) -> bool:
     """Return whether ``address`` is no more than a host and a port: as part of a URL it can name no path and no user."""
     return _HOST_AND_PORT.fullmatch(address) is not None
+
+
+def cluster_told(document: Mapping[str, Any]) -> str:
+    """Return the cluster that an answer is about; empty where it does not say, as while the sidecar starts."""
+    told = document.get("cluster_id")
+    return told if isinstance(told, str) else ""
+
+
+def reason_of_another_cluster(address: str, document: Mapping[str, Any], ours: str) -> str:
+    """Return why ``document``, which ``address`` answered, does not count in cluster ``ours``; empty if it does, or one of the
+    two is not known."""
+    told = cluster_told(document)
+    if not ours or not told or told == ours:
+        return ""
+    return f"{address} answers for cluster {told[:_MOST_ID]}, and this is cluster {ours}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,8 @@
-"""The cluster as this sidecar sees it by asking all others: at most once a second, however many clients look at the page."""
+"""The cluster as this sidecar sees it by asking all others: at most once a second, however many clients look at the page.
+
+An address may lead to another cluster's sidecar, by a mistake in ``status.advertised`` or behind a proxy.  Nothing that it
+answers counts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from urllib.parse import urlencode
 
 from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.services.status.answers import Answer
+from tiersidecar.services.status.answers import Answer, reason_of_another_cluster
 from tiersidecar.services.status.cluster import Cluster, Sidecar, put_together, read_overview
 from tiersidecar.services.status.documents import explanation_document, row_document
 from tiersidecar.services.status.once import Once
@@ -77,7 +81,12 @@ class ClusterAsker:
             return Answer(problem="no sidecar that answers leads it")
         if leader.is_own:
             return await self._told(own)
-        return await self._peers.ask(leader.address, f"{path}?{urlencode(query)}", DETAIL_S)
+        answer = await self._peers.ask(leader.address, f"{path}?{urlencode(query)}", DETAIL_S)
+        reason = self._reason_of_another_cluster(leader.address, answer)
+        return Answer(code=answer.code, problem=reason) if reason else answer
+
+    def _reason_of_another_cluster(self, address: str, answer: Answer) -> str:
+        return reason_of_another_cluster(address, answer.document or {}, self._source.summary().cluster_id or "")
 
     async def _told(self, own: Callable[[], Awaitable[dict[str, Any]]]) -> Answer:
         try:
@@ -100,6 +109,9 @@ class ClusterAsker:
         return await self._blocking.run(put_together, sidecars, asked_ms)
 
     def _others(self) -> list[SidecarStatus]:
+        """Return all but this process; none while it does not know which cluster is its own."""
+        if not self._source.summary().cluster_id:
+            return []
         leases = self._leases()
         named = [SidecarStatus(node_id=-1, address=one, host="", version="", is_over=False) for one in self._also]
         return [*(lease for lease in leases if lease.node_id != self._leased_node), *named]
@@ -130,6 +142,10 @@ class ClusterAsker:
         if one.why_not_asked:
             return Sidecar(node_id=node_id, address="", version=one.version, problem=one.why_not_asked)
         answer = await self._peers.ask(one.address, "/overview", self._overview_s)
+        if reason := self._reason_of_another_cluster(one.address, answer):
+            return Sidecar(
+                node_id=node_id, address=one.address, version=one.version, problem=reason, is_of_another_cluster=True
+            )
         return await self._blocking.run(_read, node_id, one.address, one.version, answer)
 
 

@@ -154,7 +154,8 @@ class Overview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    """A sidecar that was asked; ``overview`` is None where ``problem`` says why.  ``is_own``: it makes this page."""
+    """A sidecar that was asked; ``overview`` is None where ``problem`` says why.  ``is_own``: it makes this page;
+    ``is_of_another_cluster``: its address leads to another cluster's sidecar, of which nothing is shown."""
 
     node_id: int | None
     address: str
@@ -162,11 +163,13 @@ class Sidecar:
     problem: str = ""
     overview: Overview | None = None
     is_own: bool = False
+    is_of_another_cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """``asked_ms`` is the time by this machine's clock; ``series`` are sums over all that answered, by interval."""
+    """``asked_ms`` is the time by this machine's clock; ``cluster_id`` is that of the sidecar that makes the page, empty while
+    it does not know it; ``series`` are sums over all that answered, by interval."""
 
     asked_ms: int
     cluster_id: str
@@ -256,7 +259,7 @@ def put_together(sidecars: Sequence[Sidecar], asked_ms: int) -> Cluster:
                 leaders[line.topic, line.partition] = line
     return Cluster(
         asked_ms=asked_ms,
-        cluster_id=next((one.cluster_id for one in told if one.cluster_id), ""),
+        cluster_id=next((one.overview.cluster_id for one in sidecars if one.is_own and one.overview is not None), ""),
         sidecars=tuple(sidecars),
         topics=tuple(_topic(topic, modes[topic], sorted(seen[topic]), leaders) for topic in sorted(seen)),
         series=_summed(told),

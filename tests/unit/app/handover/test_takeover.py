@@ -7,13 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.metadata_events import ORDERS
+from tests.support.metadata_events import DELETING, ORDERS, segment_id, updated
 from tests.unit.app.handover.test_run import NATIVE, broker, look
 from tests.unit.decide.test_native_tiering import THREE, begun
 from tiersidecar.app.handover.look import finished_of
 from tiersidecar.app.handover.run import BrokerSettings
 from tiersidecar.app.handover.steps import steps_from_native
-from tiersidecar.app.handover.takeover import NativePartition, TakeoverLook, takeover_document, takeover_text
+from tiersidecar.app.handover.takeover import (
+    NativePartition,
+    TakeoverLook,
+    copies_in_progress,
+    takeover_document,
+    takeover_text,
+)
 from tiersidecar.decide.native_settings import Sight
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.native_segments import NativeSegments
@@ -22,11 +28,14 @@ from tiersidecar.reading.remote_objects import recorded_keys
 
 SEGMENTS = NativeSegments(event for some in (*THREE, begun(4, 30, 39)) for event in some)
 FINISHED = tuple(finished_of(SEGMENTS))
+THREE_HOURS_MS = 3 * 3_600_000
+UNFINISHED = tuple(one for one in SEGMENTS if one not in FINISHED)
 KEYS = [key for one in FINISHED for key in recorded_keys(one, "tier/").in_upload_order]
 WHOLE = NativePartition(
     owner=ORDERS,
     finished=FINISHED,
     unfinished=(),
+    copying=(),
     log_start_offset=Offset(0),
     local_log_start_offset=Offset(30),
     high_watermark=Offset(100),
@@ -44,9 +53,10 @@ def takeover(partition: NativePartition = WHOLE, *, brokers: Sequence[BrokerSett
 ROWS = {
     "nothing": (WHOLE, None),
     "a copy that the broker has not finished": (
-        replace(WHOLE, unfinished=tuple(one for one in SEGMENTS if one not in FINISHED)),
-        "1 copies or deletions are unfinished (offsets 30 to 39)",
+        replace(WHOLE, unfinished=UNFINISHED, copying=UNFINISHED),
+        "1 copies are unfinished (offsets 30 to 39): set remote.log.copy.disable=true, and wait until the broker has finished",
     ),
+    "what the broker never finishes, for it keeps what is before it": (replace(WHOLE, unfinished=UNFINISHED), None),
     "objects under another prefix, or in another bucket": (
         replace(WHOLE, object_bytes={}),
         "lacks objects of the segment with offsets 0 to 9",
@@ -60,6 +70,26 @@ def test_what_is_in_the_way(sentence: str) -> None:
     found = list(takeover(partition).obstacles())
     assert len(found) == (expected is not None)
     assert expected is None or expected in found[0]
+
+
+COPYING = {
+    "a copy that has just begun may be finished": (begun(4, 30, 39), 1_000, [4]),
+    "after three hours it is one that was interrupted": (begun(4, 30, 39), THREE_HOURS_MS + 4, []),
+    "of a clock that is ahead it may be finished": (begun(4, 30, 39), 0, [4]),
+    "a deletion is not waited for, however young: the sidecar finishes it": (
+        [*begun(4, 30, 39), updated(4, DELETING)],
+        1_000,
+        [],
+    ),
+    "what is finished is none": (THREE[0], 1_000, []),
+}
+
+
+@pytest.mark.parametrize("sentence", COPYING)
+def test_which_copies_are_waited_for(sentence: str) -> None:
+    events, now_ms, numbers = COPYING[sentence]
+    found = copies_in_progress(NativeSegments(events), now_ms)
+    assert [one.remote_log_segment_id for one in found] == [segment_id(number) for number in numbers]
 
 
 def test_while_brokers_see_native_tiering_must_not_be_switched_off() -> None:

@@ -7,6 +7,8 @@ import base64
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.shown_cluster import (
     ShownSidecar,
     broken_cluster,
@@ -29,9 +32,11 @@ from tiersidecar.app.commands.asking import KnownSidecar, ask
 from tiersidecar.reading.reader_limits import ColdReading
 from tiersidecar.services.status.access import Secrets
 from tiersidecar.services.status.anomalies import find_anomalies
+from tiersidecar.services.status.asker import ClusterAsker
 from tiersidecar.services.status.cluster import Cluster, Sidecar, put_together, read_overview
 from tiersidecar.services.status.history import History
 from tiersidecar.services.status.overview import Overview
+from tiersidecar.services.status.peers import Peers
 from tiersidecar.services.status.source import SidecarStatus, TierBytes
 
 SECRET, PASSWORD = "s" * 32, "correct horse"
@@ -176,6 +181,7 @@ def hostile_cluster() -> list[ShownSidecar]:
     one, two = sidecar(1), sidecar(2)
     one.rows = [partition(HOSTILE, 0, halted_reason=HOSTILE), partition(HOSTILE, 1, held_back_reason=HOSTILE)]
     one.reasons = [HOSTILE]
+    one.summary_ = replace(one.summary_, cluster_id=HOSTILE)
     bad = {HOSTILE: HOSTILE}
     two.summary_ = replace(
         two.summary_,
@@ -393,6 +399,64 @@ async def test_what_is_no_overview_is_told_and_not_shown(change: dict[str, Any])
             cluster[0].leases = [replace(lease, address=elsewhere) for lease in cluster[0].leases if lease.node_id == 2]
             page = await get(f"{servers[1].url}/")
     assert "is no overview that this version reads" in row_of(page, "2")
+
+
+@contextmanager
+def led_elsewhere(cluster: list[ShownSidecar], stranger: bytes) -> Iterator[str]:
+    """The lease of broker 2 leads to a server that answers ``stranger``; its address."""
+    with serving(stranger) as elsewhere:
+        leases = [lease for lease in cluster[0].leases if lease.node_id == 2]
+        cluster[0].leases = [replace(lease, address=elsewhere) for lease in leases]
+        yield elsewhere
+
+
+@pytest.mark.parametrize("node_id", [0, 2], ids=["told first", "told last"])
+async def test_nothing_of_another_cluster_is_shown(node_id: int) -> None:
+    """It gave the page its cluster id, its topics were added to ours, and its later epochs took ours over."""
+    other, ours = sidecar(node_id), [sidecar(1), sidecar(2)]
+    other.summary_ = replace(other.summary_, cluster_id="another")
+    other.rows = [partition("theirs", 0), partition("orders", 0, leader_epoch=99, halted_reason="theirs")]
+    ours[0].rows = [partition("orders", 0)]
+    async with serving_cluster(ours, silent=[2]) as servers:
+        with led_elsewhere(ours, json.dumps(await document_of(other)).encode()) as elsewhere:
+            page = await get(f"{servers[1].url}/")
+    own = ours[0].summary_.cluster_id
+    assert f'<h1>Cluster <span class="id">{own}</span></h1>' in page
+    assert f"{elsewhere} answers for cluster another, and this is cluster {own}" in row_of(page, "2")
+    assert "The address of broker 2 leads to another cluster" in page
+    assert "The sidecar of broker 2 does not answer" not in page
+    assert row_of(page, "orders").startswith("orders |")
+    assert "theirs" not in page
+    assert "halted" not in page
+
+
+async def test_what_a_leader_of_another_cluster_explains_is_left_out() -> None:
+    """Its address led to our own sidecar when the page was made, and leads elsewhere now."""
+    one, two = sidecar(1), sidecar(2)
+    two.rows = [partition("orders", 0)]
+    overview = read_overview(await document_of(two))
+    two.summary_ = replace(two.summary_, cluster_id="another")
+    blocking, metrics = InlineBlocking(), PrometheusTelemetry(version="1")
+    async with serving_cluster([two]) as servers, Peers(blocking=blocking, secret=None) as peers:
+        own = Overview(source=one, metrics=metrics, history=History(metrics))
+        asker = ClusterAsker(source=one, overview=own, peers=peers, blocking=blocking)
+        address = f"127.0.0.1:{servers[2].port}"
+        cluster = put_together([Sidecar(node_id=2, address=address, version="1", overview=overview)], 0)
+        answers = [await asker.segments(cluster, "orders", 0), await asker.explanation(cluster, "orders", 0, None)]
+    assert [(answer.document, "answers for cluster another" in answer.problem) for answer in answers] == [
+        (None, True)
+    ] * 2
+
+
+async def test_before_its_own_cluster_is_known_it_asks_no_others() -> None:
+    one, two = sidecar(1), sidecar(2)
+    one.summary_ = replace(one.summary_, cluster_id=None)
+    two.rows = [partition("orders", 0)]
+    async with serving_cluster([one, two]) as servers:
+        page = await get(f"{servers[1].url}/")
+    assert "not known yet" in page
+    assert "orders" not in page
+    assert two.asked == 0
 
 
 async def test_half_a_letter_in_a_name_breaks_no_page() -> None:
