@@ -56,7 +56,7 @@ def undelete(
     apply: Apply = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore what expiry, users' deletes or `disable --delete-remote` gave up, and what is still in the trash.
+    """Restore what expiry, users' deletes or `disable --delete-remote` gave up, as long as it is in the trash.
 
     The remote log start is set back, and a hold keeps retention from moving it again until `tiersidecar release`. A topic whose
     remote data was being deleted becomes detached: remote data stays readable. Nothing is changed without --apply.
