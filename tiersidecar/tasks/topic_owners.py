@@ -363,4 +363,4 @@ class TopicOwners:
 
 def _unreadable(reason: str, topic_id_partition: TopicIdPartition) -> str:
     adopt = f"tiersidecar adopt {format_uuid(topic_id_partition.topic_id)}"
-    return f"cannot be read: {reason}. Find out what else writes to the bucket; `{adopt}` writes the object anew"
+    return f"cannot be read: {reason}. Find out what else writes to the bucket; `{adopt}` writes the object again"

@@ -46,7 +46,7 @@ CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without this
 def _brokers(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(name.isdecimal() for name in names) or len(set(names)) != len(names):
-        raise typer.BadParameter(f"{text!r} is no list of node ids, such as 1,2,3")
+        raise typer.BadParameter(f"{text!r} is not a list of node ids, such as 1,2,3")
     return tuple(int(name) for name in names)
 
 
@@ -358,14 +358,14 @@ async def _look_at_cluster(
         f"have {len(found.leaderless):,} partitions led by their first live replica" if found.leaderless else "",
         f"make the data of {to_claim:,} topics this cluster's in the store" if to_claim else "",
         *report.steps(),
-        "end the transactions that were open where the logs go on, and say that all below is remote",
+        "end the transactions that are open where the logs continue, and record that everything below is remote",
         f"commit the offsets of {groups:,} consumer groups, where they have none here" if groups else "",
     ]
     notes = [*report.notes()]
     if found.written:
         notes.append(f"{found.written:,} partitions have been written to already")
     if cluster is None:
-        notes.append("the bucket has no offsets of consumer groups: they begin where auto.offset.reset says")
+        notes.append("the bucket has no offsets of consumer groups: they begin by auto.offset.reset")
     else:
         notes.append(f"groups are as of {moment_text(cluster.written_ms)} or later: only changes are written")
     return Intent(

@@ -48,8 +48,8 @@ def _silent(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"The sidecar of {name} does not answer",
                 details=(sidecar.problem,),
-                advice="See whether its process runs, and its log. While it is away nothing of the partitions that its broker "
-                "leads is copied or trimmed, and that broker's disk grows; producing and local reading go on.",
+                advice="Check its process and its log. While it is down, no partition that its broker "
+                "leads is copied or trimmed, and that broker's disk grows; producing and local reading continue.",
             )
 
 
@@ -60,7 +60,7 @@ def _not_ready(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"The sidecar of {_name(answer)} is not ready",
                 details=answer.reasons,
-                advice="It waits for what is named here and goes on by itself once that is there.",
+                advice="It waits for what is named here, and continues by itself once that is available.",
             )
         if answer.standing_by:
             yield Anomaly(
@@ -92,7 +92,7 @@ def _paused(cluster: Cluster) -> Iterator[Anomaly]:
             severity=Severity.LOOK,
             title="Paused by an operator",
             details=tuple(sorted(paused)),
-            advice="`tiersidecar resume` lets it go on, once the reason is gone: disks and the store grow meanwhile.",
+            advice="`tiersidecar resume` ends the pause. Until then disks and the store grow.",
         )
 
 
