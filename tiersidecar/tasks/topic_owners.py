@@ -4,8 +4,8 @@ Several clusters may share a bucket.  A cluster claims the ids that it leads, by
 another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.  A place
 has such an object of each topic id whose segments go there: clusters with stores of their own may share a place.
 
-An object that was seen while segments were remote, and is missing now, proves that this is not the same store as before: the state
-topic keeps that it was seen, and in which places.  It is not made anew then.
+An object that was seen while segments were remote, and is missing now, proves that this is not the same store as before: the
+state topic records that it was seen, and in which places.  It is not created again then.
 """
 
 from __future__ import annotations
