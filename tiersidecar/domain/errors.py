@@ -514,7 +514,7 @@ class NotLedHereError(TiersidecarError):
 
     def __str__(self) -> str:
         if self.leader_id < 0:
-            return f"{self.topic}-{self.partition} is no tiered partition of this broker"
+            return f"{self.topic}-{self.partition} is not a tiered partition of this broker"
         return f"{self.topic}-{self.partition} is led by broker {self.leader_id}, whose sidecar has the answer"
 
 

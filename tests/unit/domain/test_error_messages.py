@@ -287,7 +287,7 @@ def test_every_error_is_in_the_table() -> None:
 
 def test_a_partition_that_nobody_here_knows_has_a_sentence_of_its_own() -> None:
     error = NotLedHereError(topic="orders", partition=3, leader_id=-1)
-    assert str(error) == "orders-3 is no tiered partition of this broker"
+    assert str(error) == "orders-3 is not a tiered partition of this broker"
 
 
 def test_a_refusal_is_retriable_unless_it_says_otherwise() -> None:

@@ -38,7 +38,7 @@ def _time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T12:00:00Z") from None
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

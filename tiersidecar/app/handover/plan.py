@@ -188,7 +188,7 @@ def read_plan(path: Path) -> Plan:
         RecursionError,
         CorruptDataError,
     ) as error:
-        reason = f"it is no plan of a hand-over: {cut_text(repr(error))}"
+        reason = f"it is not a plan of a hand-over: {cut_text(repr(error))}"
         raise HandoverError(subject=str(path), reason=reason) from error
 
 
