@@ -92,7 +92,8 @@ class ServeKafkaSection(TlsKeys):
     """Maximum number of connections that have logged in, half of them for one user; further ones are closed."""
 
     unauthenticated_max_connections: ConnectionCount = 200
-    """Maximum number of connections that have not logged in; for one more, the oldest is closed."""
+    """Maximum number of connections that have not logged in; for one more, the oldest one of the address with the most is
+    closed."""
 
     unauthenticated_request_max_bytes: Annotated[PositiveSize, Field(ge=1024, le=524_288)] = 65_536
     """Largest request before the login."""
