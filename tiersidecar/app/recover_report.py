@@ -117,7 +117,7 @@ class RecoverReport:
         ]
         if plan.state_contradicts:
             self.contradictions.append(
-                f"{plan.owner.qualified}: the state topic's record lets read what the snapshot knows as deleted, or "
+                f"{plan.owner.qualified}: the state topic's record makes readable what is deleted in the snapshot, or "
                 "has forgotten an undelete"
             )
 

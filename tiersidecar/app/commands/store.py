@@ -118,5 +118,5 @@ def _shown(found: StoreCheck) -> str:
         "",
         table(("AT ONCE", "UPLOAD", "READ"), rates),
         "",
-        f"This machine can tier about {size_text(found.tiered_bytes_per_hour)} an hour: each byte goes up and is read back.",
+        f"This machine can tier about {size_text(found.tiered_bytes_per_hour)} an hour: each byte is uploaded and read back.",
     ])  # fmt: skip

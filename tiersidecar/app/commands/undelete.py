@@ -112,7 +112,7 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
     needed = {view: plan for view, plan in plans.items() if plan.is_needed}
     steps, is_deleting = [], needed and _is_deleting(session, views[0])
     if is_deleting:
-        steps.append("state topic: detached; the topic is tiered no more, and what is remote stays readable")
+        steps.append("state topic: detached; the topic is no longer tiered, and remote data stays readable")
     for view, plan in needed.items():
         size_bytes = sum(segment.segment_size_in_bytes for segment in plan.segments)
         steps.append(
@@ -146,7 +146,7 @@ def _hole(session: Session, view: LeaderView, begin: int, stop: int) -> str:
     name = f"partition {view.topic_id_partition.partition}: "
     if _is_race(session, view):
         return f"{name}only pins of the leader's sidecar may have offsets {begin} to {stop - 1}; it says so afterwards"
-    return f"{name}offsets {begin} to {stop - 1} are nowhere any more"
+    return f"{name}offsets {begin} to {stop - 1} are in neither tier any more"
 
 
 async def _reason_to_wait(session: Session) -> str:

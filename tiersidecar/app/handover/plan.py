@@ -120,7 +120,9 @@ def fault_of_age(plan: Plan, now_ms: int) -> str:
             "give --old-plan"
         )
     if age_ms < -_OLD_MS:
-        return f"the plan is of the future, {moment_text(plan.made_ms)}: a clock is wrong. Mend it, or give --old-plan"
+        return (
+            f"the plan is of the future, {moment_text(plan.made_ms)}: a clock is wrong. Correct it, or give --old-plan"
+        )
     return ""
 
 
