@@ -31,7 +31,7 @@ class GcsStore(StoreBase):
 
     gcs_credentials_path: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/gcs-key.json"])] = None
     """Credentials file: a service account's key, the configuration of a workload identity federation, a user's credentials,
-    or a document with an `access_token` alone. It is read anew when the service refuses what it held."""
+    or a document with an `access_token` alone. It is read again when the service refuses its content."""
 
     gcs_credentials_json: Annotated[Secret | None, Field(examples=["{env: GCS_CREDENTIALS}"])] = None
     """The content of such a file."""
