@@ -82,7 +82,7 @@ def test_a_store_that_is_not_mounted_is_not_taken_for_the_store(kafka: KafkaClus
         copied = copies(daemon)
         daemon.start()
         produce(kafka, topic, total_bytes=300_000, seed=1)
-        wait_until_halted(daemon, topic, "it is not the store that it was")
+        wait_until_halted(daemon, topic, "it is not the same store as before")
         assert daemon.events("topic.owner.missing")
         assert (copies(daemon), object_keys_in(root)) == (copied, set())
         assert kafka.admin.earliest_offset(topic, 0) == first
@@ -95,7 +95,7 @@ def test_a_store_that_is_not_mounted_is_not_taken_for_the_store(kafka: KafkaClus
         root.rename(dedicated_connections)  # while it runs
         root.mkdir()
         produce(kafka, topic, total_bytes=300_000, seed=2)
-        wait_until_halted(daemon, topic, "it is not the store that it was")
+        wait_until_halted(daemon, topic, "it is not the same store as before")
         adopted = json.loads(daemon.status("/status")[1])["partitions"][0]["topic_id"]
         assert answer_of(daemon.config_path, "adopt", adopted, "--yes")["done"]
         patiently(

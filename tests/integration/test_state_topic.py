@@ -149,7 +149,7 @@ async def test_a_topic_that_is_made_anew_halts_and_what_was_known_stays(kafka: K
         await asyncio.to_thread(kafka.admin.delete_topic, topic)
         await until(lambda: log.readiness_reason is not None, "the loss to be seen")
         await asyncio.to_thread(kafka.create_topic, topic, partitions=1, configs={"cleanup.policy": "compact"})
-        await until(lambda: "made anew" in str(log.halted_reason), "the halt")
+        await until(lambda: "created again" in str(log.halted_reason), "the halt")
         assert log.partition_state(ORDERS) == MOVED
         with pytest.raises(BrokerUnreachableError):
             await log.publish_partition_state(ORDERS, TRIMMED)

@@ -114,7 +114,7 @@ def test_what_is_deleted_through_the_gateway_comes_back_as_far_as_it_was_remote(
         assert through.delete_records(topic, 0, end - 1) == end - 1
         assert kafka.admin.earliest_offset(topic, 0) == end - 1
         shown = answer_of(daemon.config_path, "undelete", topic)
-        assert f"offsets {remote_end + 1} to {end - 2} are nowhere any more" in shown["notes"][0]
+        assert f"offsets {remote_end + 1} to {end - 2} are in neither tier any more" in shown["notes"][0]
         done = answer_of(daemon.config_path, "undelete", topic, "--apply")
         assert done["came_back"][0]["missing"] == [[remote_end + 1, end - 1]]
         wait_until_start_is(daemon, lambda found: found == 0, "the start is back")

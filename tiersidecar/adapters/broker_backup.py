@@ -248,7 +248,7 @@ class Backup:
             if not self._is_checkpoint(Path(name)):
                 return f"it names {name}, which is no checkpoint in the configured log dirs"
             if _COPY.fullmatch(saved.copy) is None:
-                return f"{saved.copy} is no name of a copy"
+                return f"{saved.copy} is not the name of a copy"
         return ""
 
     def _is_checkpoint(self, path: Path) -> bool:

@@ -93,7 +93,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "It is no regular file", str(path))
+        raise OSError(errno.EINVAL, "It is not a regular file", str(path))
     _replace(path, data, status)
 
 

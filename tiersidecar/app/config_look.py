@@ -135,7 +135,7 @@ class _Look:
                 error(
                     "broker",
                     str(failure),
-                    "look at broker.bootstrap.servers, broker.security.protocol and broker.sasl.*",
+                    "check broker.bootstrap.servers, broker.security.protocol and broker.sasl.*",
                 )
             )
             return False

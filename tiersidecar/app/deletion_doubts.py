@@ -29,12 +29,12 @@ async def reason_not_ours(session: Session, store: Store, owner: TopicIdPartitio
     state, topic_id = session.state.partition_state(owner), format_uuid(owner.topic_id)
     said = await read_owner(store, session.config.store.key_prefix, topic_id)
     if said is None and state.owner_seen_ms >= 0:
-        return "the store had an owner object of it, and has none now: it is not the store that it was"
+        return "the store had an owner object of it, and has none now: it is not the same store as before"
     for place in session.config.places:
         if said is None or place in state.places_seen:
             in_place = await read_owner(store, place_prefix(place), topic_id)
             if in_place is None and place in state.places_seen:
-                return f"place {place} had an owner object of it, and has none now: it is not the store that it was"
+                return f"place {place} had an owner object of it, and has none now: it is not the same store as before"
             said = said or in_place
     if said is None:
         return "" if lives_here else "the cluster has no topic of this id, and the store does not say whose it is"

@@ -185,7 +185,7 @@ class MountClaims:
                 )
             elif cluster_id not in (self.ours, *lineage):
                 said = f"cluster {cluster_id}'s" if cluster_id else "no cluster's"
-                faults.append(f"{topic.name}: the store says that its data are {said}: make a plan anew")
+                faults.append(f"{topic.name}: the store says that its data are {said}: make a new plan")
         return faults
 
     @property

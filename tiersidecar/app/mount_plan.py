@@ -363,7 +363,7 @@ def _former_cluster(owners: Collection[Lineage], wanted: Wanted) -> str:
         return asked
     if unreadable and not owners:
         raise MountRefusedError(
-            reason=f"none of the {len(unreadable)} owner objects in the store can be read, so that nobody knows whose its data "
+            reason=f"none of the {len(unreadable)} owner objects in the store can be read, so the owner of its data is unknown "
             "are: find out what else writes to the bucket"
         )
     latest = latest_clusters(owners)

@@ -158,7 +158,7 @@ def _require_as_seeded(directory: Path, owner: TopicIdPartition, one: NewPartiti
         require_no_link(path)
     metadata = directory / PARTITION_METADATA
     if not metadata.exists():
-        raise MountRefusedError(reason=f"{directory} has no {PARTITION_METADATA}: whose it is cannot be told")
+        raise MountRefusedError(reason=f"{directory} has no {PARTITION_METADATA}: so its owner is unknown")
     topic_id = read_partition_metadata(metadata.read_bytes(), where=str(metadata))
     if topic_id != owner.topic_id:
         raise MountRefusedError(
@@ -168,7 +168,7 @@ def _require_as_seeded(directory: Path, owner: TopicIdPartition, one: NewPartiti
     logs = {path.name: path.stat().st_size for path in sorted(directory.glob(f"*{_LOG}"))}
     if any(logs.values()):
         raise MountRefusedError(
-            reason=f"{directory} holds records, which somebody has written there, and which nothing is seeded over. Set the "
+            reason=f"{directory} holds records that a client has written, and a seed overwrites none. Set the "
             "cluster up anew: empty the log dirs of all nodes, format them, and seed them by a new plan"
         )
     if list(logs) != [f"{one.start_offset:020d}{_LOG}"]:

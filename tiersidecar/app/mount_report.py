@@ -183,7 +183,7 @@ def _of_deleted(found: Findings) -> Iterator[str]:
         elif one.name in reused:
             yield f"left out: {one.text()}. Another topic has its name"
         else:
-            yield f"left out: {one.text()}. If you want it all the same, name it by --topic"
+            yield f"left out: {one.text()}. To mount it nevertheless, name it with --topic"
 
 
 def _of_others(found: Findings) -> Iterator[str]:

@@ -201,7 +201,7 @@ def _first_records(plan: MountPlan, node: NodePlaces) -> list[NewFile]:
     if now != before:
         raise MountRefusedError(
             reason=f"{path} is neither as it was formatted ({backup}) nor as this plan makes it: another plan was used. Put "
-            "the backup back, or format the node anew"
+            "the backup back, or format the node again"
         )
     return [NewFile(path=path, data=wanted, backup=backup)]
 

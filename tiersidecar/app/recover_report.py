@@ -28,7 +28,7 @@ _WHY = {
     Left.WRONG_KEY: "manifests that lie under the key of another segment",
     Left.CONFLICT: "segments that contradict another one: both have offsets that different leader epochs wrote",
     Left.COVERED: "segments all of whose offsets others have: copies that were given up, or made again",
-    Left.OLDER: "segments that were there when the snapshot was written, which does not have them: deleted or given up by then",
+    Left.OLDER: "segments that were copied before the snapshot but are not in it: deleted or given up before it was written",
     Left.BELOW_START: "segments below the remote log start",
     Left.CONTRADICTION: "segments of which the metadata topic says otherwise",
     Left.BEYOND_END: "segments that were copied after the plan was made: the log has gone on below them",
@@ -117,7 +117,7 @@ class RecoverReport:
         ]
         if plan.state_contradicts:
             self.contradictions.append(
-                f"{plan.owner.qualified}: the state topic's record lets read what the snapshot knows as deleted, or "
+                f"{plan.owner.qualified}: the state topic's record makes readable what is deleted in the snapshot, or "
                 "has forgotten an undelete"
             )
 

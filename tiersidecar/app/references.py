@@ -151,7 +151,7 @@ def metrics_reference() -> str:
         "`python_info`.\n\n"
         f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{rows}\n\n"
         "## tiersidecar serve\n\n"
-        "These besides those of reads and stores above ([serve.md](serve.md)).\n\n"
+        "In addition to the metrics of reads and stores above ([serve.md](serve.md)):\n\n"
         f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{of_serve}\n\n{_plugin_metrics()}"
     )
 
@@ -164,10 +164,10 @@ def _plugin_metrics() -> str:
     otherwise = "\n".join(f"| {what} | {instead} |" for what, instead in plugin.OTHERWISE)
     return (
         "## Names of Aiven's plugin\n\n"
-        f"Counters that have the meaning of an attribute of `{plugin.MANAGER}` are exported a second time, by the name that "
-        "Prometheus' JMX exporter gives to it. So dashboards that were made for the plugin show them.\n\n"
+        f"Counters with the same meaning as an attribute of `{plugin.MANAGER}` are exported a second time, under the name that "
+        "Prometheus' JMX exporter gives it. So dashboards for the plugin show them.\n\n"
         f"| attribute | exported as | labels | the same as |\n| --- | --- | --- | --- |\n{same}\n\n"
-        f"| the plugin's others | here |\n| --- | --- |\n{otherwise}\n"
+        f"| the plugin's other metrics | here |\n| --- | --- |\n{otherwise}\n"
     )
 
 

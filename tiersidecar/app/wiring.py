@@ -294,7 +294,7 @@ def mount_of(config: Config) -> Mount:
         return Mount()
     plan = read_plan(Path(config.source.mount_plan))
     if not plan.is_read_only:
-        fault = f"{config.source.mount_plan} is no plan of `tiersidecar mount plan --read-only`"
+        fault = f"{config.source.mount_plan} is not a plan of `tiersidecar mount plan --read-only`"
         raise ConfigError(source="source.mount.plan", faults=(fault,))
     topics = {
         topic.name: MountedTopic(topic_id=topic.topic_id, partitions=len(topic.partitions)) for topic in plan.topics

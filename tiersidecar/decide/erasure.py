@@ -184,7 +184,7 @@ def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bo
 def _still_local(view: ErasureView, segment: RemoteLogSegmentMetadata) -> str:
     if view.silent:
         told = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(view.silent.items()))
-        return f"not every replica says where its log starts ({told})"
+        return f"not every replica reports where its log starts ({told})"
     if not view.log_starts:
         return "no replica says where its log starts"
     if segment.end_offset < view.local_start:

@@ -212,7 +212,7 @@ def _of_trim(view: PartitionView, stops: Stops, local: LocalSegment | None) -> F
     if behind:
         return Finding(about="trim", says=behind)
     why = _why_kept(view, first) if _cover(view, first) else "it is not remote yet"
-    says = f"local data go oldest first, and the segment at {first.base_offset} stays: {why}"
+    says = f"local data is trimmed oldest first, and the segment at {first.base_offset} stays: {why}"
     return Finding(about="trim", says=says, changes_ms=when_ms)
 
 
@@ -221,14 +221,14 @@ def _is_live(view: PartitionView, local: LocalSegment) -> bool:
 
 
 def _of_due_trim(stops: Stops, step: TrimStep) -> Finding:
-    due = f"{step.reason} lets it go"
+    due = f"{step.reason} allows its trim"
     if stops.trim:
         return Finding(about="trim", says=f"{due}, but nothing of it is trimmed: {stops.trim}")
     if stops.hold.holders and step not in stops.hold.allowed:
         return Finding(about="trim", says=f"{due}, but it is held: {stops.hold.reason}")
     if stops.unproven_from is not None and step.local.base_offset >= stops.unproven_from:
         return Finding(about="trim", says=f"{due}, but its remote copy must be proven first: {stops.unproven}")
-    return Finding(about="trim", says=f"{due}: it is trimmed once its remote copy was read back", is_due=True)
+    return Finding(about="trim", says=f"{due}: it is trimmed once its remote copy has been read back", is_due=True)
 
 
 def _cover(view: PartitionView, local: LocalSegment) -> bool:
@@ -280,11 +280,11 @@ def _when_trimmed(view: PartitionView, local: LocalSegment) -> int | None:
 
 def _of_expiry(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
     if row.state is RowState.DELETING:
-        return Finding(about="expiry", says="its deletion has begun, and is finished", is_due=not stops.delete)
+        return Finding(about="expiry", says="its deletion has begun, and will be finished", is_due=not stops.delete)
     if row.state is RowState.TRASH:
         return _of_trash(view, stops, row)
     if row.state is RowState.OUTSIDE_LINEAGE:
-        says = "it is of a history that lost an election: no reader gets it, and it goes once it is past the total retention"
+        says = "it is of a history that lost an election: it is never read, and is deleted once it is past the total retention"
         if stops.delete:
             return Finding(about="expiry", says=f"{says}; but nothing remote is deleted: {stops.delete}")
         is_due = any(one.metadata == row.remote for one in view.plan.expired)
@@ -318,7 +318,7 @@ def _of_trash(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
         return Finding(about="expiry", says=f"{given_up}; but nothing remote is deleted: {stops.delete}")
     if removal in view.plan.expired:
         return Finding(about="expiry", says=f"{given_up}; its deletion is due", is_due=True)
-    says = f"{given_up}; until it is due, `tiersidecar undelete` brings it back"
+    says = f"{given_up}; until it is due, `tiersidecar undelete` restores it"
     return Finding(about="expiry", says=says, changes_ms=_when_due(view, removal, entry))
 
 

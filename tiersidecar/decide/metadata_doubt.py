@@ -49,7 +49,7 @@ def doubt_of_topic(facts: MetadataFacts) -> str:
     if former is None:
         return ""
     if former.topic_id and former.topic_id != facts.topic_id:
-        return f"{facts.topic} was made anew since run {former.run_id}"
+        return f"{facts.topic} was created again since run {former.run_id}"
     for partition, end in sorted(former.end.items()):
         if facts.end.get(partition, 0) < end:
             return (

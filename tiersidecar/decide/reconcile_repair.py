@@ -108,7 +108,7 @@ class RepairView:
 def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
     """Return why nothing of the report is repaired; "" if it may be."""
     if facts.schema_version != REPORT_SCHEMA_VERSION:
-        return f"the report has schema version {facts.schema_version}, this program knows {REPORT_SCHEMA_VERSION}: make it anew"
+        return f"the report has schema version {facts.schema_version}, not {REPORT_SCHEMA_VERSION}: run reconcile again"
     if facts.cluster_id != facts.this_cluster_id:
         return f"the report is of cluster {facts.cluster_id}, this is {facts.this_cluster_id}"
     if (facts.key_prefix, facts.metadata_topic) != (facts.this_key_prefix, facts.this_metadata_topic):

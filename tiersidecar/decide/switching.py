@@ -105,7 +105,7 @@ def decide_enable(
     neither the state topic nor the configuration names."""
     refusal = reason_not_to_tier(effective, tiers_compacted=tiers_compacted)
     if not refusal and known is not None and known.is_on and known.mode is not wanted.mode and known.former_settings:
-        refusal = f"it is tiered in {known.mode} mode; disable it first, so that the broker's settings are put right"
+        refusal = f"it is tiered in {known.mode} mode; disable it first, so that the broker's settings are restored"
     former = _former_settings(known, overrides) if wanted.mode is RetentionMode.STRICT else {}
     total = _totals_from_broker(effective) if known is None else (known.retention_ms, known.retention_bytes)
     local = (AS_TOTAL, AS_TOTAL) if known is None else (known.local_retention_ms, known.local_retention_bytes)

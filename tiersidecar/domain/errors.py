@@ -124,7 +124,7 @@ class StoreStalledError(StoreError):
 
 class SourceStalledError(
     RetriableError,
-    message="upload of {key!r} was given up: reading what it is made of has not moved for {waited_s:g} s",
+    message="upload of {key!r} was given up: reading its source has made no progress for {waited_s:g} s",
 ):
     """The upload of ``key`` was given up, because its source did not deliver: the disk of a log dir hangs."""
 
@@ -256,7 +256,7 @@ class OffsetInHoleError(
 
 class UndecidedTransactionError(
     RetriableError,
-    message="at offset {offset} of {subject} nothing is known to be committed: the transaction that began at "
+    message="at offset {offset} of {subject} no record is known to be committed: the transaction that began at "
     "{first_offset} ended in a hole, no segment holds [{hole_start}, {hole_stop})",
 ):
     """A read_committed reader has come to ``offset``, and at or before it a transaction began, at ``first_offset``, whose end
@@ -310,7 +310,7 @@ class OffsetMapTooSmallError(
 class PlaceRemovedError(
     PartitionHaltedError,
     message="{count} remote segments of {subject} lie in place {place!r}, which the configuration does not name: put it back "
-    "under places. It may go once they have expired",
+    "under places. Remove it only once they have expired",
 ):
     """Segments lie in a place that was taken out of the configuration: nothing of the partition is copied, trimmed or expired,
     for the objects could be neither read nor deleted."""
@@ -323,7 +323,7 @@ class PlaceRemovedError(
 class CleanedBeforePinnedError(
     _OfSubject,
     PartitionHaltedError,
-    message="{subject}: {reason}: tombstones may have gone from there, and a copy could bring old values back",
+    message="{subject}: {reason}: tombstones may have been removed, and a copy could restore old values",
 ):
     """The broker's cleaner may have taken away what had to be pinned first."""
 
@@ -396,11 +396,11 @@ class NotOwnedError(PartitionHaltedError, message="the remote data of {topic} ar
 
 class OwnerMissingError(
     PartitionHaltedError,
-    message="the store has no {key}, though segments of {topic} were copied to it: it is not the store that it was (not "
+    message="the store has no {key}, though segments of {topic} were copied to it: it is not the same store as before (not "
     "mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed or deleted until "
-    "the object is back, or an operator says `tiersidecar adopt {topic_id}`",
+    "the object is back, or an operator runs `tiersidecar adopt {topic_id}`",
 ):
-    """The store has no owner object of a topic id whose segments were seen in it: it is not the store that it was."""
+    """The store has no owner object of a topic id whose segments were seen in it: it is not the same store as before."""
 
     is_watched: ClassVar[bool] = True
     topic: str
@@ -514,7 +514,7 @@ class NotLedHereError(TiersidecarError):
 
     def __str__(self) -> str:
         if self.leader_id < 0:
-            return f"{self.topic}-{self.partition} is no tiered partition of this broker"
+            return f"{self.topic}-{self.partition} is not a tiered partition of this broker"
         return f"{self.topic}-{self.partition} is led by broker {self.leader_id}, whose sidecar has the answer"
 
 

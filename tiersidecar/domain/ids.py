@@ -109,9 +109,9 @@ def topic_name_fault(name: str) -> str:
     if name in {".", ".."}:
         return f"no topic can be named {name!r}"
     if len(name) > _MOST_CHARACTERS:
-        return f"{name[:_MOST_CHARACTERS]!r}… is no name of a topic: it has {len(name):,} characters, of at most 249"
+        return f"{name[:_MOST_CHARACTERS]!r}… is not a topic name: it has {len(name):,} characters, of at most 249"
     if not _NAME.fullmatch(name):
-        return f"{name!r} is no name of a topic: it may have letters of ASCII, digits, '.', '_' and '-'"
+        return f"{name!r} is not a topic name: it may have letters of ASCII, digits, '.', '_' and '-'"
     return ""
 
 

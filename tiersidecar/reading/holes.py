@@ -14,7 +14,9 @@ log = structlog.get_logger(__name__)
 SETTLED_S = 10.0
 """A younger hole may be our own metadata that lag behind a copy."""
 _MOST_KNOWN = 1000
-_NOWHERE = "these records are nowhere, and a reader there cannot go on: look for the broker or the store that has them"
+_NOWHERE = (
+    "neither tier has these records, and a reader there cannot continue: look for a broker or a store that has them"
+)
 GIVE_UP = f"{_NOWHERE}; to give them up, delete records up to next_offset through the gateway"
 """The advice to an operator of the cluster whose topic it is."""
 GIVE_UP_AT_SOURCE = (

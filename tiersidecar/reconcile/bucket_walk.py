@@ -152,7 +152,7 @@ def segment_of_manifest(manifest: Manifest, key: str, key_prefix: str) -> Remote
         return BadManifest(reason=Left.UNREADABLE, detail=f"{key} does not say whose it is")
     named = f"{key_prefix}{main_path(said.remote_log_segment_id, said.start_offset)}.{ObjectKind.MANIFEST}"
     if named != key:
-        return BadManifest(reason=Left.WRONG_KEY, detail=f"what lies under {key} is the manifest of {named}")
+        return BadManifest(reason=Left.WRONG_KEY, detail=f"the object at {key} is the manifest of {named}")
     size = manifest.chunk_index.original_file_size
     if not 0 <= size <= _LARGEST_SIZE or said.end_offset > _LARGEST_OFFSET:
         return BadManifest(reason=Left.UNREADABLE, detail=f"{key}: a size or an offset that no event can have")

@@ -322,7 +322,7 @@ def _told_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) 
         ),
     ]
     more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-    detail = f"its batches say what its indexes do not: {'; '.join(told[:_MOST_TOLD])}{more}"
+    detail = f"its batches contain what its indexes lack: {'; '.join(told[:_MOST_TOLD])}{more}"
     return [_finding(row, INDEXES, now_ms, detail, kind=FindingKind.LACKING_TRANSACTIONS)]
 
 

@@ -211,7 +211,7 @@ class LeastPace:
 
 HOSTS_FILE = Path("/etc/hosts")
 REFUSAL = (
-    "the Host of this request is no name of this machine, so a browser may have been led here by another site: "
+    "the Host of this request is not a name of this machine, so a browser may have been led here by another site: "
     "ask by localhost, or put the name into the hosts file of this machine"
 )
 _MOST_HOSTS_BYTES = 1024 * 1024

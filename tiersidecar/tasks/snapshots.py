@@ -50,7 +50,7 @@ _AT_ONCE = 4
 _SLICE = 50
 _MOST_LOOKED_FOR = 8
 """Of segments that are gone: the last ones, which retention takes last."""
-_RECOVER = "the last snapshot stays: make the topic anew with `tiersidecar recover`"
+_RECOVER = "the last snapshot is kept: rebuild the topic with `tiersidecar recover`"
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _SPREAD = 1 << 16
 _MARKED_AT_ONCE = 1000

@@ -103,7 +103,7 @@ class TopicChecks:
         elif not reason:
             self._table.compacted_topics.pop(topic, None)
             if is_compacted(configs):
-                return "the broker does not tell by which settings its cleaner goes"
+                return "the broker does not report its cleaner's settings"
         return reason
 
     async def reason_to_leave(self, topic: str) -> str:

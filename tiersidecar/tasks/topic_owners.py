@@ -4,8 +4,8 @@ Several clusters may share a bucket.  A cluster claims the ids that it leads, by
 another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.  A place
 has such an object of each topic id whose segments go there: clusters with stores of their own may share a place.
 
-An object that was seen while segments were remote, and is missing now, proves that this is not the store that it was: the state
-topic keeps that it was seen, and in which places.  It is not made anew then.
+An object that was seen while segments were remote, and is missing now, proves that this is not the same store as before: the
+state topic records that it was seen, and in which places.  It is not created again then.
 """
 
 from __future__ import annotations
@@ -363,4 +363,4 @@ class TopicOwners:
 
 def _unreadable(reason: str, topic_id_partition: TopicIdPartition) -> str:
     adopt = f"tiersidecar adopt {format_uuid(topic_id_partition.topic_id)}"
-    return f"cannot be read: {reason}. Find out what else writes to the bucket; `{adopt}` writes the object anew"
+    return f"cannot be read: {reason}. Find out what else writes to the bucket; `{adopt}` writes the object again"

@@ -91,7 +91,7 @@ REFUSED = {
     "nothing is subscribed": ({}, "exactly one of"),
     "subscribed twice": ({"subscribe": "a", "assign": '{"a": [0]}'}, "assign and subscribe: exactly one of"),
     "no topic": ({"subscribe": " , "}, "subscribe: names no topic"),
-    "no pattern": ({"subscribePattern": "("}, "subscribePattern: '(' is no regular expression"),
+    "no pattern": ({"subscribePattern": "("}, "subscribePattern: '(' is not a regular expression"),
     "assign is no JSON": ({"assign": "a:0"}, "assign: not JSON"),
     "assign is no object": ({"assign": "[0]"}, "assign: expected a JSON object"),
     "assign has no numbers": ({"assign": '{"a": ["0"]}'}, 'assign: a: expected {"topic": [0, 1], ...}'),
@@ -112,7 +112,10 @@ REFUSED = {
         {**SUBSCRIBED, "startingOffsets": '{"a": {"0": true}}'},
         "startingOffsets: a: expected",
     ),
-    "a timestamp of letters": ({**SUBSCRIBED, "startingTimestamp": "noon"}, "startingTimestamp: 'noon' is no number"),
+    "a timestamp of letters": (
+        {**SUBSCRIBED, "startingTimestamp": "noon"},
+        "startingTimestamp: 'noon' is not a number",
+    ),
     "a negative timestamp": (
         {**SUBSCRIBED, "endingOffsetsByTimestamp": '{"a": {"0": -1}}'},
         "endingOffsetsByTimestamp: a-0",

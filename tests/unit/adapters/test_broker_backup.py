@@ -173,7 +173,7 @@ FORGED: dict[str, tuple[Callable[[Broker], Any], str]] = {
         names("DATA/orders/leader-epoch-checkpoint"),
         "is no checkpoint in the configured",
     ),
-    "a copy elsewhere": (names("DATA/orders-1/leader-epoch-checkpoint", copy="../stolen"), "is no name of a copy"),
+    "a copy elsewhere": (names("DATA/orders-1/leader-epoch-checkpoint", copy="../stolen"), "is not the name of a copy"),
     "another cluster's": (lambda broker: broker.edit(lambda one: one.update(cluster_id="d")), "it is of cluster d"),
     "another broker's": (lambda broker: broker.edit(lambda one: one.update(node_id=2)), "it is of broker 2"),
     "of other log dirs": (lambda broker: broker.edit(lambda one: one.update(shutdowns={})), "it is of other log dirs"),

@@ -79,7 +79,7 @@ def test_a_file_that_is_a_link_is_not_replaced(tmp_path: Path) -> None:
     path, other = tmp_path / "file", tmp_path / "other"
     other.write_bytes(b"before")
     path.symlink_to(other)
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         write_whole(path, b"after")
     assert (path.is_symlink(), other.read_bytes()) == (True, b"before")
 

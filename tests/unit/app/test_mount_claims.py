@@ -162,7 +162,7 @@ async def test_data_of_others_and_owners_that_cannot_be_read_are_refused(forged:
     await bucket.store.put_object(owner_key("p/", BILLS), BytesBody(forged))
     found = await bucket.claims(B, former, ORDERS, BILLS).look(former_is_gone=True)
     assert found.faults == (
-        f"orders: the store says that its data are cluster {C}'s: make a plan anew",
+        f"orders: the store says that its data are cluster {C}'s: make a new plan",
         f"bills: whose its data are cannot be read from {owner_key('p/', BILLS)}: find out what wrote it there",
     )
 

@@ -96,7 +96,7 @@ async def test_a_topic_that_was_deleted_is_left_out_and_named(
     (note,) = [one for one in notes_of(found) if "left out" in one]
     assert note.startswith(f"left out: bills-{format_uuid(BILLS.topic_id)} (1 segments, {size:,} bytes) was deleted: ")
     assert sign in note
-    assert "name it by --topic" in note
+    assert "name it with --topic" in note
     (row,) = deleted_rows(found)
     assert (row["topic"], row["segments"], row["bytes"], row["mounted"]) == ("bills", 1, size, False)
 

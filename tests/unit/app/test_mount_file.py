@@ -52,7 +52,7 @@ def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
             '"start_offset": 20', f'"start_offset": {2**62}', "and of no others", id="read-only, by an offset"
         ),
         pytest.param('"tiersidecar-mount"', '"else"', "use the release", id="another file"),
-        pytest.param('"orders"', '"../../etc"', "is no name of a topic", id="a path out of the log dir"),
+        pytest.param('"orders"', '"../../etc"', "is not a topic name", id="a path out of the log dir"),
         pytest.param('"orders"', '"__cluster_metadata"', "is internal", id="the cluster's own metadata"),
         pytest.param('"partition": 1', '"partition": 7', "are not 0, 1, 2", id="a partition that is missing"),
         pytest.param('"start_offset": 20', '"start_offset": -20', "start_offset -20", id="an offset below 0"),

@@ -107,7 +107,7 @@ def faults_of(file: Path) -> tuple[str, ...]:
 
 def test_the_example_of_a_topic_rule_loads(tmp_path: Path) -> None:
     text = annotated_configuration()
-    rule = text[text.index("# topics:") : text.index("\n# Total retention by time of topics")]
+    rule = text[text.index("# topics:") : text.index("\n# Total retention by time, for topics")]
     uncommented = "\n".join(line.removeprefix("# ").removeprefix("#") for line in rule.splitlines())
     assert "name: orders" in uncommented
     file = tmp_path / "t.yaml"

@@ -74,7 +74,7 @@ def test_the_plan_says_what_is_mounted(tmp_path: Path) -> None:
 
 def test_another_plan_or_none_is_refused(tmp_path: Path) -> None:
     plan = plan_at(tmp_path / "mount.json", is_read_only=False)
-    with pytest.raises(ConfigError, match="is no plan of `tiersidecar mount plan --read-only`"):
+    with pytest.raises(ConfigError, match="is not a plan of `tiersidecar mount plan --read-only`"):
         mount_of(load(tmp_path, LEAST + SOURCE.format(plan=plan)))
     with pytest.raises(ConfigError, match="cannot be read"):
         mount_of(load(tmp_path, LEAST + SOURCE.format(plan=tmp_path / "none.json")))

@@ -197,8 +197,8 @@ BY_SIZE = "local.retention.bytes has no limit"
             Given(remote=segments(4), local=(0, 100, 200, 300, 400), policy={"local_retention_ms": 5 * HOUR_MS // 2}),
             250,
             RowState.BOTH,
-            f"local data go oldest first, and the segment at 100 stays: local retention keeps it: its newest record is 2h "
-            f"old, and local.retention.ms is 2h 30m; {BY_SIZE}",
+            f"local data is trimmed oldest first, and the segment at 100 stays: local retention keeps it: its newest record is "
+            f"2h old, and local.retention.ms is 2h 30m; {BY_SIZE}",
             1.5,
             id="behind the first that stays, and not behind one that goes",
         ),
@@ -211,8 +211,8 @@ BY_SIZE = "local.retention.bytes has no limit"
             ),
             250,
             RowState.BOTH,
-            f"local data go oldest first, and the segment at 100 stays: local retention keeps it: its newest record is 2h "
-            f"old, and local.retention.ms is 5h; {BY_SIZE}",
+            f"local data is trimmed oldest first, and the segment at 100 stays: local retention keeps it: its newest record is "
+            f"2h old, and local.retention.ms is 5h; {BY_SIZE}",
             4,
             id="a file below the log start, which the broker is about to remove, is in nothing's way",
         ),
@@ -220,7 +220,7 @@ BY_SIZE = "local.retention.bytes has no limit"
             Given(remote=FINISHED_3[1:], local=UP_TO_300, policy={"local_retention_ms": HOUR_MS}),
             150,
             RowState.BOTH,
-            "local data go oldest first, and the segment at 0 stays: it is not remote yet",
+            "local data is trimmed oldest first, and the segment at 0 stays: it is not remote yet",
             None,
             id="behind one that is not remote yet",
         ),
@@ -232,8 +232,8 @@ BY_SIZE = "local.retention.bytes has no limit"
             ),
             150,
             RowState.BOTH,
-            f"local data go oldest first, and the segment at 0 stays: local retention keeps it: its newest record is 1h old, "
-            f"and local.retention.ms is 2h; {BY_SIZE}",
+            f"local data is trimmed oldest first, and the segment at 0 stays: local retention keeps it: its newest record is "
+            f"1h old, and local.retention.ms is 2h; {BY_SIZE}",
             1,
             id="behind one that is remote and young",
         ),
@@ -413,7 +413,7 @@ BY_SIDECAR = ", decided by broker 1 at 2023-11-14T21:13:20Z"
             0,
             RowState.TRASH,
             f"it is given up{BY_SIDECAR}: it ends below the remote log start 100; until it is due, `tiersidecar undelete` "
-            "brings it back",
+            "restores it",
             5,
             id="in the trash",
         ),
@@ -430,7 +430,7 @@ BY_SIDECAR = ", decided by broker 1 at 2023-11-14T21:13:20Z"
             0,
             RowState.TRASH,
             f"it is given up{BY_SIDECAR}: it ends below the remote log start 100; until it is due, `tiersidecar undelete` "
-            "brings it back",
+            "restores it",
             5.5,
             id="in the trash for longer by what of its delay no sidecar saw pass",
         ),
@@ -449,7 +449,7 @@ BY_SIDECAR = ", decided by broker 1 at 2023-11-14T21:13:20Z"
             0,
             RowState.TRASH,
             f"it is given up{BY_SIDECAR}: it ends below the remote log start 200; until it is due, `tiersidecar undelete` "
-            "brings it back",
+            "restores it",
             3,
             id="of several decisions about it the first that is due counts",
         ),
@@ -465,7 +465,7 @@ BY_SIDECAR = ", decided by broker 1 at 2023-11-14T21:13:20Z"
             150,
             RowState.TRASH,
             f"it is given up{BY_SIDECAR}: it ends below the remote log start 200; until it is due, `tiersidecar undelete` "
-            "brings it back",
+            "restores it",
             5,
             id="a decision about what lies before it is not about it",
         ),
@@ -481,7 +481,7 @@ BY_SIDECAR = ", decided by broker 1 at 2023-11-14T21:13:20Z"
             0,
             RowState.TRASH,
             f"it is given up{BY_SIDECAR}: it ends below the remote log start 100; until it is due, `tiersidecar undelete` "
-            "brings it back",
+            "restores it",
             5,
             id="nor is one that was undone",
         ),
@@ -490,7 +490,7 @@ BY_SIDECAR = ", decided by broker 1 at 2023-11-14T21:13:20Z"
             Stops(),
             0,
             RowState.TRASH,
-            "it is given up: it ends below the remote log start 100; until it is due, `tiersidecar undelete` brings it back",
+            "it is given up: it ends below the remote log start 100; until it is due, `tiersidecar undelete` restores it",
             None,
             id="given up, and no decision is in the trash yet: with the next round its delay begins",
         ),
@@ -589,7 +589,7 @@ def test_what_is_not_trimmed_for_what_is_in_the_trash(offset: int, says: str) ->
     assert [one.says for one in found if one.about == "trim"] == [says]
 
 
-LOST = "it is of a history that lost an election: no reader gets it, and it goes once it is past the total retention"
+LOST = "it is of a history that lost an election: it is never read, and is deleted once it is past the total retention"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,9 @@ FACTS = MetadataFacts(topic="t", topic_id="id", begin={0: 0, 1: 0}, end={0: 12, 
             "partition 2 of t ends at offset 0, and ended at 1",
             id="a partition with a single event is gone",
         ),
-        pytest.param(replace(FACTS, former=BEFORE, topic_id="other"), "made anew", id="another topic of the same name"),
+        pytest.param(
+            replace(FACTS, former=BEFORE, topic_id="other"), "created again", id="another topic of the same name"
+        ),
         pytest.param(
             replace(FACTS, former=replace(BEFORE, topic_id=""), topic_id="other"),
             "",

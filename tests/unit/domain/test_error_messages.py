@@ -41,7 +41,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "CleanedBeforePinnedError",
         {"subject": "a subject", "reason": "a reason"},
-        "a subject: a reason: tombstones may have gone from there, and a copy could bring old values back",
+        "a subject: a reason: tombstones may have been removed, and a copy could restore old values",
     ),
     ("ConfigError", {"source": "a source", "faults": ("first", "second")}, "a source: first\na source: second"),
     (
@@ -158,9 +158,9 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "OwnerMissingError",
         {"topic": "a topic", "topic_id": "a topic id", "key": "a key"},
-        "the store has no a key, though segments of a topic were copied to it: it is not the store that it "
-        "was (not mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed "
-        "or deleted until the object is back, or an operator says `tiersidecar adopt a topic id`",
+        "the store has no a key, though segments of a topic were copied to it: it is not the same store "
+        "as before (not mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed "
+        "or deleted until the object is back, or an operator runs `tiersidecar adopt a topic id`",
     ),
     (
         "PartitionCountError",
@@ -190,7 +190,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "SourceStalledError",
         {"key": "a key", "waited_s": 1.5},
-        "upload of 'a key' was given up: reading what it is made of has not moved for 1.5 s",
+        "upload of 'a key' was given up: reading its source has made no progress for 1.5 s",
     ),
     ("SparkJobError", {"job": "a job", "reason": "a reason"}, "a job failed on Spark: a reason"),
     (
@@ -214,7 +214,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "PlaceRemovedError",
         {"subject": "a subject", "place": "a place", "count": 22},
         "22 remote segments of a subject lie in place 'a place', which the configuration does not name: put it back under "
-        "places. It may go once they have expired",
+        "places. Remove it only once they have expired",
     ),
     (
         "StoreStalledError",
@@ -238,7 +238,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (
         "UndecidedTransactionError",
         {"subject": "a subject", "offset": 22, "first_offset": 33, "hole_start": 44, "hole_stop": 55},
-        "at offset 22 of a subject nothing is known to be committed: the transaction that began at 33 ended "
+        "at offset 22 of a subject no record is known to be committed: the transaction that began at 33 ended "
         "in a hole, no segment holds [44, 55)",
     ),
     ("UnformattedLogDirError", {"path": "a path", "reason": "a reason"}, "log dir a path cannot be used: a reason"),
@@ -287,7 +287,7 @@ def test_every_error_is_in_the_table() -> None:
 
 def test_a_partition_that_nobody_here_knows_has_a_sentence_of_its_own() -> None:
     error = NotLedHereError(topic="orders", partition=3, leader_id=-1)
-    assert str(error) == "orders-3 is no tiered partition of this broker"
+    assert str(error) == "orders-3 is not a tiered partition of this broker"
 
 
 def test_a_refusal_is_retriable_unless_it_says_otherwise() -> None:

@@ -18,12 +18,12 @@ from tiersidecar.domain.ids import topic_name_fault
         pytest.param("", "is empty", id="none"),
         pytest.param(".", "can be named", id="this directory"),
         pytest.param("..", "can be named", id="the directory above"),
-        pytest.param("../../etc", "is no name", id="a path out of the log dir"),
-        pytest.param("/etc/cron.d/x", "is no name", id="a path from the root"),
-        pytest.param("a\nb", "'a\\\\nb' is no name", id="a line break, which is shown as an escape"),
-        pytest.param("a\n", "is no name", id="a line break at the end"),
-        pytest.param("\u00e4", "is no name", id="a letter beyond ASCII"),
-        pytest.param("a\0", "is no name", id="a zero byte"),
+        pytest.param("../../etc", "is not a topic name", id="a path out of the log dir"),
+        pytest.param("/etc/cron.d/x", "is not a topic name", id="a path from the root"),
+        pytest.param("a\nb", "'a\\\\nb' is not a topic name", id="a line break, which is shown as an escape"),
+        pytest.param("a\n", "is not a topic name", id="a line break at the end"),
+        pytest.param("\u00e4", "is not a topic name", id="a letter beyond ASCII"),
+        pytest.param("a\0", "is not a topic name", id="a zero byte"),
     ],
 )
 def test_what_a_topic_can_be_named(name: str, fault: str) -> None:

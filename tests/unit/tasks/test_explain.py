@@ -102,5 +102,5 @@ async def test_only_the_leader_tells(asked: Asked) -> None:
     asked.shell.depose(asked.shell.topic_id_partition(f"{TOPIC}-0"))
     with pytest.raises(NotLedHereError, match=f"plain-0 is led by broker {BROKER}"):
         await asked.task.rows(TOPIC, 0)
-    with pytest.raises(NotLedHereError, match="nowhere-7 is no tiered partition"):
+    with pytest.raises(NotLedHereError, match="nowhere-7 is not a tiered partition"):
         await asked.task.explain("nowhere", 7, None)

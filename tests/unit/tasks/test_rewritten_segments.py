@@ -114,7 +114,7 @@ async def test_an_index_without_an_abort_is_found_and_written_again_though_no_br
         assert [one.kind for one in found] in ([], [FindingKind.LACKING_TRANSACTIONS])
         if not found:
             continue
-        assert "its batches say what its indexes do not" in found[0].detail
+        assert "its batches contain what its indexes lack" in found[0].detail
         lacking += await uploaded.aborted(number) != uploaded.said[number]
         victim = await uploaded.rewrite(number)
         assert await uploaded.check(number) == []

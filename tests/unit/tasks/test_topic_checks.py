@@ -137,7 +137,7 @@ async def test_a_compacted_topic_of_which_a_setting_is_not_told_is_refused() -> 
     stage = Stage(tiers_compacted=True)
     stage.broker.settings[TOPIC] = {**GOOD, **COMPACTED, "delete.retention.ms": None}
     await stage.checks.check([TOPIC])
-    assert "by which settings its cleaner goes" in stage.table.refused_topics[TOPIC]
+    assert "does not report its cleaner's settings" in stage.table.refused_topics[TOPIC]
     assert stage.table.compacted_topics == {}
 
 

@@ -76,7 +76,7 @@ def read_proposal(value: bytes | None, *, where: str) -> DeleteProposal:
     try:
         topic_id = parse_uuid(_text(document, "topic_id", where))
     except ValueError as error:
-        raise _corrupt(where, "topic_id is no topic id") from error
+        raise _corrupt(where, "topic_id is not a topic id") from error
     return DeleteProposal(
         cluster_id=_text(document, "cluster_id", where),
         topic_id_partition=TopicIdPartition(
@@ -106,7 +106,7 @@ def _text(document: dict[str, Any], name: str, where: str) -> str:
 def _integer(document: dict[str, Any], name: str, where: str, *, at_least: int = 0, at_most: int = _INT64_MAX) -> int:
     value = document.get(name)
     if type(value) is not int or not at_least <= value <= at_most:
-        raise _corrupt(where, f"{name} is no number from {at_least} to {at_most}")
+        raise _corrupt(where, f"{name} is not a number from {at_least} to {at_most}")
     return value
 
 

@@ -197,7 +197,7 @@ def _read_head(text: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(where=where, position=0, reason=f"its head is not JSON: {error}") from error
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise CorruptDataError(where=where, position=0, reason="its head is no snapshot's")
+        raise CorruptDataError(where=where, position=0, reason="its head is not that of a snapshot")
     if head.get("version") != FORMAT_VERSION:
         reason = (
             f"its format is {head.get('version')!r}, this release reads {FORMAT_VERSION}: use the release that wrote it"

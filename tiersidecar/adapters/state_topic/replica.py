@@ -155,7 +155,7 @@ class StateReplica:
         if before is None and known is not None:
             before = known.topic_id
         if before is not None and before != now:
-            return f"{self._settings.topic} was made anew: it has topic id {now}, {before} was read before"
+            return f"{self._settings.topic} was created again: it has topic id {now}, {before} was read before"
         position = max(self._position, -1 if known is None else known.position)
         if position > end:
             return f"{self._settings.topic} ends at offset {end}, but was read up to {position} before"

@@ -18,7 +18,7 @@ _NO_CONTAINER = "ContainerNotFound"
 _NO_ANSWER = "are the account's name and azure.endpoint.url right, and does the way there let this machine through?"
 _HINTS = {
     _NO_CONTAINER: "create the container, or correct azure.container.name",
-    "ContainerBeingDeleted": "wait until it is gone, then create it anew",
+    "ContainerBeingDeleted": "wait until it is gone, then create it again",
     "ResourceNotFound": "create the container, or correct azure.container.name",
     "AuthenticationFailed": "the account key, SAS token or secret is wrong or has expired, or the clock of this machine is",
     "AuthorizationFailure": "the key or SAS token is wrong, or the account's firewall does not let this machine in",

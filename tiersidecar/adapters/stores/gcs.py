@@ -146,7 +146,7 @@ def _crc32c_of(key: str, answer: GcsAnswer) -> int | None:
         return crc32c_in(",".join(answer.headers.getall("x-goog-hash", ())))
     except ValueError as error:
         raise StoreError(
-            verb="fetch", key=key, reason="its header x-goog-hash has a CRC32C that is no base64"
+            verb="fetch", key=key, reason="its header x-goog-hash has a CRC32C that is not base64"
         ) from error
 
 

@@ -296,7 +296,7 @@ class TieredPartitionsInTable:
                 asker.told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
             ):
                 self._look_soon()
-                raise MetadataNotReadyError(subject=f"topic {name}, which has been made anew")
+                raise MetadataNotReadyError(subject=f"topic {name}, which has been created again")
             if reason := self._mounts.halted(found):
                 raise MetadataNotReadyError(subject=reason)
             view = TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)

@@ -31,7 +31,7 @@ def adopt(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this option nothing is changed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the remote data of a topic id this cluster's.
+    """Claim the remote data of a topic id for this cluster.
 
     Nothing is copied or deleted for an id that this cluster never led, or that another cluster has claimed in the store.
     Adopting the id ends that: make sure that the other cluster no longer uses this data. If this cluster has no topic of that

@@ -33,27 +33,26 @@ def back_to_local(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics that go back together.")],
     config_file: ConfigFile,
     accept: Annotated[
-        list[GivenUp] | None, typer.Option("--accept", help="Give this up, where it is in the way; repeatable.")
+        list[GivenUp] | None,
+        typer.Option("--accept", help="Accept the loss of this, if it is an obstacle; repeatable."),
     ] = None,
     write_plan: Annotated[
         Path | None,
-        typer.Option(
-            "--write-plan", metavar="FILE", help="Write the plan, which `handover restore` and `verify` read."
-        ),
+        typer.Option("--write-plan", metavar="FILE", help="Write the plan for `handover restore` and `verify`."),
     ] = None,
     records: Annotated[
         str | None,
         typer.Option(
             "--records",
             metavar="HOST:PORT",
-            help="Read all records from there, a gateway, into the plan, committed ones apart: `verify --records` compares.",
+            help="Read all records through this gateway, in both isolation levels, and store digests for `verify --records`.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Show what of these topics goes back to the brokers' disks, whether they have room, and what has to be done first.
+    """Show what goes back to the brokers' disks, whether there is enough space, and what must be done first.
 
-    `handover restore` writes the segments on each broker, as the plan says. Nothing is changed here, and no object goes.
+    `handover restore` writes the segments on each broker, as in the plan. This command changes nothing, and deletes no objects.
     """
     if write_plan is not None and write_plan.exists():
         raise typer.BadParameter(f"{write_plan} exists: give another name, or remove it", param_hint="--write-plan")
@@ -94,12 +93,12 @@ def restore(
     plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `back-to-local` wrote.")],
     config_file: ConfigFile,
     stage: Annotated[
-        bool, typer.Option("--stage", help="Write the segments beside the broker's; it may run meanwhile.")
+        bool, typer.Option("--stage", help="Write the segments beside the broker's; the broker may run.")
     ] = False,
     carry_it_out: Annotated[
-        bool, typer.Option("--carry-out", help="Let all that is staged take its place; all brokers are stopped.")
+        bool, typer.Option("--carry-out", help="Move all staged files into place; all brokers must be stopped.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Take it out again, before the broker has run.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Remove the files again, before the broker has run.")] = False,
     discard: Annotated[bool, typer.Option("--discard", help="Remove what is staged.")] = False,
     staged: Annotated[
         list[Path] | None,
@@ -107,7 +106,7 @@ def restore(
     ] = None,
     backup: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where staged.json and former contents are kept; default: beside the plan."),
+        typer.Option(metavar="DIR", help="Where staged.json and former contents are saved; default: beside the plan."),
     ] = None,
     broker_properties: Annotated[
         Path | None,
@@ -115,16 +114,16 @@ def restore(
             metavar="FILE", help="The broker's server.properties, whose log.dirs are compared; needed to carry out."
         ),
     ] = None,
-    old_plan: Annotated[bool, typer.Option("--old-plan", help="Take a plan that is older than a day.")] = False,
+    old_plan: Annotated[bool, typer.Option("--old-plan", help="Accept a plan that is older than a day.")] = False,
     digests: Annotated[
-        bool, typer.Option("--digests", help="Read every staged file once more before it takes its place.")
+        bool, typer.Option("--digests", help="Read every staged file once more before it is moved.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Write what this broker's log dirs lack of the plan (log.dirs of the configuration); without an option, say what that is.
+    """Write the plan's segments that this broker's log dirs lack (log.dirs of the configuration); by default show them.
 
-    --stage on every broker, then all of them ended by SIGTERM, then --carry-out on every broker, before the first one starts:
-    a replica that starts beside one with the former log start takes that over, and deletes what was restored.
+    Run --stage on every broker, stop all of them by SIGTERM, then run --carry-out on every broker before the first one starts:
+    a replica adopts the former log start of another one that starts with it, and then deletes the restored segments.
     """
     from tiersidecar.app.handover.restore_run import Deed, RestoreRequest, run_restore
 

@@ -104,7 +104,7 @@ def parse_time(text: str) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T08:15:00Z", param_hint="--time") from None
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T08:15:00Z", param_hint="--time") from None
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 

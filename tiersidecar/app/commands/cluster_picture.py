@@ -140,7 +140,7 @@ def _checked(answer: Answer) -> Answer:
         is_status = False
     if is_status:
         return answer
-    problem = "what it answered is no status that this version reads: is this a sidecar's status.listen?"
+    problem = "its answer is not a status that this version can read: is this a sidecar's status.listen?"
     return Answer(sidecar=answer.sidecar, code=answer.code, problem=problem)
 
 

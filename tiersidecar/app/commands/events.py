@@ -143,7 +143,7 @@ def events(
         try:
             asyncio.run(_read(config, lambda one: one.is_of(topic, partition), say, lines, last=last, follow=follow))
         except _UnheardError as error:
-            raise BrokenPipeError(errno.EPIPE, "nobody reads the output") from error
+            raise BrokenPipeError(errno.EPIPE, "the output is not read") from error
         return DONE
 
     look(config_file, act)

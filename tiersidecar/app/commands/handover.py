@@ -50,11 +50,11 @@ WritePlan = Annotated[
     typer.Option(
         "--write-plan",
         metavar="FILE",
-        help="Write the plan, which `handover files` and `verify` read; else only show it.",
+        help="Write the plan for `handover files` and `verify`; by default it is only shown.",
     ),
 ]
 Accept = Annotated[
-    list[GivenUp] | None, typer.Option("--accept", help="Give this up, where it is in the way; repeatable.")
+    list[GivenUp] | None, typer.Option("--accept", help="Accept the loss of this, if it is an obstacle; repeatable.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Records = Annotated[
@@ -62,7 +62,7 @@ Records = Annotated[
     typer.Option(
         "--records",
         metavar="HOST:PORT",
-        help="Read all records from there, a gateway, into the plan, so that `verify --records` can compare them.",
+        help="Read all records through this gateway and store their digest in the plan, for `verify --records`.",
     ),
 ]
 BrokerFileOption = Annotated[
@@ -70,7 +70,7 @@ BrokerFileOption = Annotated[
     typer.Option(
         "--broker-properties",
         metavar="FILE",
-        help="A broker's server.properties, for values that it does not show: does it see remote segments? Repeatable.",
+        help="A broker's server.properties, for values that the broker does not show (whether it is blind). Repeatable.",
     ),
 ]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `--write-plan` wrote.")]
@@ -93,7 +93,7 @@ _RUNNING = (
 )
 
 
-@handover.command("to-native", short_help="Foretell what a native broker keeps and deletes; write the plan.")
+@handover.command("to-native", short_help="Predict what a native broker keeps and deletes; write the plan.")
 def to_native(
     topics: Topics,
     config_file: ConfigFile,
@@ -103,11 +103,11 @@ def to_native(
     broker_properties: BrokerFileOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what brokers with native tiering would keep and delete of these topics, and what has to be done first.
+    """Predict what brokers with native tiering would keep and delete of these topics, and list what must be done first.
 
-    By the files that brokers have after a trim, they would delete most of what is remote: the last column says what. The plan
-    says what their files must have instead; `handover files` writes that while they are stopped. Nothing is changed without
-    --write-plan; with it, segments that a native broker would not find are published as finished once more.
+    With the files that brokers have after a trim, they would delete most of the remote data: the last column shows what. The
+    plan has the right contents for these files; `handover files` writes them while the brokers are stopped. Nothing is changed
+    without --write-plan. With it, segments that a native broker would not find get another COPY_SEGMENT_FINISHED.
     """
     acts = _is_new(write_plan)
     manner = Manner(config_file=config_file, yes=acts, dry_run=not acts, as_json=as_json, makes_topics=acts)
@@ -172,13 +172,11 @@ async def _write(
     return {"plan": str(path), "planned_partitions": len(plan.partitions)}
 
 
-handover.command("back-to-local", short_help="Whether and how remote records go back to the brokers' disks.")(
-    back_to_local
-)
-handover.command("restore", short_help="Write what a broker lacks by such a plan; --undo takes it out again.")(restore)
+handover.command("back-to-local", short_help="Plan how remote records go back to the brokers' disks.")(back_to_local)
+handover.command("restore", short_help="Write the missing segments to a stopped broker, by such a plan.")(restore)
 
 
-@handover.command("from-native", short_help="What has to be true before the sidecar takes over from native tiering.")
+@handover.command("from-native", short_help="Show the steps to take over from native tiering.")
 def from_native(
     topics: Topics,
     config_file: ConfigFile,
@@ -189,7 +187,7 @@ def from_native(
 ) -> None:
     """Show whether native tiering can be switched off for these topics without deleting their remote data, and the steps.
 
-    Kafka lets `remote.storage.enable` be switched off only together with the deletion of what is remote. A broker whose
+    Kafka allows `remote.storage.enable` to be switched off only together with the deletion of the remote data. A broker whose
     metadata manager reads no events finds nothing to delete. Nothing is changed; with --write-plan, `handover verify` compares
     afterwards.
     """
@@ -238,32 +236,32 @@ async def _look_from_native(
     )
 
 
-@handover.command("files", short_help="Change a stopped broker's files as the plan says; --undo takes it back.")
+@handover.command("files", short_help="Change a stopped broker's files by the plan, with --undo.")
 def files(
     plan_file: PlanFile,
     config_file: ConfigFile,
     carry_it_out: Annotated[
-        bool, typer.Option("--carry-out", help="Change the files; without, only say what would be changed.")
+        bool, typer.Option("--carry-out", help="Change the files; without this option only show what would be changed.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="Give the files their former contents back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the former contents of the files.")] = False,
     backup: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where former contents are kept; default: beside the plan.")
+        Path | None, typer.Option(metavar="DIR", help="Where former contents are saved; default: beside the plan.")
     ] = None,
     broker_properties: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The broker's server.properties, to be compared with plan and log.dirs; needed to change or undo.",
+            help="The broker's server.properties, which is compared with plan and log.dirs; needed to change or undo.",
         ),
     ] = None,
-    old_plan: Annotated[bool, typer.Option("--old-plan", help="Take a plan that is older than a day.")] = False,
+    old_plan: Annotated[bool, typer.Option("--old-plan", help="Accept a plan that is older than a day.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write log starts and leader epochs into a broker's log dirs (log.dirs of the configuration) while it is stopped.
 
-    Run it on every broker with a replica, all of them ended by SIGTERM, before the first one starts again: a replica that
-    starts beside one with the former log start takes that over. It holds the broker's lock meanwhile, and refuses if a broker
-    runs, was killed, or has another history than the plan.
+    Stop all brokers with a replica by SIGTERM, and run it on each of them before the first one starts again: a replica adopts
+    the former log start of another one that starts with it. The command holds the broker's lock, and refuses if the broker is
+    running, was killed, or has another history than the plan.
     """
     if carry_it_out and undo:
         raise typer.BadParameter("give --carry-out or --undo, not both")
@@ -358,10 +356,10 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Prove a hand-over: every segment that was to stay is finished, and its three objects have their sizes.
+    """Verify a hand-over: every segment that had to stay is finished, and its three objects have their sizes.
 
-    With --records, all records up to the end that the plan saw are read through the broker and compared with what the gateway
-    gave before. Exit codes: 0 as foretold, 3 not, 1 failed, 2 wrong usage.
+    With --records, all records up to the end of the plan are read through the broker and compared with those that the gateway
+    returned before. Exit codes: 0 as predicted, 3 not, 1 failed, 2 wrong usage.
     """
     from tiersidecar.app.handover.plan import read_plan
     from tiersidecar.app.handover.texts import verified_document, verified_text

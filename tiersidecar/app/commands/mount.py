@@ -33,20 +33,20 @@ READ_ONLY = (
 )
 mount = typer.Typer(
     name="mount",
-    help="Set the topics of a cluster that is gone up in a new one, at the same offsets.",
+    help="Set up the topics of a lost cluster in a new one, at the same offsets.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `mount plan` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without, only say what would be done.")]
+CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without this option only show what would be done.")]
 
 
 def _brokers(text: str) -> tuple[int, ...]:
     names = [name.strip() for name in text.split(",")]
     if not all(name.isdecimal() for name in names) or len(set(names)) != len(names):
-        raise typer.BadParameter(f"{text!r} is no list of node ids, such as 1,2,3")
+        raise typer.BadParameter(f"{text!r} is not a list of node ids, such as 1,2,3")
     return tuple(int(name) for name in names)
 
 
@@ -55,7 +55,7 @@ def _time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T08:15:00Z") from None
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T08:15:00Z") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -76,15 +76,13 @@ def plan(
     brokers: Annotated[
         str, typer.Option("--brokers", metavar="ID,...", help="Node ids of the new cluster's brokers, such as 1,2,3.")
     ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; it must not be there yet.")
-    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; it must not exist.")],
     topic: Annotated[
         list[str] | None,
         typer.Option(
             "--topic",
             metavar="TOPIC",
-            help="Only this topic, also if it was deleted; repeatable. Else all that were not.",
+            help="Only this topic, even if it was deleted; repeatable. Default: all that were not.",
         ),
     ] = None,
     former_cluster: Annotated[
@@ -92,12 +90,12 @@ def plan(
         typer.Option(
             "--former-cluster",
             metavar="ID",
-            help='Whose data; needed if several clusters share the bucket. "": those that none has claimed, of native tiering.',
+            help='The cluster whose data it is; needed if several share the bucket. "": natively tiered, unclaimed data.',
         ),
     ] = None,
     cluster_snapshot: ClusterSnapshotKey = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Replicas of each partition. Default: as they were, else 3.")
+        int | None, typer.Option(min=1, max=100, help="Replicas of each partition. Default: as before, or 3.")
     ] = None,
     at: Annotated[
         int | None,
@@ -105,22 +103,22 @@ def plan(
             "--at",
             metavar="TIME",
             parser=_time,
-            help="As of an earlier time (ISO 8601), instead of the end of what was copied.",
+            help="Restore the state at this earlier time (ISO 8601), not the end of what was copied.",
         ),
     ] = None,
     read_only: Annotated[
         bool,
         typer.Option(
             "--read-only",
-            help="For a cluster that only serves what another one, which lives on and stays the owner, copies.",
+            help="For a cluster that only serves what another, running cluster copies and owns.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look through the bucket, and write what of it can be mounted into a file: topics, offsets, leader epochs, replicas.
+    """List the bucket, and write what can be mounted into a file: topics, offsets, leader epochs, replicas.
 
-    No broker is asked, and nothing in the bucket is changed. The file may be edited: settings of topics, replicas. All nodes of
-    the new cluster are seeded by the same file.
+    No broker is contacted, and nothing in the bucket is changed. You may edit settings of topics and replicas in the file. Seed
+    all nodes of the new cluster with the same file.
     """
     from tiersidecar.app.mount_file import require_new_plan, write_plan
     from tiersidecar.app.mount_findings import Wanted
@@ -224,7 +222,7 @@ def seed(
     properties: Annotated[
         Path,
         typer.Option(
-            "--server-properties", "-s", metavar="FILE", help="The node's server.properties, from which it will start."
+            "--server-properties", "-s", metavar="FILE", help="The server.properties with which the node will start."
         ),
     ],
     carry_it_out: CarryOut = False,
@@ -232,9 +230,9 @@ def seed(
 ) -> None:
     """Put the plan's topics into a formatted node that has never run: a controller's first records, a broker's empty logs.
 
-    To be run on each node of the new cluster, by root or the brokers' user, after `kafka-storage.sh format` and before its
-    first start. A node that runs, or has run, is refused. It only makes what is not there, and may be repeated. A node of a
-    read-only mount may have run: of its logs, those that were on lost disks are made again once the new disks are formatted.
+    Run it on each node of the new cluster, as root or the brokers' user, after `kafka-storage.sh format` and before the first
+    start. A node that is running, or has run, is refused. The command creates only what is missing, and may be repeated. A node
+    of a read-only mount may have run: logs from lost disks are created again once the new disks are formatted.
     """
     from tiersidecar.app.mount_file import read_plan
     from tiersidecar.app.mount_seed import look_at_node, sow, stopped_node
@@ -277,7 +275,7 @@ def _outcome(has_steps: bool, *, done: bool) -> str:
     return "[green]done[/green]" if done else "nothing was changed: --carry-out does it"
 
 
-@mount.command("publish", short_help="Take the bucket's data over into the running new cluster.")
+@mount.command("publish", short_help="Take over the bucket's data, in the running new cluster.")
 def publish(
     plan_file: PlanFile,
     config_file: ConfigFile,
@@ -286,7 +284,7 @@ def publish(
         bool,
         typer.Option(
             "--despite-contradictions",
-            help="Go on although last snapshots cannot be read, or the topics contradict the store.",
+            help="Continue although last snapshots cannot be read, or the topics contradict the store.",
         ),
     ] = False,
     cluster_snapshot: ClusterSnapshotKey = None,
@@ -294,16 +292,16 @@ def publish(
         bool,
         typer.Option(
             "--former-cluster-is-gone",
-            help="Go on although its sidecars have put snapshots into this bucket within the last ten minutes.",
+            help="Continue although its sidecars have written snapshots to this bucket in the last ten minutes.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the bucket's data this cluster's, publish what is remote, end open transactions, and restore consumer groups.
+    """Claim the bucket's data for this cluster, publish the remote segments, end open transactions, restore consumer groups.
 
-    After the brokers have started, and before sidecars and clients do. The former cluster's sidecars, should they come back,
-    write nothing more from here on. It may be repeated: what is there already is left. It is refused while the former cluster
-    seems to live: its tiering would end.
+    Run it after the brokers have started, and before sidecars and clients start. From then on the former cluster's sidecars
+    write nothing, even if they come back. It may be repeated: what is already there is kept. It is refused while the former
+    cluster seems to be alive, since it would end that cluster's tiering.
     """
     from tiersidecar.app.mount_file import read_plan
     from tiersidecar.app.mount_publish import MountPublisher
@@ -360,14 +358,14 @@ async def _look_at_cluster(
         f"have {len(found.leaderless):,} partitions led by their first live replica" if found.leaderless else "",
         f"make the data of {to_claim:,} topics this cluster's in the store" if to_claim else "",
         *report.steps(),
-        "end the transactions that were open where the logs go on, and say that all below is remote",
+        "end the transactions that are open where the logs continue, and record that everything below is remote",
         f"commit the offsets of {groups:,} consumer groups, where they have none here" if groups else "",
     ]
     notes = [*report.notes()]
     if found.written:
         notes.append(f"{found.written:,} partitions have been written to already")
     if cluster is None:
-        notes.append("the bucket has no offsets of consumer groups: they begin where auto.offset.reset says")
+        notes.append("the bucket has no offsets of consumer groups: they begin by auto.offset.reset")
     else:
         notes.append(f"groups are as of {moment_text(cluster.written_ms)} or later: only changes are written")
     return Intent(
@@ -380,11 +378,12 @@ async def _look_at_cluster(
     )
 
 
-@mount.command("snapshot", short_help="Put topics and group offsets into the store now.")
+@mount.command("snapshot", short_help="Write topics and group offsets to the store now.")
 def snapshot(config_file: ConfigFile, as_json: AsJson = False) -> None:
-    """Put the settings of the tiered topics, and what consumer groups have committed on them, into the store now.
+    """Write a snapshot of the tiered topics' settings and the consumer groups' committed offsets to the store now.
 
-    A sidecar does so by itself (snapshots.cluster.interval.ms); this is for a moment that matters, such as before a rehearsal.
+    A sidecar does this regularly (snapshots.cluster.interval.ms). Use the command when you need a current one, such as before a
+    rehearsal.
     """
     from tiersidecar.app.cluster_snapshot_now import put_cluster_snapshot
 

@@ -182,7 +182,7 @@ async def _brokers_that_go_on(session: Session) -> tuple[str, ...]:
     if not deaf:
         return ()
     names = ", ".join(map(str, deaf))
-    return (f"broker {names}: no sidecar that obeys a pause has shown itself; one of a former release goes on",)
+    return (f"broker {names}: no sidecar that obeys pauses has been seen; one of a former release ignores them",)
 
 
 async def _publish(session: Session, plan: PausePlan) -> None:

@@ -35,22 +35,20 @@ _TIME = quantity("ms", at_least=0)
 
 Master = Annotated[str, typer.Option(metavar="URL", help="Spark's master, unless spark-submit names one.")]
 SparkConf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; repeatable.")
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")
 ]
 Report = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where the report goes; ./reconcile-<time> unless said otherwise.")
+    Path | None, typer.Option(metavar="DIR", help="Directory of the report; default: ./reconcile-<time>.")
 ]
 Grace = Annotated[
     int,
     typer.Option(
         metavar="TIME",
         parser=_TIME,
-        help="How long something must have been so, to be a finding. Of a deleted topic the last event of each segment counts.",
+        help="Minimum age of a finding. For a deleted topic it counts from each segment's last event.",
     ),
 ]
-CopyGrace = Annotated[
-    int, typer.Option(metavar="TIME", parser=_TIME, help="The same, for a copy that has not finished.")
-]
+CopyGrace = Annotated[int, typer.Option(metavar="TIME", parser=_TIME, help="The same, for an unfinished copy.")]
 Inventory = Annotated[
     list[str] | None,
     typer.Option(metavar="PATH", help="Read this inventory instead of listing the store: files, or a manifest.json."),
@@ -59,16 +57,20 @@ InventoryForm = Annotated[str, typer.Option("--inventory-format", metavar="FORMA
 InventoryColumns = Annotated[str, typer.Option(metavar="NAMES", help="A CSV inventory's columns, by its fileSchema.")]
 InventoryTime = Annotated[
     datetime | None,
-    typer.Option(help="When the inventory was begun (UTC): later events do not bind it. A manifest says it itself."),
+    typer.Option(
+        help="When the inventory was begun (UTC); later events are not compared with it. A manifest contains it."
+    ),
 ]
 Manifests = Annotated[bool, typer.Option(help="Read every live manifest: one request per segment.")]
-Deep = Annotated[bool, typer.Option("--deep", help="Read segments whole: chunks, batch checksums, offsets, indexes.")]
+Deep = Annotated[bool, typer.Option("--deep", help="Read whole segments: chunks, batch checksums, offsets, indexes.")]
 DeepShare = Annotated[
     float, typer.Option(metavar="SHARE", min=0.001, max=1.0, help="Share of segments that --deep reads.")
 ]
 PutReport = Annotated[
     bool,
-    typer.Option("--put-report", help="Also put the report into the store, from which the daemons take their metrics."),
+    typer.Option(
+        "--put-report", help="Also write the report to the store, where the daemons read it for their metrics."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")]
 
@@ -76,7 +78,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one J
 Local = Annotated[
     bool,
     typer.Option(
-        "--local", help="Run in this process, without Spark: up to a million objects, at a kilobyte of memory each."
+        "--local",
+        help="Run in this process, without Spark: up to a million objects, with a kilobyte of memory for each.",
     ),
 ]
 

@@ -27,15 +27,15 @@ RUNNING = (
     "counts as running until three times its lease.duration.ms have passed"
 )
 
-CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without, only say what would be done.")]
+CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without this option only show what would be done.")]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable. Else all.")
+    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable. Default: all.")
 ]
 Despite = Annotated[
     bool,
     typer.Option(
         "--despite-contradictions",
-        help="Go on although the topics hold data that contradict the store: their segments stay, deletes of both count.",
+        help="Continue although the topics contradict the store: their segments stay, and the deletes of both apply.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -48,11 +48,12 @@ def recover(
     despite_contradictions: Despite = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make lost remote log metadata and state anew, from snapshots and manifests in the store.
+    """Rebuild lost remote log metadata and state from snapshots and manifests in the store.
 
-    Stop the sidecars first. What a snapshot has comes back with all its fields, and with the trash, users' deletes, pauses and
-    remote log starts; what was copied since, or has no snapshot, by its manifest alone. What is there already is left, and
-    what cannot be proved is named and left; nothing that was deleted comes back. Nothing is changed without --carry-out.
+    Stop the sidecars first. Segments in a snapshot are restored with all fields, and with the trash, users' deletes, pauses and
+    remote log starts. Segments that were copied later, or have no snapshot, are restored from their manifests. Existing records
+    are kept. Segments that cannot be proved are named and skipped, and nothing that was deleted comes back. Nothing is changed
+    without --carry-out.
     """
     manner = Manner(
         config_file=config_file, yes=carry_it_out, dry_run=not carry_it_out, as_json=as_json, makes_topics=carry_it_out

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, _Place] = MappingProxyType(
         "events": _Place("events", "events", "Print the events of remote segments."),
         "enable": _Place("tiering", "enable", "Tier a topic."),
         "disable": _Place("tiering", "disable", "Stop tiering a topic; restore its retention."),
-        "pause": _Place("pause", "pause", "Stop copies or deletes for a while."),
+        "pause": _Place("pause", "pause", "Stop copies or deletes until resume."),
         "resume": _Place("pause", "resume", "End a pause."),
         "delete-records": _Place(
             "delete_records", "delete_records", "Delete records below an offset, remote and local."
@@ -52,15 +52,15 @@ COMMANDS: Mapping[str, _Place] = MappingProxyType(
         "accept-topic-loss": _Place(
             "accept_log_loss", "accept_topic_loss", "Confirm that the sidecars' own topics lost records."
         ),
-        "adopt": _Place("adopt", "adopt", "Make the remote data of a topic id this cluster's."),
+        "adopt": _Place("adopt", "adopt", "Claim the remote data of a topic id for this cluster."),
         "reconcile": _Place("reconcile", "reconcile", "Compare the store with the metadata."),
         "repair": _Place("repair", "repair", "Repair what a reconcile report found."),
         "serve": _Place("serve", "serve", "Serve a bucket without any broker, read-only."),
-        "recover": _Place("recover", "recover", "Make lost topics of the sidecars anew from the store."),
+        "recover": _Place("recover", "recover", "Rebuild lost topics of the sidecars from the store."),
         "undelete": _Place("undelete", "undelete", "Restore what is in the trash."),
         "release": _Place("undelete", "release", "Let retention continue after an undelete."),
         "handover": _Place("handover", "handover", "Move topics to native tiering, or back."),
-        "mount": _Place("mount", "mount", "Set a lost cluster's topics up in a new one, from the store."),
+        "mount": _Place("mount", "mount", "Set up a lost cluster's topics in a new one."),
         "store": _Place("store", "store", "Check the object store."),
         "trash": _Place("trash", "trash", "List, purge or export what will be deleted."),
     }

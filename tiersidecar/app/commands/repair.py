@@ -53,11 +53,11 @@ def repair(
     wait: Wait = "10m",  # type: ignore[assignment]
     as_json: AsJson = False,
 ) -> None:
-    """Repair what a reconcile report found, as far as the repair can be proved to be right.
+    """Repair the findings of a reconcile report whose correction can be proved to be right.
 
     Each finding is checked again. Leftover objects are marked, and a later run deletes them after the grace. Stuck copies and
-    dangling deletions are ended. What is missing or damaged is copied again by a sidecar whose broker still has it, or reported
-    as unrecoverable. Nothing is changed without --apply.
+    dangling deletions are completed. Missing or damaged data is copied again by a sidecar whose broker still has it, or
+    reported as unrecoverable. Nothing is changed without --apply.
     """
     from tiersidecar.app.repair_run import RepairSettings
 

@@ -21,15 +21,15 @@ def serve(
             "-c",
             metavar="FILE",
             envvar="TIERSIDECAR_SERVE_CONFIG",
-            help="A configuration of its own (YAML), with a section store like a sidecar's: docs/serve.md.",
+            help="The configuration of this service (YAML), with a section store like a sidecar's: docs/serve.md.",
         ),
     ],
 ) -> None:
-    """Serve what a bucket holds, read-only, until SIGTERM or SIGINT; no broker is asked for anything.
+    """Serve the contents of a bucket, read-only, until SIGTERM or SIGINT; no broker is contacted.
 
-    The bucket may be of this product or of native tiered storage with Aiven's plugin, also while it grows. Kafka clients read
-    with partitions that they assign themselves: there are no groups. Users are those of the configuration.
-    Exit codes: 0 stopped, 1 failed, 2 wrong configuration or usage.
+    The bucket may be from tiersidecar or from native tiered storage with Aiven's plugin, and may grow meanwhile. Kafka clients
+    assign partitions themselves: there are no consumer groups. The configuration lists the users. Exit codes: 0 stopped, 1
+    failed, 2 wrong configuration or usage.
     """
     # Imported late: every command imports this module, and most start without loggers.
     import structlog

@@ -29,16 +29,18 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 def status(
     config_file: ConfigFile,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(metavar="SECONDS", min=0.2, help="With --watch: how often.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.2, help="With --watch: pause between two refreshes.")
+    ] = 2.0,
     as_json: LookAsJson = False,
     sidecar: Sidecar = None,
     timeout: Timeout = 1.0,
 ) -> None:
-    """Show the whole cluster: brokers, disks, topics, and what needs somebody.
+    """Show the whole cluster: brokers, disks, topics, and what needs an operator.
 
-    Asks all sidecars at once. One that does not answer in time has a row that says so. Exits with 3 where one does not
-    answer or is not ready, or a partition is halted or not known.
+    Asks all sidecars at once. One that does not answer in time has a row that reports it. Exits with 3 if one does not answer
+    or is not ready, or a partition is halted or not known.
     """
 
     def act(config: Config) -> int:
@@ -61,9 +63,9 @@ def status(
 def topics(
     config_file: ConfigFile, as_json: LookAsJson = False, sidecar: Sidecar = None, timeout: Timeout = 1.0
 ) -> None:
-    """List tiered topics: what of them is remote, what is on the leaders' disks, and what is not remote yet.
+    """List tiered topics: bytes remote and on the leaders' disks, and what is not remote yet.
 
-    Exits with 3 where a sidecar does not answer, or partitions are not known: no leader's sidecar has told of them.
+    Exits with 3 if a sidecar does not answer, or partitions are not known because their leader's sidecar did not report them.
     """
 
     def act(config: Config) -> int:

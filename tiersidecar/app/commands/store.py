@@ -36,22 +36,22 @@ def _group() -> None:
     """The object store."""
 
 
-@store.command("check", short_help="Try what the store promises, and measure it.")
+@store.command("check", short_help="Test the store's guarantees, and measure it.")
 def check(
     config_file: ConfigFile,
-    samples: Annotated[int, typer.Option(min=1, max=10_000, help="Requests of each verb that are timed.")] = 50,
+    samples: Annotated[int, typer.Option(min=1, max=10_000, help="Timed requests of each verb.")] = 50,
     object_size: Annotated[
         int,
         typer.Option(
-            metavar="SIZE", parser=quantity("size", at_least=1), help="Size of the objects of the throughput."
+            metavar="SIZE", parser=quantity("size", at_least=1), help="Size of the objects in the throughput test."
         ),
     ] = "16MiB",  # type: ignore[assignment]  # typer parses defaults too
     place: Annotated[
-        str, typer.Option(metavar="NAME", help="One of `places`; default: the store of section store.")
+        str, typer.Option(metavar="NAME", help="A name in `places`; default: section store.")
     ] = DEFAULT_PLACE,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Write, list, read, overwrite and delete below a prefix of its own in the configured store.
+    """Write, list, read, overwrite and delete below a separate prefix of the configured store.
 
     Nothing else is touched, and everything is removed at the end, also after Ctrl-C. Reports the guarantees that the store
     breaks (some accept a conditional write and ignore the condition), the latency of each verb, throughput by requests at once,
@@ -118,5 +118,5 @@ def _shown(found: StoreCheck) -> str:
         "",
         table(("AT ONCE", "UPLOAD", "READ"), rates),
         "",
-        f"This machine can tier about {size_text(found.tiered_bytes_per_hour)} an hour: each byte goes up and is read back.",
+        f"This machine can tier about {size_text(found.tiered_bytes_per_hour)} an hour: each byte is uploaded and read back.",
     ])  # fmt: skip

@@ -356,7 +356,7 @@ def _facts(topic: str, known: KnownTiering | None, plan: SwitchPlan) -> dict[str
 def _notes(wanted: WantedTiering) -> tuple[str, ...]:
     if wanted.mode is RetentionMode.RACE:
         return (
-            "in race mode the broker deletes by its own retention; what was not copied by then is not in the remote tier",
+            "in race mode the broker deletes by its own retention; what was not copied first is missing from the remote tier",
         )
     return ("consumers that read from the broker itself skip what has left its disk",)
 

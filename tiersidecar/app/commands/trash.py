@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
 
 trash = typer.Typer(
-    name="trash", help="Data that was given up and is not deleted yet.", no_args_is_help=True, rich_markup_mode=None
+    name="trash",
+    help="Data that will be deleted and can still be restored.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -51,7 +54,7 @@ def ls(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """List what was given up and is not deleted yet, with author, reason and due time.
+    """List what will be deleted, with author, reason and due time.
 
     A deleted topic is listed with its id, which `trash export` takes.
     """
@@ -74,9 +77,9 @@ def purge(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what is in the trash of a topic or partition now, without waiting until it is due. It cannot be undone.
+    """Delete the trash of a topic or partition now, without waiting until it is due. This cannot be undone.
 
-    The leader's sidecar does it in its next round. Data that is given up later waits as usual.
+    The leader's sidecar does it in its next round. Data that is deleted later waits as usual.
     """
     topic, partition = parse_target(target)
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)

@@ -38,7 +38,7 @@ def _time(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T12:00:00Z") from None
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -56,7 +56,7 @@ def undelete(
     apply: Apply = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore what expiry, users' deletes or `disable --delete-remote` gave up, and what is still in the trash.
+    """Restore what expiry, users' deletes or `disable --delete-remote` gave up, as long as it is in the trash.
 
     The remote log start is set back, and a hold keeps retention from moving it again until `tiersidecar release`. A topic whose
     remote data was being deleted becomes detached: remote data stays readable. Nothing is changed without --apply.
@@ -112,7 +112,7 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
     needed = {view: plan for view, plan in plans.items() if plan.is_needed}
     steps, is_deleting = [], needed and _is_deleting(session, views[0])
     if is_deleting:
-        steps.append("state topic: detached; the topic is tiered no more, and what is remote stays readable")
+        steps.append("state topic: detached; the topic is no longer tiered, and remote data stays readable")
     for view, plan in needed.items():
         size_bytes = sum(segment.segment_size_in_bytes for segment in plan.segments)
         steps.append(
@@ -146,7 +146,7 @@ def _hole(session: Session, view: LeaderView, begin: int, stop: int) -> str:
     name = f"partition {view.topic_id_partition.partition}: "
     if _is_race(session, view):
         return f"{name}only pins of the leader's sidecar may have offsets {begin} to {stop - 1}; it says so afterwards"
-    return f"{name}offsets {begin} to {stop - 1} are nowhere any more"
+    return f"{name}offsets {begin} to {stop - 1} are in neither tier any more"
 
 
 async def _reason_to_wait(session: Session) -> str:

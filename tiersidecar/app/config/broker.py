@@ -27,7 +27,7 @@ class BrokerSection(Section):
     """SASL mechanism; required with SASL_PLAINTEXT and SASL_SSL."""
 
     sasl_username: Annotated[Resolved | None, Field(examples=["tiersidecar"])] = None
-    """User for PLAIN and SCRAM. `{env: NAME}` lets a gateway's own process have a user of its own with the same file."""
+    """User for PLAIN and SCRAM. With `{env: NAME}` a gateway in its own process can use another user with the same file."""
 
     sasl_password: Annotated[Secret | None, Field(examples=["{env: TIERSIDECAR_SASL_PASSWORD}"])] = None
     """Password for PLAIN and SCRAM."""
@@ -36,8 +36,8 @@ class BrokerSection(Section):
         str | None,
         Field(pattern=r"^(https?://[^\s/]+.*|file:///.+)$", examples=["https://login.example.com/oauth2/token"]),
     ] = None
-    """Where OAUTHBEARER tokens come from: `https://…` (client credentials grant), or `file:///path` to a token that
-    something else keeps fresh; the file is read again for each authentication."""
+    """Source of OAUTHBEARER tokens: `https://…` (client credentials grant), or `file:///path` to a token that another
+    program renews; the file is read again for each authentication."""
 
     sasl_oauthbearer_client_credentials_client_id: Annotated[str | None, Field(examples=["tiersidecar"])] = None
     """Client id for the client credentials grant."""
@@ -48,7 +48,7 @@ class BrokerSection(Section):
     """Client secret for the client credentials grant."""
 
     sasl_oauthbearer_scope: Annotated[str | None, Field(examples=["kafka"])] = None
-    """Scope to ask for, if the identity provider wants one."""
+    """Scope to request, if the identity provider requires one."""
 
     sasl_oauthbearer_ssl_ca_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/idp-ca.pem"])] = None
     """PEM file of the authorities that signed the identity provider's certificate; default: the system's."""
@@ -69,10 +69,10 @@ class BrokerSection(Section):
     """`https` checks that the certificate names the host; empty does not."""
 
     client_id: str = "tiersidecar"
-    """Name of the sidecar in the broker's request log and quotas."""
+    """The sidecar's client id, in the broker's request log and quotas."""
 
     request_timeout_ms: PositiveDurationMs = 30_000
-    """Longest wait for one answer of the broker."""
+    """Longest wait for one response of the broker."""
 
     @property
     def uses_sasl(self) -> bool:

@@ -59,7 +59,7 @@ def place_faults(store: StoreBase, places: Mapping[str, StoreBase]) -> Iterator[
     for name, place in places.items():
         if not is_place_name(name):
             reason = (
-                f"{name!r} is no name of a place: small letters, digits and hyphens, at most {MOST_PLACE_NAME_BYTES}, "
+                f"{name!r} is not a name of a place: small letters, digits and hyphens, at most {MOST_PLACE_NAME_BYTES}, "
                 "and no hyphen first"
             )
             yield ("places", name), reason

@@ -158,7 +158,7 @@ def _warnings_of_store(section: str, store: StoreSection) -> Iterator[str]:
     if isinstance(store, AzureStore) and not store.azure_certificate_check_enabled:
         yield f"{section}.azure.certificate.check.enabled: false accepts any certificate"
     if isinstance(store, AzureStore) and (store.azure_endpoint_url or "").startswith("http:"):
-        yield f"{section}.azure.endpoint.url: http sends objects without encryption, and a SAS token as it is"
+        yield f"{section}.azure.endpoint.url: http sends objects without encryption, and a SAS token in plain text"
     if isinstance(store, GcsStore) and not store.gcs_certificate_check_enabled:
         yield f"{section}.gcs.certificate.check.enabled: false accepts any certificate"
     if isinstance(store, GcsStore) and (store.gcs_endpoint_url or "").startswith("http:"):

@@ -51,7 +51,7 @@ class ServeUser(Section):
     """Password, of 12 characters or more."""
 
     topic_prefixes: Annotated[tuple[str, ...], Field(examples=["[orders, payments.]"])] = ()
-    """Beginnings of the names of topics that the user may read; empty: every topic."""
+    """Prefixes of topic names that the user may read; empty: every topic."""
 
 
 class TlsKeys(Section):
@@ -76,100 +76,102 @@ class ServeKafkaSection(TlsKeys):
     """The read-only Kafka listener."""
 
     enabled: bool = True
-    """Whether there is one."""
+    """Whether the Kafka listener is on."""
 
     listen: Address = Address("127.0.0.1", 9192)
     """Address to listen on. Any other than a loopback address needs `users`."""
 
     advertised: Annotated[Address | None, Field(examples=["bucket.example:9192"])] = None
-    """Where clients reach it, as Metadata tells them; default: `listen`, with this machine's name in place of an address such
-    as 0.0.0.0."""
+    """Address that Metadata gives to clients; default: `listen`, with this machine's name in place of an address such as
+    0.0.0.0."""
 
     sasl_enabled_mechanisms: tuple[Mechanism, ...] = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
-    """Mechanisms by which `users` log in. PLAIN is left out where the password would pass a network without TLS."""
+    """Mechanisms by which `users` log in. PLAIN is not offered if the password would be sent over a network without TLS."""
 
     max_connections: ConnectionCount = 1000
-    """Connections that are logged in, half of them of one user; more are closed."""
+    """Maximum number of connections that have logged in, half of them for one user; further ones are closed."""
 
     unauthenticated_max_connections: ConnectionCount = 200
-    """Connections that are not; a further one closes the one that has been there longest."""
+    """Maximum number of connections that have not logged in; for one more, the oldest one of the address with the most is
+    closed."""
 
     unauthenticated_request_max_bytes: Annotated[PositiveSize, Field(ge=1024, le=524_288)] = 65_536
     """Largest request before the login."""
 
     request_max_bytes: Annotated[PositiveSize, Field(ge=65_536, le=104_857_600)] = 1_048_576
-    """Largest request after it."""
+    """Largest request after the login."""
 
     request_memory_bytes: PositiveSize = 268_435_456
-    """What all requests after the login may take in memory, parsed, until they are answered, half of it those of one user. Each
-    counts as 96 times its size, Fetch as 40 times, and 1 KiB or less not at all. One that finds no room waits, and after 30 s
-    its connection is closed. While they arrive, they share a quarter as much more."""
+    """Memory for all parsed requests after the login, until they are answered; half of it for one user. Each counts as 96
+    times its size, a Fetch as 40 times, and one of 1 KiB or less not at all. A request that gets no memory waits, and after
+    30 s its connection is closed. Requests that are still arriving share an additional quarter."""
 
     login_timeout_ms: PositiveDurationMs = 30_000
-    """Time from a connection to its login."""
+    """Time within which a new connection must log in."""
 
     connections_max_idle_ms: PositiveDurationMs = 600_000
-    """A client that asks nothing for so long is cut off."""
+    """A client that sends no request for this long is disconnected."""
 
     write_timeout_ms: PositiveDurationMs = 60_000
-    """A client that takes nothing for so long while there is something for it is cut off."""
+    """A client that reads nothing for this long, while data is ready for it, is disconnected."""
 
     write_least_bytes_per_second: Size = 16_384
-    """What a client must take of what waits for it, on average over each `write.timeout.ms`. 0: none."""
+    """Minimum rate at which a client must read what is ready for it, on average over each `write.timeout.ms`. 0: none."""
 
     fetch_max_bytes: PositiveSize = 16_777_216
-    """Most bytes of records in one response, whatever a client asks for; a first batch that is larger comes all the same."""
+    """Maximum bytes of records in one response, even if a client requests more; a larger first batch is returned
+    nevertheless."""
 
     fetch_max_wait_ms: PositiveDurationMs = 30_000
-    """Longest wait for records to come, whatever a client asks for."""
+    """Longest wait for new records, even if a client requests more."""
 
     response_memory_bytes: PositiveSize = 268_435_456
-    """What all responses may hold in memory until their clients have taken them, half of it those of one user. What finds no
-    room in time is answered without records."""
+    """Memory for all responses until their clients have received them; half of it for one user. A request that gets no
+    memory in time is answered without records."""
 
 
 class ServeHttpSection(TlsKeys):
     """The HTTP read service."""
 
     enabled: bool = True
-    """Whether there is one."""
+    """Whether the HTTP service is on."""
 
     listen: Address = Address("127.0.0.1", 8090)
     """Address to listen on. Any other than a loopback address needs TLS and `users`."""
 
     max_requests: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """Requests that are served at once, half of them for one caller; more are turned away with 429."""
+    """Requests that are served at once, half of them for one caller; further ones get 429."""
 
     write_timeout_ms: PositiveDurationMs = 60_000
-    """A client that takes nothing for so long is cut off."""
+    """A client that reads nothing for this long is disconnected."""
 
     write_least_bytes_per_second: Size = 4096
-    """What a client must take of a body, on average over each `write.timeout.ms`. 0: none."""
+    """Minimum rate at which a client must read a body, on average over each `write.timeout.ms`. 0: none."""
 
 
 class ServeReadSection(Section):
     """What reading takes of the machine, for both listeners together."""
 
     threads: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Reads that go on at once."""
+    """Reads that run at once."""
 
     max_pending: Annotated[int, Field(ge=1, le=100_000)] = 100
-    """Reads that wait for one of these; more are turned away, to be tried again."""
+    """Reads that may wait for a free thread; further ones are rejected, and can be retried."""
 
     chunk_cache_memory_bytes: Size = 134_217_728
     """Bytes of chunks kept in memory."""
 
     ahead_memory_bytes: Size = 67_108_864
-    """Bytes that readers may have fetched ahead, all of them together; a single one at most three quarters of it."""
+    """Maximum read-ahead of all readers together, in bytes; a single reader gets at most three quarters of it."""
 
     ahead_reader_max_bytes: Size = 67_108_864
-    """Bytes that one reader may have fetched ahead, however slow the store and fast the reader. 0: none."""
+    """Maximum read-ahead of one reader, in bytes, even with a slow store and a fast reader. 0: none."""
 
     index_max_bytes: Annotated[int, Quantity("size", at_least=1_048_576, at_most=1_073_741_824)] = 10_485_760
     """Largest index of a segment that is fetched: the largest segment.index.bytes of the topics in the bucket."""
 
     opened_memory_bytes: Annotated[int, Quantity("size", at_least=16_777_216)] = 150_994_944
-    """Bytes that compressed record batches may take when they are opened: for lookups by time and for NDJSON."""
+    """Memory for decompressed record batches: for lookups by time and for NDJSON."""
 
 
 class ServeEventsSection(BrokerSection):
@@ -180,7 +182,7 @@ class ServeEventsSection(BrokerSection):
 
 
 class ServeStatusSection(Section):
-    """`/healthz`, `/readyz`, `/metrics` and `/status`, for everybody who reaches the address."""
+    """`/healthz`, `/readyz`, `/metrics` and `/status`, for every client that reaches the address."""
 
     listen: Address = Address("127.0.0.1", 8091)
     """Address to listen on."""
@@ -190,23 +192,22 @@ class ServeConfig(Section):
     """All of it."""
 
     store: StoreSection
-    """The bucket, as in a sidecar's configuration: type and place, `key.prefix`, and `encryption.key.pairs` where segments are
-    encrypted. Nothing is written to it: read rights are enough."""
+    """The bucket, as in a sidecar's configuration: its type and location, `key.prefix`, and `encryption.key.pairs` if
+    segments are encrypted. Nothing is written to it: read rights are enough."""
 
     refresh_ms: PositiveDurationMs = 60_000
-    """How long after each listing of the bucket the next one begins: so long, and the time of a listing, new segments take to
-    be seen."""
+    """Pause between two listings of the bucket. New segments are seen after this pause and the time of a listing."""
 
     events: ServeEventsSection | None = None
-    """The bucket's own cluster, where it can be reached: segments are served as soon as its events say that they are finished.
-    The listings then find what is gone."""
+    """The cluster that fills the bucket, if it can be reached: segments are served as soon as its events report them as
+    finished. The listings then only detect what is gone."""
 
     cluster_id: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["audit-of-orders"])] = None
-    """Cluster id that Kafka clients get; default: one made of the store's place."""
+    """Cluster id that Kafka clients get; default: derived from the location of the store."""
 
     users: Annotated[tuple[ServeUser, ...], Field(examples=["[]"])] = ()
-    """Users of this service; they have nothing to do with those of any broker. Without any, every user of this machine may read
-    everything, and no other address is listened on."""
+    """Users of this service; they are independent of any broker's users. Without any, every user of this machine may read
+    everything, and the service listens only on loopback addresses."""
 
     kafka: ServeKafkaSection = Field(default_factory=ServeKafkaSection)
     """The read-only Kafka listener."""
@@ -215,7 +216,7 @@ class ServeConfig(Section):
     """The HTTP read service."""
 
     read: ServeReadSection = Field(default_factory=ServeReadSection)
-    """Memory and places of reads."""
+    """Memory and concurrency of reads."""
 
     status: ServeStatusSection = Field(default_factory=ServeStatusSection)
     """Health, readiness, metrics."""

@@ -47,23 +47,23 @@ def _bearer_token(secret: SecretStr) -> SecretStr:
 
 
 class ReadCaller(Section):
-    """One entry of `read.callers`: somebody who proves who he is to the read service, and the user he is at the broker.
-    Whether that user may read a topic is the broker's to say."""
+    """One entry of `read.callers`: what a caller proves its identity with, and its user at the broker.  The broker decides
+    whether that user may read a topic."""
 
     bearer_token: Annotated[
         Annotated[Secret, AfterValidator(_bearer_token)] | None, Field(examples=["{file: /run/secrets/reports-token}"])
     ] = None
-    """Token that he sends as `Authorization: Bearer`, 32 characters or more (`openssl rand -hex 32`); either this or
-    `certificate.subject`."""
+    """Token that the caller sends as `Authorization: Bearer`, 32 characters or more (`openssl rand -hex 32`); either this
+    or `certificate.subject`."""
 
     certificate_subject: Annotated[
         Annotated[str, AfterValidator(_distinguished_name)] | None, Field(examples=["CN=reports,O=Example"])
     ] = None
-    """Subject of his client certificate (RFC 4514, as `openssl x509 -noout -subject -nameopt RFC2253` prints it); needs
-    `read.ssl.client.ca.location`."""
+    """Subject of the caller's client certificate (RFC 4514, as `openssl x509 -noout -subject -nameopt RFC2253` prints it);
+    needs `read.ssl.client.ca.location`."""
 
     sasl_username: Annotated[str, Field(min_length=1, examples=["reports"])]
-    """Kafka user by whose name the broker is asked."""
+    """Kafka user that the service logs in to the broker as, for this caller."""
 
     sasl_password: Annotated[Secret, Field(examples=["{file: /run/secrets/reports-password}"])]
     """Password of that user."""
@@ -79,13 +79,13 @@ class ReaderQuota(Section):
     """A budget of remote bytes, as a client quota of Kafka's: of a user, of a client id, or of both."""
 
     user: Annotated[str | None, Field(min_length=1, examples=["reports"])] = None
-    """Name of the user, without `User:`; `<default>`: each user whom no other rule names. Default: any user."""
+    """Name of the user, without `User:`; `<default>`: each user that no other rule names. Default: any user."""
 
     client_id: Annotated[str | None, Field(min_length=1, examples=["spark"])] = None
-    """Client id; `<default>`: each that no rule names. Default: whatever it is. Of HTTP requests it is `http`."""
+    """Client id; `<default>`: each client id that no other rule names. Default: any. HTTP requests have `http`."""
 
     consumer_byte_rate: Annotated[BytesPerSecond, Field(examples=["10MiB"])]
-    """Bytes per second that all together may read of what is remote to whom the rule stands for one budget."""
+    """Bytes per second that all readers with this budget may together read of remote data."""
 
     @model_validator(mode="after")
     def _of_somebody(self) -> Self:
@@ -101,7 +101,7 @@ class ReadSection(Section):
     """Address to listen on. Any other than a loopback address needs TLS and `authentication: required`."""
 
     authentication: Literal["optional", "required"] = "optional"
-    """`optional` serves callers without credentials what the broker lets ANONYMOUS read; `required` turns them away."""
+    """`optional`: callers without credentials may read what the broker allows ANONYMOUS; `required`: they are rejected."""
 
     ssl_certificate_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/read.pem"])] = None
     """PEM file with the service's certificate chain; TLS is on when it is set."""
@@ -113,76 +113,76 @@ class ReadSection(Section):
     """Password of the private key."""
 
     ssl_client_ca_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/clients-ca.pem"])] = None
-    """PEM file of the authorities whose client certificates are taken; no other caller gets a connection then, unless
-    `ssl.client.auth` is `requested`. A certificate opens the door and no topic: see `callers`."""
+    """PEM file of the authorities whose client certificates are accepted. With it, other callers cannot connect, unless
+    `ssl.client.auth` is `requested`. A certificate allows a connection, but no topic: see `callers`."""
 
     ssl_client_auth: Literal["required", "requested"] = "required"
-    """With `ssl.client.ca.location`: whether a caller without a certificate may connect all the same (`requested`)."""
+    """With `ssl.client.ca.location`: `requested` also accepts connections without a certificate."""
 
     callers: Annotated[tuple[ReadCaller, ...], Field(examples=["[]"])] = ()
-    """Callers who have a bearer token or a client certificate, and the Kafka users that they are."""
+    """Callers with a bearer token or a client certificate, and the Kafka user of each."""
 
     authorization_bootstrap_servers: Annotated[Addresses | None, Field(min_length=1, examples=["127.0.0.1:9093"])] = (
         None
     )
-    """Listener on which the broker is asked, with the caller's credentials, what the caller may read; default:
+    """Broker listener at which the service checks, with the caller's credentials, what the caller may read; default:
     broker.bootstrap.servers."""
 
     authorization_security_protocol: SecurityProtocol | None = None
     """Protocol of that listener; default: broker.security.protocol."""
 
     authorization_sasl_mechanism: Annotated[SaslMechanism | None, Field(examples=["SCRAM-SHA-512"])] = None
-    """Mechanism for callers' credentials: PLAIN and SCRAM take `Authorization: Basic`, OAUTHBEARER takes `Authorization:
-    Bearer` and passes the token on as it is; default: broker.sasl.mechanism, and PLAIN where that is OAUTHBEARER."""
+    """Mechanism for callers' credentials. PLAIN and SCRAM take `Authorization: Basic`; OAUTHBEARER takes `Authorization:
+    Bearer` and passes the token on unchanged. Default: broker.sasl.mechanism, or PLAIN if that is OAUTHBEARER."""
 
     max_requests: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """Requests that are served at once, half of them for one caller; more are turned away with 429. Each may hold a chunk
-    until its client has taken it."""
+    """Requests that are served at once, at most half of them for one caller; further ones get 429. Each may hold a chunk
+    until its client has received it."""
 
     store_requests_per_minute: Annotated[Annotated[int, Field(ge=1)] | None, Field(examples=[6000])] = None
-    """Requests for chunks and indexes that reads may make of the store in a minute; over it new reads are turned away with 429,
-    and streams wait. Default: none. Changed by a reload (SIGHUP)."""
+    """Requests to the store, for chunks and indexes, that reads may make in a minute. Above it new reads get 429, and
+    streams wait. Default: no limit. Changed by a reload (SIGHUP)."""
 
     hedged_fetches_percent: Annotated[int, Field(ge=0, le=50)] = 5
-    """A fetch from the store that takes longer than 95 of 100 like it is sent again, and the first answer counts. At most
-    so many percent of all are; 0: none. A filesystem store has no second one."""
+    """A fetch from the store that takes longer than 95 % of similar ones is sent again, and the first response is used. At
+    most this percentage of fetches are sent twice; 0: none. A filesystem store has no second request."""
 
     ahead_memory_bytes: Size = 67_108_864
-    """Bytes that readers may have fetched ahead, all of them together. A single reader has at most three quarters of it, and
-    several have about equal shares."""
+    """Maximum read-ahead of all readers together, in bytes. A single reader gets at most three quarters of it; several get
+    about equal shares."""
 
     ahead_reader_max_bytes: Size = 67_108_864
-    """Bytes that one reader may have fetched ahead. How many it has follows what it measures: the time that a fetch takes,
-    times the rate at which the reader reads. 0: none."""
+    """Maximum read-ahead of one reader, in bytes. The actual read-ahead follows measurements: the time of a fetch, times
+    the reader's rate. 0: none."""
 
     recheck_ms: PositiveDurationMs = 60_000
-    """While a body is sent, the broker is asked so often whether the caller may still read the topic; if not, the body ends
-    without its end, lines of JSON with one that says why."""
+    """How often, while a body is sent, the service asks the broker whether the caller may still read the topic. If not, the
+    body is cut off; lines of JSON end with one that gives the reason."""
 
     write_timeout_ms: PositiveDurationMs = 60_000
-    """A client that takes nothing for so long is cut off."""
+    """A client that reads nothing for this long is disconnected."""
 
     write_least_bytes_per_second: Size = 4096
-    """What a client must take of a body, on average over each `write.timeout.ms` in which the service waits for it; a slower
-    one is cut off. 0: none."""
+    """Minimum rate at which a client must read a body, on average over each `write.timeout.ms` in which the service waits
+    for it; a slower client is disconnected. 0: none."""
 
     chunk_cache_memory_bytes: Size = 134_217_728
     """Bytes of chunks kept in memory, shared by all readers. Segments of a filesystem store that are neither compressed nor
-    encrypted are read where they lie and not kept: the kernel's page cache has them."""
+    encrypted are not cached here: the kernel's page cache has them."""
 
     chunk_cache_disk_bytes: Size = 0
-    """Bytes of chunks kept on disk in state.dir, in the clear also where the store's objects are encrypted; 0: none. Every
-    chunk that is fetched is written there, so it pays where the same chunks are read again and requests to the store are slow
-    or cost money."""
+    """Bytes of chunks kept on disk in state.dir, unencrypted even if the store's objects are encrypted; 0: none. Every
+    fetched chunk is written there, so use it if the same chunks are read repeatedly and requests to the store are slow or
+    expensive."""
 
     index_max_bytes: Annotated[int, Quantity("size", at_least=1_048_576, at_most=1_073_741_824)] = 10_485_760
-    """Largest index of a segment that is fetched: the largest segment.index.bytes of tiered topics, whose default is the same.
-    A manifest that speaks of a larger one is taken for damaged."""
+    """Largest index of a segment that is fetched: the largest segment.index.bytes of tiered topics, which has the same
+    default. A manifest with a larger one counts as damaged."""
 
     opened_memory_bytes: Annotated[int, Quantity("size", at_least=16_777_216)] = 150_994_944
-    """Bytes that compressed record batches may take when they are opened, of all readers together: for lookups by time and for
-    NDJSON. A batch is opened piece by piece, so only zstd's window (up to 128 MiB) and single records of more than 1 MiB count.
-    What finds no room waits, and is turned away after a while; what needs more than all of it is refused."""
+    """Memory for decompressed record batches, of all readers together: for lookups by time and for NDJSON. A batch is
+    decompressed piece by piece, so only zstd's window (up to 128 MiB) and single records of more than 1 MiB count. A read
+    that gets no memory waits, and is rejected after a while; one that needs more than all of it is refused."""
 
     @property
     def uses_tls(self) -> bool:
@@ -242,28 +242,28 @@ class StatusSection(Section):
     """Address to listen on; Prometheus and Kubernetes probes need one that they can reach."""
 
     advertised: Annotated[Address | None, Field(examples=["broker-1.example:8091"])] = None
-    """Where the other machines reach it, for `tiersidecar status` and its like. By default `listen`,
+    """Address at which other machines reach the service, for `tiersidecar status` and similar commands. Default: `listen`,
     with this machine's name in place of an address such as 0.0.0.0."""
 
     cluster_secret: Annotated[
         Annotated[Secret, AfterValidator(_shared_secret)] | None,
         Field(examples=["{file: /run/secrets/tiersidecar-cluster}"]),
     ] = None
-    """What the sidecars of the cluster, and the commands that ask them, prove to each other that they know, by a signature: 32
-    characters or more (`openssl rand -hex 32`), the same in every configuration. Where it is set, the service answers these and
-    browsers on its own machine, or with `page.password`; but for `/healthz`, `/readyz` and `/metrics`. Default: it answers
-    everybody who reaches it."""
+    """Secret by which the sidecars of the cluster, and the commands that ask them, authenticate each other with signatures:
+    32 characters or more (`openssl rand -hex 32`), the same in every configuration. With it, the service answers only
+    these, browsers on its own machine, and browsers with `page.password`; except for `/healthz`, `/readyz` and `/metrics`.
+    Default: it answers every request."""
 
     page_password: Annotated[
         Annotated[Secret, AfterValidator(_password)] | None, Field(examples=["{file: /run/secrets/tiersidecar-page}"])
     ] = None
-    """With `cluster.secret`: what a browser has to give (HTTP Basic, with any user name), wherever it is; 12 characters or
-    more. It passes as plain text: put a proxy with TLS in front, or use a tunnel. Default: only browsers on the same machine
-    are answered, without one."""
+    """With `cluster.secret`: password that every browser must send (HTTP Basic, any user name); 12 characters or more. It
+    is sent in plain text: put a proxy with TLS in front, or use a tunnel. Default: only browsers on the same machine get
+    answers, without a password."""
 
     also_ask: Annotated[Addresses, Field(examples=["[gateway-1.example:8092]"])] = ()
-    """Status addresses that the page shows besides those of the sidecars: of gateways and read services in processes of their
-    own, which have no lease by which they could be found."""
+    """Additional status addresses for the page: gateways and read services in processes of their own, which have no lease
+    and so cannot be found."""
 
     per_partition_series: Literal["on-request", "always"] = "on-request"
     """`on-request` sums per-partition series by topic, unless a scrape asks for `/metrics?partitions=1`."""
@@ -286,7 +286,7 @@ class LoggingSection(Section):
     """Structured logs, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least level that is written."""
+    """Lowest level that is written."""
 
     format: Literal["auto", "json", "console"] = "auto"
     """`auto` is `console` on a terminal and `json` elsewhere."""

@@ -34,7 +34,7 @@ class FilesystemStore(StoreBase):
     """Kind of store: `filesystem`, `s3`, `azure` or `gcs`."""
 
     root: Annotated[FilePath, Field(examples=["/srv/tier"])]
-    """Directory of the objects. It must exist: an unmounted volume is not to be replaced by a directory."""
+    """Directory of the objects. It must exist: the sidecar does not create it, since the volume may just not be mounted."""
 
     objects_readable_by: ReadableBy = ReadableBy.GROUP
     """Who may read new objects: `owner` (files of mode 0600, directories 0700), `group` (0640, 0750) or `all` (0644, 0755),
@@ -64,7 +64,7 @@ class S3Store(StoreBase):
     s3_endpoint_url: Annotated[
         str | None, Field(pattern=r"^https?://[^\s/]+/?\S*$", examples=["https://objects.example.com"])
     ] = None
-    """Address of another server than Amazon's."""
+    """Address of the server, if it is not Amazon's."""
 
     s3_path_style_access_enabled: bool | None = None
     """true puts the bucket into the path, false into the host name; default: the client's choice."""
@@ -96,8 +96,8 @@ class S3Store(StoreBase):
     """Key for SSE-KMS; default: the account's."""
 
     s3_checksum_algorithm: Literal["auto", "crc32c", "none"] = "auto"
-    """`crc32c` demands that the server keeps a full-object CRC32C, `none` never sends one, `auto` sends one and goes on
-    without where the server does not keep it."""
+    """`crc32c` requires that the server keeps a full-object CRC32C, `none` never sends one, `auto` sends one and accepts a
+    server that does not keep it."""
 
     s3_ssl_ca_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/s3-ca.pem"])] = None
     """PEM file of the authorities that signed the server's certificate; default: the system's."""

@@ -72,7 +72,7 @@ class AzureStore(StoreBase):
     """Attempts for one request that the network or the service fails."""
 
     azure_access_tier: Literal["Hot", "Cool", "Cold"] | None = None
-    """Access tier of new blobs; default: the account's. The archive tier cannot be read, and so is not taken."""
+    """Access tier of new blobs; default: the account's. The archive tier is not accepted, since it cannot be read."""
 
     azure_ssl_ca_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/azure-ca.pem"])] = None
     """PEM file of the authorities that signed the server's certificate; default: the system's."""

@@ -45,16 +45,16 @@ class KeyPair(Section):
 
 class StoreBase(Section):
     key_prefix: str = ""
-    """Put before every object key as it is: end it with `/`. It must never change while remote segments exist."""
+    """Prefix of every object key, used as it is: end it with `/`. It must never change while remote segments exist."""
 
     chunk_size: Annotated[int, Quantity("size", at_least=1, at_most=1_073_741_823)] = 4 * MIB
-    """Slice of a segment that is transformed, cached and fetched as one."""
+    """Part of a segment that is transformed, cached and fetched as a unit."""
 
     compression_enabled: bool = False
     """Compress chunks with zstd."""
 
     compression_heuristic_enabled: bool = False
-    """With compression: leave segments alone whose first batch is compressed already."""
+    """With compression: skip segments whose first batch is already compressed."""
 
     encryption_enabled: bool = False
     """Encrypt chunks and indexes with AES-GCM under a data key per segment."""
@@ -63,24 +63,24 @@ class StoreBase(Section):
     """Key pair that wraps the data keys of new segments."""
 
     encryption_key_pairs: Annotated[dict[str, KeyPair], Field(examples=[{}])] = Field(default_factory=dict)
-    """Key pairs by id: the one for new segments, and those of older segments that are still to be read."""
+    """Key pairs by id: the one for new segments, and those of older segments that must stay readable."""
 
     encryption_key_wrapping: Annotated[str | None, Field(pattern=r"^[a-z0-9.-]+$", examples=["aws-kms"])] = None
     """Key service that wraps the data keys of new segments: `aws-kms`, or an entry point of the group
-    `tiersidecar.key_wrapping`. Native brokers cannot read such segments. Beside `encryption.key.pair.id` it only opens older
-    ones."""
+    `tiersidecar.key_wrapping`. Native brokers cannot read such segments. If `encryption.key.pair.id` is set too, the
+    service only opens older segments."""
 
     encryption_key_wrapping_options: Annotated[
         dict[str, Option], Field(examples=[{"key.id": "alias/kafka-tier", "region": "eu-central-1"}])
     ] = Field(default_factory=dict)
-    """What the key service is asked with. For `aws-kms`: `key.id`, `region`, `endpoint.url`, `ca.location`, `access.key.id`,
+    """Options of the key service. For `aws-kms`: `key.id`, `region`, `endpoint.url`, `ca.location`, `access.key.id`,
     `secret.access.key`. A value may be a secret: `{env: NAME}` or `{file: /path}`."""
 
     encryption_data_key_cache_ms: PositiveDurationMs = 3_600_000
     """How long a data key that the service has unwrapped is kept, in memory only."""
 
     encryption_data_key_cache_size: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """How many of these are kept at most, in each process; each takes about 300 bytes."""
+    """Maximum number of these keys, in each process; each takes about 300 bytes."""
 
     custom_metadata_fields_include: Annotated[tuple[CustomMetadataField, ...], BeforeValidator(comma_separated)] = ()
     """What to record with each segment: REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY."""
@@ -88,23 +88,24 @@ class StoreBase(Section):
     upload_rate_limit_bytes_per_second: Annotated[
         Annotated[int, Quantity("size", at_least=MIB)] | None, Field(examples=["100MiB"])
     ] = None
-    """Upper bound of bytes handed to the store, and so read from disk, per second, over all uploads; default: the copy quota,
-    which is also the most it can be. At least 1 MiB. Changed by a reload (SIGHUP)."""
+    """Maximum bytes per second that are sent to the store, and so read from disk, over all uploads; default: the copy
+    quota, which is also its maximum. At least 1 MiB. Changed by a reload (SIGHUP)."""
 
     upload_stall_timeout: PositiveDurationMs = 120_000
-    """An upload of which nothing moves for so long is given up, and the segment copied again under a new id."""
+    """An upload that makes no progress for this long is given up, and the segment is copied again under a new id."""
 
     upload_timeout: PositiveDurationMs = 3_600_000
-    """Longest upload of one object, not counting its waits for the upload rate."""
+    """Longest upload of one object, not counting waits for the upload rate."""
 
     request_timeout: PositiveDurationMs = 60_000
     """Longest wait for any other request to the store: a fetch, a deletion, a probe."""
 
     verify_read_back: VerifyReadBack = VerifyReadBack.AUTO
-    """Check before local data may go. `full` reads every byte back and compares it with the local log: it proves what the store
-    can deliver. `checksum` compares the CRC32C and the size that the store keeps of the whole object with the local file: it
-    proves what the store received, and saves the read. Segments that are compressed or encrypted here, that another replica has
-    rolled elsewhere, or that differ are read in full even so. `auto` is `full`."""
+    """Check before local data may be trimmed. `full` reads every byte back and compares it with the local log: it proves
+    what the store can deliver. `checksum` compares the CRC32C and the size that the store keeps of the whole object with
+    the local file: it proves what the store received, and saves the read. Segments are still read in full if they are
+    compressed or encrypted by tiersidecar, if another replica has rolled at other offsets, or if the checksums differ.
+    `auto` is `full`."""
 
     @model_validator(mode="after")
     def _key_of_new_segments_is_known(self) -> Self:

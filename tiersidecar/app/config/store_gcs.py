@@ -31,7 +31,7 @@ class GcsStore(StoreBase):
 
     gcs_credentials_path: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/gcs-key.json"])] = None
     """Credentials file: a service account's key, the configuration of a workload identity federation, a user's credentials,
-    or a document with an `access_token` alone. It is read anew when the service refuses what it held."""
+    or a document with an `access_token` alone. It is read again when the service refuses its content."""
 
     gcs_credentials_json: Annotated[Secret | None, Field(examples=["{env: GCS_CREDENTIALS}"])] = None
     """The content of such a file."""
@@ -43,7 +43,7 @@ class GcsStore(StoreBase):
     gcs_resumable_upload_chunk_size: Annotated[int, Quantity("size", at_least=_GRAIN_BYTES, at_most=1024 * MIB)] = (
         25 * MIB
     )
-    """Size of the chunks of an upload, a multiple of 256 KiB. Two of them are held in memory while a segment goes up."""
+    """Size of the chunks of an upload, a multiple of 256 KiB. Two of them are held in memory during an upload."""
 
     gcs_request_attempt_timeout: PositiveDurationMs = 60_000
     """Longest wait for one attempt of a request; of an upload, for any progress of it."""
@@ -52,8 +52,8 @@ class GcsStore(StoreBase):
     """Attempts for one request that the network or the service fails."""
 
     gcs_storage_class: Literal["STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE"] | None = None
-    """Storage class of new objects; default: the bucket's. All can be read at once; the colder ones charge for it, and for
-    objects that go before their time."""
+    """Storage class of new objects; default: the bucket's. All can be read immediately; the colder ones charge for reads
+    and for early deletion."""
 
     gcs_ssl_ca_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/gcs-ca.pem"])] = None
     """PEM file of the authorities that signed the server's certificate; default: the system's."""

@@ -21,8 +21,7 @@ class InstalledStore(StoreBase):
     """Name of the kind: an entry point of the group `tiersidecar.stores`."""
 
     options: Annotated[dict[str, Option], Field(examples=[{}])] = Field(default_factory=dict)
-    """What the package wants to know; its documentation names the options. A value may be a secret: `{env: NAME}` or
-    `{file: /path}`."""
+    """Options of the package; see its documentation. A value may be a secret: `{env: NAME}` or `{file: /path}`."""
 
     @property
     def revealed_options(self) -> dict[str, Any]:

@@ -87,11 +87,11 @@ class TopicRule(Section):
     never matched by a pattern."""
 
     exclude: Annotated[tuple[Pattern, ...], Field(examples=["[]"])] = ()
-    """Regular expressions for names that this rule passes over."""
+    """Regular expressions for topic names that this rule does not match."""
 
     mode: RetentionMode = RetentionMode.STRICT
-    """`strict`: the broker keeps everything and the sidecar trims after copying. `race`: the broker's own retention stays in
-    charge, and what it deletes before it was copied is lost to the remote tier."""
+    """`strict`: the broker keeps everything and the sidecar trims after copying. `race`: the broker's own retention
+    applies, and records that it deletes before they are copied are missing from the remote tier."""
 
     retention_ms: Annotated[RetentionMs | None, Field(examples=["365d"])] = None
     """Total retention by time; default: log.retention.ms."""
@@ -106,19 +106,20 @@ class TopicRule(Section):
     """Retention on the broker's disk by size; default: log.local.retention.bytes."""
 
     place: Annotated[str | None, Field(examples=["cold"])] = None
-    """The place of new segments, a name of `places`; default: section `store`. What is remote already stays where it is."""
+    """The place of new segments, a name in `places`; default: section `store`. Segments that are already remote stay where
+    they are."""
 
     remote_log_copy_disable: bool = False
-    """Copy nothing more; what is remote stays readable and expires."""
+    """Stop copying; remote segments stay readable and expire."""
 
     remote_copy_lag_ms: Annotated[RetentionMs | None, Field(examples=["1h"])] = None
     """Copy a sealed segment only when it is this old; default: log.remote.copy.lag.ms."""
 
     remote_copy_lag_bytes: Annotated[RetentionBytes | None, Field(examples=["1GiB"])] = None
-    """Copy a sealed segment only when this much lies behind it; default: log.remote.copy.lag.bytes."""
+    """Copy a sealed segment only when this many bytes follow it; default: log.remote.copy.lag.bytes."""
 
     trim_consumer_groups: Annotated[tuple[GroupName, ...] | None, Field(examples=["[billing]"])] = None
-    """Consumer groups past whose committed offsets nothing is trimmed; default: trim.consumer.groups at the top level."""
+    """Consumer groups whose committed offsets trims do not pass; default: trim.consumer.groups at the top level."""
 
     trim_consumer_groups_pattern: Annotated[Pattern | None, Field(examples=["'audit-.*'"])] = None
     """The same by a regular expression for whole names; default: trim.consumer.groups.pattern at the top level."""

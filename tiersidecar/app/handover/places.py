@@ -69,7 +69,7 @@ def place_faults(changes: LogDirChanges, staged: Staged, *, reads_all: bool) -> 
         if one is None:
             yield f"{change.partition.owner}: nothing was staged for it"
         elif Path(one.directory) != Path(change.directory):
-            yield f"{change.partition.owner}: it was staged in {one.directory}, and lies in {change.directory}: stage it again"
+            yield f"{change.partition.owner}: it was staged in {one.directory}, now it is in {change.directory}: stage it again"
         else:
             yield from _of_partition(one, Path(change.directory), reads_all=reads_all)
             yield from _holes(change.partition, one, Path(change.directory))
@@ -102,7 +102,7 @@ def places_taken(staged: Staged) -> Iterator[str]:
     for one in staged.partitions:
         logs = [file.name for file in one.files if file.name.endswith(f".{LogFileKind.LOG}")]
         if any(os.path.lexists(Path(one.directory) / name) for name in logs):
-            yield f"{one.owner}: what was staged has been carried out, at least in part: go on with --carry-out, or --undo it"
+            yield f"{one.owner}: files are in place already, at least in part: continue with --carry-out, or --undo it"
 
 
 def _of_partition(one: StagedPartition, directory: Path, *, reads_all: bool) -> Iterator[str]:

@@ -120,7 +120,9 @@ def fault_of_age(plan: Plan, now_ms: int) -> str:
             "give --old-plan"
         )
     if age_ms < -_OLD_MS:
-        return f"the plan is of the future, {moment_text(plan.made_ms)}: a clock is wrong. Mend it, or give --old-plan"
+        return (
+            f"the plan is of the future, {moment_text(plan.made_ms)}: a clock is wrong. Correct it, or give --old-plan"
+        )
     return ""
 
 
@@ -188,7 +190,7 @@ def read_plan(path: Path) -> Plan:
         RecursionError,
         CorruptDataError,
     ) as error:
-        reason = f"it is no plan of a hand-over: {cut_text(repr(error))}"
+        reason = f"it is not a plan of a hand-over: {cut_text(repr(error))}"
         raise HandoverError(subject=str(path), reason=reason) from error
 
 

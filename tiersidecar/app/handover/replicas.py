@@ -55,7 +55,7 @@ async def with_replicas(session: Session, planned: Sequence[PlannedPartition]) -
     replicas = {view.topic_id_partition: tuple(sorted(map(int, view.replicas))) for view in views}
     for one in planned:
         if one.owner not in replicas:
-            raise HandoverError(subject=str(one.owner), reason="it is gone, or its topic was made anew")
+            raise HandoverError(subject=str(one.owner), reason="it is gone, or its topic was created again")
     return [replace(one, replicas=replicas[one.owner]) for one in planned]
 
 

@@ -124,7 +124,7 @@ def _lacking(planned: PlannedPartition, log_dir: Path, directory: Path, starts: 
     try:
         for start, stop in log_holes(planned, local, (), local_start):
             return (
-                f"its log begins at {local_start}, and lacks the offsets [{start}, {stop}): a restore of it has broken off. "
+                f"its log begins at {local_start}, and lacks the offsets [{start}, {stop}): a restore of it was interrupted. "
                 "Take it out with --undo and the plan of that one"
             )
     except OSError as error:

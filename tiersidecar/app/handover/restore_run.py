@@ -115,7 +115,7 @@ class _Run:
         self._config, self._request, self._say = config, request, say
         self._plan = read_plan(request.plan_file)
         if not self._plan.back_to_local:
-            raise HandoverError(subject=str(request.plan_file), reason="it is no plan of `handover back-to-local`")
+            raise HandoverError(subject=str(request.plan_file), reason="it is not a plan of `handover back-to-local`")
         self._plan_sha256 = digest_of_plan(request.plan_file)
         self._log_dirs = [Path(one) for one in config.log_dirs]
         nodes = {node_id_of(self._plan, log_dir) for log_dir in self._log_dirs}

@@ -63,7 +63,7 @@ def _ends_in(segment: LocalSegment, open_from: dict[int, int]) -> str:
             if marker.kind is ControlKind.ABORT and (entry is None or entry.first_offset > first):
                 return (
                     f"a transaction that begins at offset {first} was aborted at {header.base_offset}, which the transaction "
-                    "index of this replica does not know: it was made anew or moved meanwhile. Let the sidecar copy and trim "
+                    "index of this replica does not know: it was rebuilt or moved meanwhile. Let the sidecar copy and trim "
                     "beyond that offset, and plan again"
                 )
             break

@@ -154,7 +154,7 @@ def _file(local_start: Offset, name: str, size_bytes: int, sha256: str, modified
     """
     parsed = parse_log_file(name)
     if parsed is None or parsed.offset >= local_start or _SHA256.fullmatch(sha256) is None:
-        raise ValueError(f"{name} is no file of a segment below {local_start}")
+        raise ValueError(f"{name} is not a file of a segment below {local_start}")
     return RestoredFile(name=name, size_bytes=int(size_bytes), sha256=sha256, modified_ns=int(modified_ns))
 
 

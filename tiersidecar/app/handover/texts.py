@@ -69,10 +69,10 @@ def files_document(changes: LogDirChanges, faults: Sequence[str], written: int |
 
 def verified_text(found: Sequence[VerifiedPartition]) -> str:
     """Counts of each partition, and below them what the plan did not foretell."""
-    columns = ("partition", "kept", "gone as foretold", "still to go", "copied since", "records compared")
+    columns = ("partition", "kept", "gone as predicted", "still to go", "copied since", "records compared")
     rows = [(str(one.owner), one.kept, one.gone, one.waiting, one.added, one.records) for one in found]
     faults = [f"{one.owner}: {fault}" for one in found for fault in one.faults]
-    return "\n".join([table(columns, rows), *(faults or ["as the plan foretold"])])
+    return "\n".join([table(columns, rows), *(faults or ["as the plan predicted"])])
 
 
 def verified_document(found: Sequence[VerifiedPartition]) -> dict[str, Any]:

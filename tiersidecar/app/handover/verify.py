@@ -91,7 +91,7 @@ async def _log_starts(session: Session, planned: PlannedPartition, *, to_native:
     owner, state = planned.owner, session.state.partition_state(planned.owner)
     view = await session.partition(owner.topic, owner.partition)
     if view.topic_id_partition.topic_id != owner.topic_id:
-        raise HandoverError(subject=str(owner), reason="the topic was made anew since the plan")
+        raise HandoverError(subject=str(owner), reason="the topic was created again since the plan")
     if not to_native:
         return LogStarts(now=state.highest_start, users=state.highest_start, to_native=False)
     now = await session.offset(view, OffsetSpec.EARLIEST)
@@ -111,7 +111,7 @@ def compare_partition(
             gone += bool(segment.goes)
             if not segment.goes:
                 faults.append(
-                    f"{_named(segment)} is no longer finished: it was deleted, and the plan did not foretell that"
+                    f"{_named(segment)} is no longer finished: it was deleted, and the plan did not predict that"
                 )
             continue
         kept, waiting = kept + (not segment.goes), waiting + bool(segment.goes)

@@ -35,7 +35,7 @@ async def verify_return(session: Session, plan: Plan, say: Say, *, reads_records
             say(f"comparing its partitions: {owner}")
             view = await session.partition(owner.topic, owner.partition)
             if view.topic_id_partition.topic_id != owner.topic_id:
-                raise HandoverError(subject=str(owner), reason="the topic was made anew since the plan")
+                raise HandoverError(subject=str(owner), reason="the topic was created again since the plan")
             faults = [*await _log_start_faults(session, planned, view), *await _replica_faults(session, planned, view)]
             listed = await list_objects_of(store, owner, session.config.store.key_prefix)
             kept, gone = _objects(planned, listed, session.config.store.key_prefix)
@@ -65,7 +65,7 @@ def log_start_faults(planned: PlannedPartition, now: int, deleted_to: int) -> It
     if now > latest:
         yield (
             f"its log starts at {now}, and was to start at {latest}: a replica that was not restored led it, or retention is "
-            "on. The records are in the store: begin anew with a new plan"
+            "on. The records are in the store: start again with a new plan"
         )
     elif now < deleted_to:
         owner = planned.owner

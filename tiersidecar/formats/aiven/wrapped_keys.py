@@ -35,4 +35,4 @@ def read_wrapped_key(kind: str, text: str) -> WrappedKey:
     try:
         return WrappedKey(key_id, base64.b64decode(encoded, validate=True))
     except binascii.Error as error:
-        raise DataKeyError(key_id=key_id, reason=f"what the manifest has is no base64: {error}") from error
+        raise DataKeyError(key_id=key_id, reason=f"the data key in the manifest is not base64: {error}") from error

@@ -77,7 +77,9 @@ def read_open_producers(data: Buffer, *, where: str = "producer snapshot") -> tu
 
 def _rows(data: Buffer, where: str) -> memoryview:
     if len(data) < _HEAD.size:
-        raise TruncatedDataError(where=where, position=len(data), reason=f"{len(data)} bytes are no producer snapshot")
+        raise TruncatedDataError(
+            where=where, position=len(data), reason=f"{len(data)} bytes are not a producer snapshot"
+        )
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise CorruptDataError(where=where, position=0, reason=f"unknown version {version}")

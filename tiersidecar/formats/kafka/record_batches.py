@@ -144,7 +144,7 @@ def read_batch_header(
     """
     available = len(buffer) - offset
     if available <= MAGIC_POSITION:
-        raise TruncatedDataError(where=where, position=position, reason=f"{available} bytes are no batch header")
+        raise TruncatedDataError(where=where, position=position, reason=f"{available} bytes are not a batch header")
     magic = _PREFIX.unpack_from(buffer, offset)[2]
     match magic:
         case 2:
@@ -237,7 +237,7 @@ def _has_whole_legacy_message(buffer: Buffer, offset: int) -> bool:
 
 def _read_v2(buffer: Buffer, offset: int, available: int, where: str, position: int) -> RecordBatchHeader:
     if available < BATCH_HEADER_SIZE:
-        raise TruncatedDataError(where=where, position=position, reason=f"{available} bytes are no batch header")
+        raise TruncatedDataError(where=where, position=position, reason=f"{available} bytes are not a batch header")
     fields = HEADER_V2.unpack_from(buffer, offset)
     return RecordBatchHeader(
         base_offset=fields[0],
@@ -260,7 +260,7 @@ def _read_legacy(buffer: Buffer, offset: int, available: int, where: str, positi
     magic = _PREFIX.unpack_from(buffer, offset)[2]
     needed = (_LEGACY_V1 if magic else _LEGACY_V0).size
     if available < needed:
-        raise TruncatedDataError(where=where, position=position, reason=f"{available} bytes are no message header")
+        raise TruncatedDataError(where=where, position=position, reason=f"{available} bytes are not a message header")
     timestamp = NO_TIMESTAMP
     if magic == 0:
         base_offset, length, crc, _, attributes = _LEGACY_V0.unpack_from(buffer, offset)

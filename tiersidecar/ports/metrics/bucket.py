@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from tiersidecar.ports.telemetry import Metric
 
-BUCKET_LOOKS = Metric(
-    name="tiersidecar_bucket_looks_total", kind="counter", help="Listings of the bucket that came to its end."
-)
+BUCKET_LOOKS = Metric(name="tiersidecar_bucket_looks_total", kind="counter", help="Completed listings of the bucket.")
 BUCKET_LOOK_FAILURES = Metric(
     name="tiersidecar_bucket_look_failures_total",
     kind="counter",
-    help="Listings that did not: the store was away, or showed nothing where it had segments. What was read before is served.",
+    help="Failed listings: the store was unavailable, or showed nothing where it had segments. What was read before is "
+    "still served.",
 )
 BUCKET_LOOK_SECONDS = Metric(
     name="tiersidecar_bucket_look_seconds",
     kind="gauge",
-    help="How long the last listing took, with what was new in it.",
+    help="Duration of the last listing, with the new manifests.",
 )
 BUCKET_SEGMENTS = Metric(name="tiersidecar_bucket_segments", kind="gauge", help="Segments that are served.")
 BUCKET_PARTITIONS = Metric(name="tiersidecar_bucket_partitions", kind="gauge", help="Partitions that are served.")
 BUCKET_REFUSED = Metric(
     name="tiersidecar_bucket_refused_manifests",
     kind="gauge",
-    help="Manifests that are left out, because they cannot be read or contradict their key or the objects beside them.",
+    help="Manifests that are ignored, because they cannot be read or contradict their key or the objects beside them.",
 )
 BUCKET_EVENTS_FOLLOWED = Metric(
     name="tiersidecar_bucket_events_followed",
@@ -43,7 +42,7 @@ BUCKET_CONNECTIONS = Metric(
 BUCKET_CONNECTIONS_CLOSED = Metric(
     name="tiersidecar_bucket_connections_closed_total",
     kind="counter",
-    help="Connections of Kafka clients that have ended. The reason malformed is a client that does not speak the protocol.",
+    help="Closed connections of Kafka clients. The reason malformed is a client that does not speak the protocol.",
     labels=("reason",),
 )
 BUCKET_LOGINS = Metric(

@@ -25,12 +25,12 @@ COPY_BYTES = Metric(
 COPY_THROTTLE_SECONDS = Metric(
     name="kafka_remote_copy_throttle_seconds_total",
     kind="counter",
-    help="Time that copies waited for the copy quota, that of backfill included (remote-copy-throttle-time).",
+    help="Time that copies waited for the copy quota, including that of backfill (remote-copy-throttle-time).",
 )
 GAP_OFFSETS = Metric(
     name="tiersidecar_gap_offsets_total",
     kind="counter",
-    help="Offsets above the remote log start that neither tier holds any more, as the leader finds them: lost, unless another "
+    help="Offsets above the remote log start that are in neither tier, as the leader finds them: lost, unless another "
     "replica's pins have them.",
     labels=("topic",),
 )
@@ -60,7 +60,7 @@ COPY_OLDEST_AGE = Metric(
 BACKFILL_PARTITIONS = Metric(
     name="tiersidecar_copy_backfill_partitions",
     kind="gauge",
-    help="Partitions that catch up with a backlog of more sealed segments than copy.backfill.segments.",
+    help="Partitions in backfill: they have more sealed segments to copy than copy.backfill.segments.",
 )
 BACKFILL_BYTES = Metric(
     name="tiersidecar_copy_backfill_remaining_bytes",
@@ -75,26 +75,28 @@ BACKFILL_ETA = Metric(
 REBUILT_ARTEFACTS = Metric(
     name="tiersidecar_rebuilt_artefacts_total",
     kind="counter",
-    help="Indexes and producer snapshots of copied segments that were missing or damaged and made from the batches.",
+    help="Indexes and producer snapshots of copied segments that were missing or damaged, and were rebuilt from the "
+    "batches.",
     labels=("topic", "artefact"),
 )
 COMPLETED_TRANSACTIONS = Metric(
     name="tiersidecar_completed_transactions_total",
     kind="counter",
-    help="Aborted transactions of copied segments that the broker's transaction index lacked and the batches showed.",
+    help="Aborted transactions of copied segments that were in the batches, but not in the broker's transaction index.",
     labels=("topic",),
 )
 OPEN_TRANSACTION_SECONDS = Metric(
     name="tiersidecar_open_transaction_seconds",
     kind="gauge",
-    help="How long copying, or readers of committed records at the border of the tiers, wait for the end of the oldest open "
-    "transaction; 0 when none holds them up.",
+    help="How long copying, or readers of committed records at the border of the tiers, have waited for the end of the "
+    "oldest open transaction; 0 if none delays them.",
     labels=("topic", "partition"),
 )
 PINS_BYTES = Metric(
     name="tiersidecar_pins_bytes",
     kind="gauge",
-    help="Bytes of .log that only pins keep on the disk: the broker has deleted its own files, or its cleaner replaced them.",
+    help="Bytes of .log that only pins keep on the disk: the broker has deleted its own files, or its cleaner has replaced "
+    "them.",
     labels=("log_dir",),
 )
 PINS_SEGMENTS = Metric(
@@ -106,7 +108,7 @@ PINS_SEGMENTS = Metric(
 PINS_ROOM_BYTES = Metric(
     name="tiersidecar_pins_room_bytes",
     kind="gauge",
-    help="Bytes that pins may still come to keep before pins.max.bytes or disk.reserve makes the oldest go.",
+    help="Bytes that pins may still use before pins.max.bytes or disk.reserve removes the oldest.",
     labels=("log_dir",),
 )
 PINS_DROPPED = Metric(

@@ -13,13 +13,13 @@ GATEWAY_CONNECTIONS = Metric(
 GATEWAY_CONNECTIONS_REFUSED = Metric(
     name="tiersidecar_gateway_connections_refused_total",
     kind="counter",
-    help="Client connections that were not taken: too many, a failed TLS handshake, or no broker behind.",
+    help="Client connections that were refused: too many, a failed TLS handshake, or no broker behind the gateway.",
     labels=("listener", "reason"),
 )
 GATEWAY_CONNECTIONS_CLOSED = Metric(
     name="tiersidecar_gateway_connections_closed_total",
     kind="counter",
-    help="Client connections that have ended. The reason malformed is a client that does not speak Kafka's protocol.",
+    help="Closed client connections. The reason malformed is a client that does not speak Kafka's protocol.",
     labels=("listener", "reason"),
 )
 GATEWAY_UNMAPPED_BROKERS = Metric(
@@ -31,7 +31,7 @@ GATEWAY_UNMAPPED_BROKERS = Metric(
 GATEWAY_REQUESTS = Metric(
     name="tiersidecar_gateway_requests_total",
     kind="counter",
-    help="Requests that clients sent and that are answered (a Produce with acks=0 is not).",
+    help="Requests of clients that were answered (a Produce with acks=0 is not).",
     labels=("listener",),
 )
 GATEWAY_AUDIT_WRITTEN = Metric(
@@ -42,12 +42,12 @@ GATEWAY_AUDIT_WRITTEN = Metric(
 GATEWAY_AUDIT_LOST = Metric(
     name="tiersidecar_gateway_audit_lost_total",
     kind="counter",
-    help="Audit events that were not written there, because the topic took none for too long; the log has them.",
+    help="Audit events that were not written there, because the topic accepted none for too long; the log has them.",
 )
 GATEWAY_REWRITTEN = Metric(
     name="tiersidecar_gateway_responses_rewritten_total",
     kind="counter",
-    help="Responses that went to clients with changes.",
+    help="Responses that were changed for clients.",
     labels=("listener",),
 )
 GATEWAY_BYTES = Metric(
@@ -59,19 +59,19 @@ GATEWAY_BYTES = Metric(
 GATEWAY_OUT_OF_RANGE = Metric(
     name="tiersidecar_gateway_out_of_range_total",
     kind="counter",
-    help="Partitions that the broker answered OFFSET_OUT_OF_RANGE, by what became of it: fill, at_end (of a read-only "
-    "mount), retry, hole (tried again too, but neither tier has it) or stands.",
+    help="Partitions for which the broker returned OFFSET_OUT_OF_RANGE, by the gateway's response: fill, at_end (of a "
+    "read-only mount), retry, hole (a retriable error too, but neither tier has it) or stands.",
     labels=("outcome",),
 )
 GATEWAY_FILLS = Metric(
     name="tiersidecar_gateway_fills_total",
     kind="counter",
-    help="Partitions of Fetch responses that were to be filled from the remote tier, by how that went: filled, empty, pending "
-    "(not read in time), no_room (in the response), shed (quota or pool), not_ready, hole (no segment has it) or failed.",
+    help="Partitions of Fetch responses to fill from the remote tier, by result: filled, empty, pending (not read in "
+    "time), no_room (in the response), shed (quota or pool), not_ready, hole (no segment has it) or failed.",
     labels=("outcome",),
 )
 GATEWAY_FILLED_BYTES = Metric(
     name="tiersidecar_gateway_filled_bytes_total",
     kind="counter",
-    help="Bytes of record batches that Fetch responses got from the remote tier.",
+    help="Bytes of record batches from the remote tier in Fetch responses.",
 )

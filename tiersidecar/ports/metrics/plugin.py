@@ -47,24 +47,24 @@ OTHERWISE: tuple[tuple[str, str], ...] = (
     ("`*-rate`", "`rate()` of the counters"),
     (
         "`object-upload-total`",
-        f'`{STORE_OPERATIONS.name}{{verb="put", outcome="ok"}}` counts all objects that are written, probes of the store too',
+        f'`{STORE_OPERATIONS.name}{{verb="put", outcome="ok"}}` counts all written objects, including probes of the store',
     ),
-    ("tags `object-type` and `partition`", "not kept apart"),
+    ("tags `object-type` and `partition`", "not distinguished"),
     (
         "`segment-copy-time-*`, `segment-delete-time-*`",
         "not measured; the events `segment.copy.finished` have `elapsed_ms`, and "
-        "`tiersidecar_copy_in_flight_oldest_age_seconds` shows a copy that takes long",
+        "`tiersidecar_copy_in_flight_oldest_age_seconds` shows a slow copy",
     ),
-    ("`segment-delete-bytes-total`", f"not counted; `{DELETE_LAG_BYTES.name}` has what is still to go"),
+    ("`segment-delete-bytes-total`", f"not counted; `{DELETE_LAG_BYTES.name}` has what is still to be deleted"),
     (
         "segment-manifest, segment-indexes and chunk cache",
-        f"entries of the plugin's caches have no counterpart; `{READ_CACHE_BYTES.name}` has the bytes that caches served",
+        f"entries of the plugin's caches have no counterpart; `{READ_CACHE_BYTES.name}` has the bytes served from caches",
     ),
     ("thread pools of the caches", "there are none: reads are coroutines, in the pool of `kafka_remote_log_reader_*`"),
     (
         "clients of S3, GCS and Azure",
         f"`{STORE_OPERATIONS.name}` counts requests by verb and outcome for every store; the parts of a multipart upload, "
-        f"retries and times of single requests are not counted apart. Failed reads: `{FETCH_ERRORS.name}`",
+        f"retries and times of single requests are not counted separately. Failed reads: `{FETCH_ERRORS.name}`",
     ),
 )
 """The plugin's other metrics, and where to look here instead."""

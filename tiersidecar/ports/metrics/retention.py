@@ -19,52 +19,52 @@ DELETE_ERRORS = Metric(
 DELETE_LAG_BYTES = Metric(
     name="kafka_remote_delete_lag_bytes",
     kind="gauge",
-    help="Bytes of remote segments that are to go and have not gone (RemoteDeleteLagBytes).",
+    help="Bytes of remote segments that are due for deletion and not deleted yet (RemoteDeleteLagBytes).",
     labels=("topic", "partition"),
 )
 DELETE_LAG_SEGMENTS = Metric(
     name="kafka_remote_delete_lag_segments",
     kind="gauge",
-    help="Remote segments that are to go and have not gone (RemoteDeleteLagSegments).",
+    help="Remote segments that are due for deletion and not deleted yet (RemoteDeleteLagSegments).",
     labels=("topic", "partition"),
 )
 PROPOSALS = Metric(
     name="tiersidecar_proposals_total",
     kind="counter",
-    help="Users' deletes that gateways proposed and that were this sidecar's to decide: carried_out, or refused (every sidecar "
-    "refuses what it cannot read).",
+    help="Users' deletes that gateways proposed and this sidecar decided: carried_out, or refused (every sidecar refuses "
+    "proposals that it cannot read).",
     labels=("outcome",),
 )
 EXPIRY_STOPPED = Metric(
     name="tiersidecar_expiry_stopped",
     kind="gauge",
-    help="1 for a partition of which nothing expires, because clock, retention, metadata or history look wrong, or "
-    "because an operator holds it (undelete).",
+    help="1 for a partition of which nothing expires, because clock, retention, metadata or history look wrong, or because "
+    "of an operator's hold (undelete).",
     labels=("topic", "partition"),
 )
 PAUSED = Metric(
     name="tiersidecar_paused",
     kind="gauge",
-    help="1 while an operator has paused copies, or deletes and trims, of a topic, or of (all) topics.",
+    help="1 while an operator has paused copies, or deletes and trims, of a topic or of (all) topics.",
     labels=("topic", "kind"),
 )
 TRASH_BYTES = Metric(
     name="tiersidecar_trash_bytes",
     kind="gauge",
-    help="Bytes of remote segments that are decided to be deleted and wait until they are due.",
+    help="Bytes of remote segments in the trash, that is, given up and not deleted yet.",
     labels=("topic", "partition"),
 )
 TRASH_SEGMENTS = Metric(
     name="tiersidecar_trash_segments",
     kind="gauge",
-    help="Remote segments that are decided to be deleted and wait until they are due.",
+    help="Remote segments in the trash, that is, given up and not deleted yet.",
     labels=("topic", "partition"),
 )
 TRASH_OVERDUE_SECONDS = Metric(
     name="tiersidecar_trash_overdue_seconds",
     kind="gauge",
-    help="How long, at most, anything in the trash has been kept beyond its delay by the wall clock: it is not due, for the "
-    "sidecar did not see the delay pass, or its clock is in doubt. 0 when nothing is.",
+    help="How long, at most, anything in the trash has been kept beyond its delay by the wall clock: it is not due, "
+    "because the sidecar was not running to see the delay pass, or its clock is in doubt. 0 if nothing is.",
 )
 FUTURE_SEGMENTS = Metric(
     name="tiersidecar_future_segments",
@@ -75,41 +75,41 @@ FUTURE_SEGMENTS = Metric(
 LOG_START_UNEXPLAINED = Metric(
     name="tiersidecar_log_start_unexplained",
     kind="gauge",
-    help="1 while the broker's log start is above all that the sidecars trimmed: something else deletes local data.",
+    help="1 while the broker's log start is above everything that the sidecars trimmed: something else deletes local data.",
     labels=("topic", "partition"),
 )
 TRIMMED_BYTES = Metric(
     name="tiersidecar_trimmed_bytes_total",
     kind="counter",
-    help="Bytes of local segments given up to DeleteRecords after they were read back.",
+    help="Bytes of local segments trimmed by DeleteRecords after they were read back.",
     labels=("topic",),
 )
 TRIM_REFUSALS = Metric(
     name="tiersidecar_trim_refusals_total",
     kind="counter",
-    help="Trims that were due but withheld by a check: settings that do not fit, or a remote copy that could not be proven "
-    "whole (corrupt, missing).",
+    help="Trims that were due but withheld by a check: settings that do not fit, or a remote copy that is corrupt or "
+    "missing.",
     labels=("topic", "reason"),
 )
 TRIM_HELD_BYTES = Metric(
     name="tiersidecar_trim_held_bytes",
     kind="gauge",
-    help="Bytes past local retention, and remote, that stay because a group has not read them, or it is not known.",
+    help="Remote bytes past local retention that stay on the disk because a group has not read them, or is unknown.",
     labels=("topic", "partition"),
 )
 TRIM_HELD_BY_GROUP = Metric(
     name="tiersidecar_trim_held_by_group_bytes",
     kind="gauge",
-    help="Such bytes by the group that holds them: the ten that hold most, all others as (others); (unknown) where groups "
+    help="These bytes by the group that holds them: the ten that hold most, all others as (others); (unknown) if groups "
     "cannot be listed. Several groups may hold the same bytes.",
     labels=("group",),
 )
 GROUP_BELOW_TRIM = Metric(
     name="tiersidecar_group_below_trim_offsets",
     kind="gauge",
-    help="Offsets that a consumer group has not read and that have left the broker's disk, where it has stood still for half "
-    "an hour: if it goes on straight from the broker, it skips them. The twenty with the most, all others as (others); none "
-    "where groups cannot be listed.",
+    help="Offsets that a consumer group has not read and that have left the broker's disk, if the group has committed "
+    "nothing for half an hour: if it continues straight from the broker, it skips them. The twenty groups with the "
+    "most, all others as (others); none if groups cannot be listed.",
     labels=("group", "topic"),
 )
 REMOTE_LOG_SIZE = Metric(
@@ -121,9 +121,9 @@ REMOTE_LOG_SIZE = Metric(
 REMOTE_STORED_BYTES = Metric(
     name="tiersidecar_remote_stored_bytes",
     kind="gauge",
-    help="Bytes that remote segments take in the store, with indexes and manifests, compressed and encrypted as they are, "
-    "until their deletion is finished: the REMOTE_SIZE of their custom metadata (custom.metadata.fields.include). A segment "
-    "copied without that field counts with the size that it had on the broker's disk.",
+    help="Bytes of remote segments in the store, with indexes and manifests, after compression and encryption, until their "
+    "deletion is finished: the REMOTE_SIZE of their custom metadata (custom.metadata.fields.include). A segment that "
+    "was copied without that field counts with its size on the broker's disk.",
     labels=("topic", "partition"),
 )
 REMOTE_SEGMENTS = Metric(
@@ -141,7 +141,7 @@ UNSAFE_TOPICS = Metric(
 DISK_FREE_BYTES = Metric(
     name="tiersidecar_disk_free_bytes",
     kind="gauge",
-    help="Bytes free on the file system of a log dir, to a process without privileges.",
+    help="Bytes free on the file system of a log dir, for a process without privileges.",
     labels=("log_dir",),
 )
 DISK_SIZE_BYTES = Metric(
@@ -153,20 +153,20 @@ DISK_SIZE_BYTES = Metric(
 DISK_SECONDS_TO_FULL = Metric(
     name="tiersidecar_disk_seconds_to_full",
     kind="gauge",
-    help="Time until that file system is full, at the rate of the last half hour, trims included; +Inf when it does not fill, "
-    "NaN while there is no rate yet.",
+    help="Time until that file system is full, at the rate of the last half hour, trims included; +Inf if it does not "
+    "fill, NaN while there is no rate yet.",
     labels=("log_dir",),
 )
 DISK_STATE = Metric(
     name="tiersidecar_disk_state",
     kind="gauge",
-    help="1 for the state that it is in: ok, filling (full within disk.full.alarm.ms), below_reserve (disk.reserve).",
+    help="1 for the current state: ok, filling (full within disk.full.alarm.ms), below_reserve (disk.reserve).",
     labels=("log_dir", "state"),
 )
 DROPPED_BYTES = Metric(
     name="tiersidecar_dropped_bytes_total",
     kind="counter",
-    help="Bytes of local segments that were given up for room on the disk and are not remote: lost, unless a pin saves them "
+    help="Bytes of local segments that were dropped to free disk space and are not remote: lost, unless a pin has them "
     "(disk.pressure.policy: drop-oldest).",
     labels=("topic",),
 )

@@ -124,7 +124,7 @@ def problem_of(error: Exception) -> Problem:
             # Not "out of range": a client would skip to what comes behind, which no operator has allowed.
             lost = f"offsets {error.hole_start} to {error.hole_stop - 1}"
             return _unavailable(
-                "offset-in-hole", f"nobody has {lost}: the service's log says what to do", retry_after_s=5
+                "offset-in-hole", f"{lost} are in neither tier: the service's log has the remedy", retry_after_s=5
             )
         case OffsetOutOfRangeError():
             return Problem(
@@ -162,7 +162,7 @@ def problem_of(error: Exception) -> Problem:
                 "key-refused", "the key service refuses: the service's log says what to do", retry_after_s=60
             )
         case RetriableError() | TimeoutError():
-            return _unavailable("unavailable", "something needed is away for the moment", retry_after_s=5)
+            return _unavailable("unavailable", "a required service is temporarily unavailable", retry_after_s=5)
         case PartitionHaltedError():
             detail = "what is stored of this partition does not pass its checks"
             return Problem(status=HTTPStatus.INTERNAL_SERVER_ERROR, name="corrupt-data", detail=detail)

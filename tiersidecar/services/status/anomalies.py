@@ -47,8 +47,8 @@ def _silent(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"The sidecar of {_asked(sidecar)} does not answer",
                 details=(sidecar.problem,),
-                advice="See whether its process runs, and its log. While it is away nothing of the partitions that its broker "
-                "leads is copied or trimmed, and that broker's disk grows; producing and local reading go on.",
+                advice="Check its process and its log. While it is down, no partition that its broker "
+                "leads is copied or trimmed, and that broker's disk grows; producing and local reading continue.",
             )
 
 
@@ -59,14 +59,14 @@ def _not_ready(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"The sidecar of {_name(answer)} is not ready",
                 details=answer.reasons,
-                advice="It waits for what is named here and goes on by itself once that is there.",
+                advice="It waits for what is named here, and continues by itself once that is available.",
             )
         if answer.standing_by:
             yield Anomaly(
                 severity=Severity.LOOK,
                 title=f"A process beside {_name(answer)} stands by",
                 details=(answer.standing_by,),
-                advice="Only one tier role works beside a broker. If the other one is not meant to run, stop it: this one "
+                advice="Only one process beside a broker has the tier role. If the other one should not run, stop it: this one "
                 "then takes over.",
             )
 
@@ -77,7 +77,7 @@ def _halted(cluster: Cluster) -> Iterator[Anomaly]:
             severity=Severity.ACT,
             title=_title(topic, partitions, "halted"),
             details=details,
-            advice="Mend what the reason names. It is tried again after a long pause, and at once when the sidecar is "
+            advice="Fix the named cause. The partition is tried again after a long pause, and at once when the sidecar is "
             "restarted; until then the log grows on the broker's disk.",
             topic=topic,
             partition=partitions[0] if len(partitions) == 1 else None,
@@ -91,7 +91,7 @@ def _paused(cluster: Cluster) -> Iterator[Anomaly]:
             severity=Severity.LOOK,
             title="Paused by an operator",
             details=tuple(sorted(paused)),
-            advice="`tiersidecar resume` lets it go on, once the reason is gone: disks and the store grow meanwhile.",
+            advice="`tiersidecar resume` ends the pause. Until then disks and the store grow.",
         )
 
 
@@ -101,8 +101,8 @@ def _held_back(cluster: Cluster) -> Iterator[Anomaly]:
             severity=Severity.LOOK,
             title=_title(topic, partitions, "held back"),
             details=details,
-            advice="What is past its retention stays until the reason is gone: let the group read on, or see the partition "
-            "for which rule waits for what.",
+            advice="Data past its retention stays until the reason is gone. Let the group catch up, or see the partition's "
+            "page for the rule that waits.",
             topic=topic,
             partition=partitions[0] if len(partitions) == 1 else None,
         )
@@ -136,10 +136,10 @@ def _lost(cluster: Cluster) -> Iterator[Anomaly]:
         if answer.losses:
             yield Anomaly(
                 severity=Severity.ACT,
-                title=f"{_name(answer).capitalize()}: something is lost, or is another store than it was",
+                title=f"{_name(answer).capitalize()}: data is lost, or the store is not the same as before",
                 details=answer.losses,
-                advice="Nothing is done with these partitions until you have decided: the runbook for disasters "
-                "(docs/operations/disasters.md) goes through the cases.",
+                advice="These partitions are not processed until you have decided: the runbook for disasters "
+                "(docs/operations/disasters.md) describes the cases.",
             )
 
 
@@ -150,8 +150,8 @@ def _other_clusters(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"The address of {_asked(sidecar)} leads to another cluster's sidecar",
                 details=(sidecar.problem,),
-                advice="Set `status.advertised` of this broker's sidecar to an address of its own, or take the address out of "
-                "`status.also.ask`. Nothing is shown of the other cluster, and nothing is known of this sidecar.",
+                advice="Set `status.advertised` of this broker's sidecar to an address of its own, or remove the address from "
+                "`status.also.ask`. Nothing of the other cluster is shown, and nothing is known of this sidecar.",
             )
 
 
@@ -159,13 +159,13 @@ def _topics(cluster: Cluster) -> Iterator[Anomaly]:
     for title, advice, reasons in (
         (
             "is not tiered",
-            "Change the topic, or take it out of the rules of this configuration.",
+            "Change the topic, or remove it from the rules of this configuration.",
             _merged(answer.refused_topics for answer in cluster.answers),
         ),
         (
             "is not trimmed: the broker's own settings do not fit",
-            "Act soon: the broker may delete by its own retention what is not copied. `tiersidecar enable` puts the "
-            "settings right.",
+            "Act soon: the broker may delete data by its own retention before it is copied. `tiersidecar enable` "
+            "corrects the settings.",
             _merged(answer.untrimmable_topics for answer in cluster.answers),
         ),
     ):
@@ -182,15 +182,15 @@ def _log_dirs(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"{_name(answer).capitalize()}: log dirs cannot be read",
                 details=_lines(answer.log_dir_faults),
-                advice="Look at permissions, mounts and the disk: partitions there are not copied.",
+                advice="Check permissions, mounts and the disk: partitions there are not copied.",
             )
         if answer.misplaced:
             yield Anomaly(
                 severity=Severity.ACT,
                 title=f"{_name(answer).capitalize()}: led partitions whose directory is not here",
                 details=_lines(answer.misplaced),
-                advice="Give the sidecar the broker's log.dirs, by the same mounts, and restart it. Until then nothing of them "
-                "is copied or trimmed.",
+                advice="Give the sidecar the broker's log.dirs, by the same mounts, and restart it. Until then these "
+                "partitions are not copied or trimmed.",
             )
 
 
@@ -201,7 +201,7 @@ def _disks(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.ACT,
                 title=f"{_name(answer).capitalize()}: a disk fills up",
                 details=_lines(answer.disk_troubles),
-                advice="Find what keeps data local (lag, held-back trims, a long local retention), or give room. A broker with "
+                advice="Find what keeps data local (lag, held-back trims, a long local retention), or add space. A broker with "
                 "a full disk stops.",
             )
 
@@ -213,7 +213,7 @@ def _deletes(cluster: Cluster) -> Iterator[Anomaly]:
             severity=Severity.LOOK,
             title="Nothing remote is deleted",
             details=tuple(sorted(blocked)),
-            advice="Start a sidecar beside every broker, or name those that have none on purpose in "
+            advice="Start a sidecar beside every broker, or list those that intentionally have none in "
             "deletes.brokers.without.sidecar.",
         )
     off = [_name(answer) for answer in cluster.answers if not answer.deletes_enabled]
@@ -236,8 +236,8 @@ def _unmapped(cluster: Cluster) -> Iterator[Anomaly]:
                     severity=Severity.ACT,
                     title=f"{where} has no address for {gateway.unmapped_brokers} brokers",
                     details=(),
-                    advice="Its clients cannot reach what these lead. Set advertised.pattern, or advertised.nodes, on every "
-                    "gateway.",
+                    advice="Its clients cannot reach the partitions that these lead. Set advertised.pattern, or "
+                    "advertised.nodes, on every gateway.",
                 )
 
 
@@ -249,7 +249,7 @@ def _reconciled(cluster: Cluster) -> Iterator[Anomaly]:
                 severity=Severity.LOOK,
                 title="The store has never been compared with the metadata",
                 details=("no run of reconcile has put its report into the store",),
-                advice="Run `tiersidecar reconcile --put-report` (with --local where there is no Spark), and schedule it.",
+                advice="Run `tiersidecar reconcile --put-report` (with --local if there is no Spark), and schedule it.",
             )
         return
     if last.age_s > RECONCILE_OLD_S:
@@ -257,14 +257,14 @@ def _reconciled(cluster: Cluster) -> Iterator[Anomaly]:
             severity=Severity.LOOK,
             title=f"The last reconcile run ended {duration_text(last.age_s * 1000)} ago",
             details=(),
-            advice="See why it no longer runs: each form of deployment has a timer or a CronJob for it.",
+            advice="Find out why it no longer runs: each form of deployment has a timer or a CronJob for it.",
         )
     if last.findings:
         yield Anomaly(
             severity=Severity.ACT,
             title="Metadata and store do not match",
             details=tuple(f"{count:,} {kind}" for kind, count in sorted(last.findings.items())),
-            advice="The report names each object. `tiersidecar repair` says what it would do about them, and with `--apply` "
+            advice="The report names each object. `tiersidecar repair` shows what it would do about them, and with `--apply` "
             "does it.",
         )
 
@@ -276,7 +276,7 @@ def _versions(cluster: Cluster) -> Iterator[Anomaly]:
             severity=Severity.LOOK,
             title="Sidecars are of different versions",
             details=tuple(f"{count} of {version}" for version, count in sorted(versions.items())),
-            advice="Finish the roll: nothing new is used before all are of one version.",
+            advice="Complete the roll-out: new features are used only when all have the same version.",
         )
 
 

@@ -159,7 +159,7 @@ class _Parser:
                 try:
                     return Subscription(pattern=re.compile(text))
                 except re.error as error:
-                    self._fault("subscribePattern", f"{text!r} is no regular expression: {error}")
+                    self._fault("subscribePattern", f"{text!r} is not a regular expression: {error}")
                     return Subscription()
             case _:
                 return Subscription(assigned=self._assigned(text))
@@ -266,7 +266,7 @@ class _Parser:
     def _number(self, name: str, text: str) -> int | None:
         text = text.strip()
         if not text.isascii() or not text.isdigit() or int(text) > LONG_MAX:
-            self._fault(name, f"{text!r} is no number of 0 or more")
+            self._fault(name, f"{text!r} is not a number of 0 or more")
             return None
         return int(text)
 

@@ -96,7 +96,7 @@ def sealed(head: dict[str, object], rest: bytes) -> bytes:
     ("change", "reason"),
     [
         ({"version": 2}, "use the release that wrote it"),
-        ({"format": "other"}, "no snapshot's"),
+        ({"format": "other"}, "not that of a snapshot"),
         ({"segments": 3}, "2 segments where its head says 3"),
         ({"segments": 1}, "more than 1 segments"),
         ({"segments": -1}, "-1 segments"),
@@ -298,5 +298,5 @@ async def test_what_else_lies_there_is_passed_over(store: MemoryStore) -> None:
 def test_a_snapshot_whose_topic_is_a_path_is_no_snapshot() -> None:
     """What may write to the bucket could name files outside of a broker's log dirs (issue 21)."""
     forged = replace(FULL, topic_id_partition=replace(TOPIC_ID_PARTITION, topic="../../etc"), segments=())
-    with pytest.raises(CorruptDataError, match="is no name of a topic"):
+    with pytest.raises(CorruptDataError, match="is not a topic name"):
         read_partition_snapshot(write_partition_snapshot(forged), where="key")

@@ -54,7 +54,7 @@ async def test_a_disk_that_is_full_stops_nothing(tmp_path: Path) -> None:
         pytest.param(KNOWN, 9, "", id="it went on"),
         pytest.param(KNOWN, 4, "ends at offset 4, but was read up to 5", id="it is shorter"),
         pytest.param(
-            replace(KNOWN, topic_id=format_uuid(Uuid(b"another-topic-id"))), 9, "made anew", id="another topic"
+            replace(KNOWN, topic_id=format_uuid(Uuid(b"another-topic-id"))), 9, "created again", id="another topic"
         ),
     ],
 )

@@ -274,5 +274,5 @@ async def test_a_body_that_does_not_come_is_not_the_stores_fault(clock: ManualCl
     store = BoundedStore(MemoryStore(clock=clock, ids=SystemIds()), limits=LIMITS, clock=clock)
     task = asyncio.ensure_future(store.put_object("k", slow(SlowBody, clock, 1, 10_000)))
     await clock.advance(121)
-    with pytest.raises(SourceStalledError, match="has not moved for 120 s"):
+    with pytest.raises(SourceStalledError, match="has made no progress for 120 s"):
         await task

@@ -209,7 +209,7 @@ def test_what_is_no_status_is_told_and_hides_no_other(document: dict[str, Any]) 
     forged = Answer(sidecar=KnownSidecar(address="b9:1", node_id=9), document=document, code=200)
     picture = picture_of([forged, answer(1, row("a", 0))])
     assert [(broker.node_id, broker.answers) for broker in picture.brokers] == [(9, False), (1, True)]
-    assert "no status that this version reads" in cluster_text(picture)
+    assert "not a status that this version can read" in cluster_text(picture)
     assert [one.topic for one in picture.topics] == ["a"]
 
 

@@ -211,7 +211,7 @@ def test_a_broker_without_these_partitions(config: Path, tmp_path: Path) -> None
     [
         (("files", "PLAN", "--carry-out", "--undo"), 2, "give --carry-out or --undo, not both"),
         (("files", "PLAN.none"), 1, "No such file"),
-        (("files", "CONFIG"), 1, "it is no plan of a hand-over"),
+        (("files", "CONFIG"), 1, "it is not a plan of a hand-over"),
         (("files", "PLAN", "--broker-properties", "PLAN.none"), 1, "No such file"),
         (("files", "PLAN", "--carry-out"), 2, "--carry-out and --undo need --broker-properties"),
         (("files", "PLAN", "--undo"), 2, "--carry-out and --undo need --broker-properties"),

@@ -85,7 +85,7 @@ def answer(node_id: int, code: int, **document: Any) -> Answer:
 
 
 FOLLOWER = {"problem": "orders-0 is led by broker 3, whose sidecar has the answer"}
-STRANGER = {"problem": "orders-0 is no tiered partition of this broker"}
+STRANGER = {"problem": "orders-0 is not a tiered partition of this broker"}
 
 
 @pytest.mark.parametrize(

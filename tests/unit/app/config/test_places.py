@@ -134,7 +134,7 @@ store: {type: filesystem, root: /srv/tier}
         pytest.param(
             "places: {Cold: {root: /srv/cold}}",
             [
-                "line 4: places.Cold: 'Cold' is no name of a place: small letters, digits and hyphens, at most 32, and no "
+                "line 4: places.Cold: 'Cold' is not a name of a place: small letters, digits and hyphens, at most 32, and no "
                 "hyphen first"
             ],
             id="a name that is none",

@@ -249,12 +249,12 @@ DAMAGED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no replica at all": (of_partition(replicas=[]), "orders-0: it names no replicas"),
     "a partition beyond int32": (of_partition(partition=2**31), "2147483648"),
     "a copy that ends below 0": (of_partition(copied_stop=-3), "-3"),
-    "a topic that no broker has": (of_partition(topic="../../etc"), "'../../etc' is no name of a topic"),
+    "a topic that no broker has": (of_partition(topic="../../etc"), "'../../etc' is not a topic name"),
     "a topic of one dot": (of_partition(topic=".."), "no topic can be named '..'"),
     "a topic without a name": (of_partition(topic=""), "the name of a topic is empty"),
-    "a topic with a name that is too long": (of_partition(topic="t" * 250), "is no name of a topic"),
-    "a topic that moves the cursor": (of_partition(topic="o\x1b[2Jk"), "is no name of a topic"),
-    "a topic that ends a line": (of_partition(topic="orders\n"), "is no name of a topic"),
+    "a topic with a name that is too long": (of_partition(topic="t" * 250), "is not a topic name"),
+    "a topic that moves the cursor": (of_partition(topic="o\x1b[2Jk"), "is not a topic name"),
+    "a topic that ends a line": (of_partition(topic="orders\n"), "is not a topic name"),
     "a segment with words for offsets": (
         of_partition(segments=[["AAAAAAAAAAAAAAAAAAAAAA", "\x1b[2J", 9, 5, [5, 4, -1], ""]]),
         "is no whole number",
@@ -281,7 +281,7 @@ def test_a_plan_that_no_broker_could_follow_is_refused(sentence: str, tmp_path: 
     document = json.loads((tmp_path / "plan.json").read_text())
     damage(document)
     (tmp_path / "plan.json").write_text(json.dumps(document))
-    with pytest.raises(HandoverError, match="it is no plan") as found:
+    with pytest.raises(HandoverError, match="it is not a plan") as found:
         read_plan(tmp_path / "plan.json")
     assert message in str(found.value)
     assert len(str(found.value)) < 1_000
@@ -301,13 +301,13 @@ def test_no_room_for_a_plan_leaves_no_half_of_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 200_000, "it is no plan"),
-        ("", "it is no plan"),
-        ("[]", "it is no plan"),
+        ("[" * 200_000, "it is not a plan"),
+        ("", "it is not a plan"),
+        ("[]", "it is not a plan"),
         ('{"version": 9}', "its version is 9, must be 1"),
-        ('{"version": 1, "made_ms": 1}', "it is no plan"),
-        ('{"version": 1, "made_ms": 1e999}', "it is no plan"),
-        ("[" * 100_000, "it is no plan"),
+        ('{"version": 1, "made_ms": 1}', "it is not a plan"),
+        ('{"version": 1, "made_ms": 1e999}', "it is not a plan"),
+        ("[" * 100_000, "it is not a plan"),
     ],
 )
 def test_what_is_no_plan(text: str, message: str, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_what_is_no_plan(text: str, message: str, tmp_path: Path) -> None:
 def test_a_plan_with_a_path_for_a_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     write_plan(plan(planned(owner=replace(ORDERS, topic="../../etc"))), path)
-    with pytest.raises(HandoverError, match="is no name of a topic"):
+    with pytest.raises(HandoverError, match="is not a topic name"):
         read_plan(path)
 
 

@@ -238,7 +238,7 @@ def test_a_staged_file_leads_nowhere_else(log_dir: Path, tmp_path: Path) -> None
     for name in ("../../.ssh/authorized_keys", "00000000000000000020.log", "leader-epoch-checkpoint"):
         document["partitions"][0]["files"][0][0] = name
         path.write_text(json.dumps(document))
-        with pytest.raises(HandoverError, match="is no file of a segment below 20"):
+        with pytest.raises(HandoverError, match="is not a file of a segment below 20"):
             read_staged(path)
 
 

@@ -266,7 +266,7 @@ async def test_another_plan_sees_the_hole_of_one_that_broke_off(world: World, mo
     world.plan_file = world.plan_file.with_name("second.json")
     world.write_plan(high_watermark=Offset(293))
     (fault,) = (await world.run(Deed.STAGE)).faults
-    assert "a restore of it has broken off" in fault
+    assert "a restore of it was interrupted" in fault
 
 
 async def test_carrying_out_goes_by_the_plan_and_not_by_staged_json(world: World) -> None:
