@@ -293,7 +293,8 @@ class TieredPartitionsInTable:
         tiered = self._table.assignment.get(found)
         if tiered is not None:
             if isinstance(topic, str) and (
-                asker.told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
+                asker.topic_ids.get(name, topic_id) != topic_id
+                or self._log_dirs.topic_id_now(name, partition) != topic_id
             ):
                 self._look_soon()
                 raise MetadataNotReadyError(subject=f"topic {name}, which has been made anew")

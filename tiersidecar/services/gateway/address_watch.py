@@ -28,7 +28,7 @@ class AdvertisedListener:
 
 
 class AddressWatch:
-    """Compares the brokers of the cluster with the addresses that clients are told, listener by listener."""
+    """Compares the brokers of the cluster with the addresses that clients get, listener by listener."""
 
     def __init__(
         self,

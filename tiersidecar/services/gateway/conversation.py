@@ -72,7 +72,7 @@ _MOST_TOKEN_BYTES = 524_288
 _CONNECTING, _ALONE, _FULL = 1, 2, 4
 """Why no further request goes to the broker for now: bits of a plain number, which are looked at with each frame."""
 _FREE_BYTES = 256 * 1024
-"""What each connection may collect without asking: one read's worth, so that small answers never wait behind large ones, and
+"""Memory that each connection uses without asking: one read's worth.  Small answers then never wait behind large ones, and
 an answer that a rewrite asked for never waits for memory that the rewrite itself holds."""
 _LARGE_BYTES = 64 * 1024
 """From here on it matters that no client waits for the end of a response, and that its memory is not ours."""
@@ -80,7 +80,7 @@ _LARGE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ListenerShare:
-    """What all conversations of one listener share."""
+    """The parts that all conversations of one listener share."""
 
     traffic: Traffic
     rewrites: Rewrites
@@ -136,7 +136,7 @@ class Conversation:
 
     @property
     def wants_request_bytes(self) -> bool:
-        """Whether there is use for more from the client: while held, only for what is left of a request that has begun."""
+        """Return whether to read more from the client: while held, only the rest of a request that has begun."""
         return self._requests.is_under_way or not (self._holds or self._requests.waits)
 
     @property
@@ -321,8 +321,8 @@ class Conversation:
     def _expect_answer(
         self, frame: memoryview, api_key: int, correlation_id: int, exchange: Exchange | None, rewrite: Rewrite | None
     ) -> None:
-        """The request that begins in ``frame`` is about to go: one whose answer is read goes under an id of ours, and so does
-        the one whose answer tells that SASL tokens are over."""
+        """Note that the request that begins in ``frame`` is about to go.  A request whose answer is read goes under an id of
+        ours, and so does the one whose answer shows that SASL tokens are over."""
         fate = Fate.PASS if rewrite is None else Fate.REWRITE
         pending = Pending(fate, correlation_id, exchange=exchange, rewrite=rewrite)
         pending.needs_login = api_key not in BEFORE_LOGIN
@@ -346,8 +346,8 @@ class Conversation:
 
     @property
     def _is_fence(self) -> bool:
-        """Whether a request that is sent now comes right after SASL tokens without headers: its answer tells whether the last
-        of them had one."""
+        """Return whether a request that is sent now comes right after SASL tokens without headers: its answer shows whether
+        the last token had an answer."""
         return self._state.login.is_raw
 
     def _classify_token(self, frame: memoryview, size: int) -> Verdict | None:
@@ -368,7 +368,7 @@ class Conversation:
 
     def _token(self, size: int) -> Verdict:
         if self._pending:
-            return WAITS  # one at a time: the answer may tell that no other is one
+            return WAITS  # one at a time: the answer may show that the next is no token
         limit = min(_MOST_TOKEN_BYTES, self._login.request_bytes or _MOST_TOKEN_BYTES)
         if not 0 <= size <= limit:
             raise MalformedMessageError(f"a SASL token of {size} bytes, the limit is {limit}")
@@ -511,7 +511,7 @@ class Conversation:
     # For the rewrites
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
-        """As :meth:`Upstream.ask` promises."""
+        """Ask the broker (:meth:`Upstream.ask`)."""
         if self._is_closed:
             raise UpstreamClosedError("the broker connection is gone")
         wire_id = self._new_id()
@@ -526,17 +526,17 @@ class Conversation:
 
     @property
     def is_client_gone(self) -> bool:
-        """As :attr:`Upstream.is_client_gone` promises."""
+        """Return whether the client has gone (:attr:`Upstream.is_client_gone`)."""
         return self._is_closed or self._client.has_hung_up
 
     def take_memory(self, size_bytes: int) -> int:
-        """As :meth:`Upstream.take_memory` promises."""
+        """Take memory for a response (:meth:`Upstream.take_memory`)."""
         taken = 0 if self._is_closed else self._memory.take_some(size_bytes)
         self._memory_bytes += taken
         return taken
 
     def give_memory_back(self, size_bytes: int) -> None:
-        """As :meth:`Upstream.give_memory_back` promises; a connection that has ended has given all back."""
+        """Return memory (:meth:`Upstream.give_memory_back`); a connection that has ended has returned all of it."""
         size_bytes = min(size_bytes, self._memory_bytes)
         self._memory_bytes -= size_bytes
         self._memory.give_back(size_bytes)

@@ -1,6 +1,6 @@
 """Reading what one Fetch asks of the remote tier: several partitions at once, within its time and its bytes.
 
-Aborted transactions whose markers lie past the remote tier, as the broker tells them to this very client (S-156).
+Aborted transactions whose markers lie past the remote tier come from the broker, asked as this very client (S-156).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PROBE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction is still open at the border, or the broker could not tell: there is nothing to return yet."""
+    """A transaction is still open at the border, or the broker could not say: there is nothing to return yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class NotLocal:
 
 
 class BorderTransactions:
-    """Of all clients of a gateway."""
+    """The transactions at the border of the tiers, for all clients of a gateway."""
 
     def __init__(self, reader: RemoteLogReader) -> None:
         self._reader = reader
@@ -87,7 +87,7 @@ class BorderTransactions:
         except OffsetOutOfRangeError:
             return NotLocal()
         except UnaskedAnswerError:
-            raise  # the answers on this connection cannot be told apart any more
+            raise  # the answers on this connection can no longer be matched to requests
         except (TimeoutError, MalformedMessageError, ValueError, BrokerRefusedError, HistoryChangedError):
             return Undecided()
         return Undecided() if beyond is None else beyond
@@ -138,7 +138,7 @@ async def _fetch_of(
 log = structlog.get_logger(__name__)
 
 _MOST_FILL_BYTES = 16 * 1024 * 1024
-"""Of one partition, whatever the client allows: a read goes on when its client is gone, and its memory counts as given back."""
+"""The most for one partition, whatever the client allows: a read goes on when its client is gone, its memory given back."""
 _NOTHING = FetchedBatches(slices=(), next_offset=Offset(0), aborted_transactions=None)
 
 
@@ -167,7 +167,7 @@ class FetchFill:
         self._troubled: dict[TopicIdPartition, str] = {}
 
     def fill_at_once(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition] | None:
-        """As :meth:`fill`, where all that is wanted has been read ahead; None, and nothing is done, where it has not."""
+        """Fill as :meth:`fill` does if everything wanted has been read ahead; else do nothing and return None."""
         if self._cold.throttle_s(_reader_of(wanted)) > 0:
             return None
         taken_bytes, grants = _take_room(wanted)
@@ -212,7 +212,7 @@ class FetchFill:
         return {key: replace(self._filled(wanted, key, _NOTHING), throttle_ms=throttle_ms) for key in wanted.classified}
 
     def _charge(self, wanted: FillRequest, answers: Mapping[PartitionKey, FilledPartition]) -> None:
-        """What the client is given, once it is known: reads serve several clients, and run ahead of them."""
+        """Charge the client for what it gets, once that is known: reads serve several clients, and run ahead of them."""
         reader = _reader_of(wanted)
         for key, answer in answers.items():
             partition = wanted.classified[key].partition

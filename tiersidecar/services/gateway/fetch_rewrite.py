@@ -62,7 +62,7 @@ from tiersidecar.services.gateway.out_of_range import ANSWERED, Classified, OutO
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords, Mounts, NoMounts
 
 FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
-"""Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
+"""Finds, by version, the brokers' addresses in a response, and gives the gateways' in their place (KIP-951)."""
 
 _NEW_SESSION = FULL_EPOCH.to_bytes(4, "big")
 _ASKED_AGAIN = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
@@ -78,7 +78,7 @@ and does not watch for their records until it is asked again."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FetchSources:
-    """What a Fetch is answered from beside the broker's own answer: ``classifier`` decides what an offset out of range means,
+    """The sources of a Fetch beside the broker's own answer: ``classifier`` decides what an offset out of range means,
     ``deleted`` withholds, ``fill`` reads the remote tier, ``sessions`` has what clients ask for without repeating it, and
     of ``mounts`` nothing is the broker's own."""
 
@@ -90,7 +90,7 @@ class FetchSources:
 
 
 class FetchRewrite(Rewrite):
-    """Of Fetch."""
+    """``services.gateway.exchange.Rewrite`` of Fetch."""
 
     reads_request = True
     alone = True
@@ -120,7 +120,7 @@ class FetchRewrite(Rewrite):
         return FETCH_VERSIONS
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
+        """Pass the request unchanged, but refuse a fetch session that we could not keep up with, by not asking for it."""
         connection = exchange.connection
         connection.asker.asked_at, connection.asked_s = self._classifier.now(), self._clock.monotonic_s()
         position = session_epoch_position(exchange.api_version)
@@ -173,7 +173,7 @@ class FetchRewrite(Rewrite):
             return splice(response, addresses)
         known = {row.key: partitions[row.key] for row in (*rows, *suspects) if row.key in partitions}
         if len(known) < len(rows) + len(suspects):
-            # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
+            # It is unknown which offset was out of range: the client begins a new session, and names it again.
             return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
         withheld = self._withheld(exchange.connection, response, suspects, known)
         withheld |= self._beyond(rows, known)
@@ -216,7 +216,7 @@ class FetchRewrite(Rewrite):
     def _beyond(
         self, rows: Sequence[FetchedPartition], asked: Mapping[PartitionKey, FetchPartition]
     ) -> dict[PartitionKey, FilledPartition]:
-        """Return what is told of offsets of a mounted partition that are above all histories, whether or not anything is known
+        """Return the answers for offsets of a mounted partition that are above all histories, whether or not anything is known
         of its own."""
         if not self._mounts.are_any:
             return {}

@@ -180,7 +180,7 @@ class Frames:
 
 
 class Fate(Enum):
-    """What becomes of an answer."""
+    """The way that an answer goes."""
 
     PASS = auto()
     """It goes to the client as it arrives."""
@@ -353,7 +353,7 @@ def _next_turn(lines: _Lines, client: str) -> None:
 
 
 class MemoryPart:
-    """What one connection has of the memory: ``held_bytes`` of it, ``beside_bytes`` beside it."""
+    """One connection's part of the memory: ``held_bytes`` of it, ``beside_bytes`` beside it."""
 
     def __init__(self, memory: ResponseMemory, client: Callable[[], str]) -> None:
         self._memory, self._client_now, self._client = memory, client, ""
@@ -376,7 +376,7 @@ class MemoryPart:
         return self._memory.take_some(self, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """What was taken; lets others in."""
+        """Return what was taken, and let others in."""
         self._memory.give_back(self, size_bytes)
 
     def close(self) -> None:

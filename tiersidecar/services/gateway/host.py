@@ -1,4 +1,4 @@
-"""What a conversation runs in: where its bytes come out, what holds for its login, and how it ends."""
+"""The environment of a conversation: where its bytes come out, what holds for its login, and how it ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class End(Protocol):
 
 
 class LoginWatch(Protocol):
-    """What is held against a connection that has not logged in (``unauthenticated``)."""
+    """Watches a connection that has not logged in (``unauthenticated``)."""
 
     @property
     def request_bytes(self) -> int | None:
@@ -67,7 +67,7 @@ class LoggedIn:
 
 
 class Host(Protocol):
-    """What a conversation runs in."""
+    """The environment of a conversation."""
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin ``work``, one at a time; its exceptions go to :meth:`Conversation.fail`."""

@@ -81,7 +81,7 @@ async def write_answer(request: Any, answered: Any, rows: Mapping[RowKey, Any], 
 
 _LEAST_ROW_BYTES = 16
 MOST_LOOKUP_BYTES = 512 * 1024
-"""Of a request that asks for offsets: some 20,000 partitions of one broker.  A thread decodes them, in half a second."""
+"""The most for a request that asks for offsets: some 20,000 partitions of one broker.  A thread decodes them in 0.5 s."""
 
 
 def _read_both(exchange: Exchange, response: memoryview) -> Opened:
@@ -121,7 +121,7 @@ _AT_ONCE, _BEGUN_AT_ONCE = 250, 32
 async def all_at_once(
     one: Callable[[RowKey, Any], Coroutine[Any, Any, Any]], rows: Mapping[RowKey, Any]
 ) -> dict[RowKey, Any]:
-    """As :func:`in_turns`, but none waits for the end of another: some are begun in each turn of the loop."""
+    """Run as :func:`in_turns` does, but let none wait for the end of another: some are begun in each turn of the loop."""
     tasks = dict[RowKey, asyncio.Task[Any]]()
     async with asyncio.TaskGroup() as group:
         for number, (key, row) in enumerate(rows.items(), 1):

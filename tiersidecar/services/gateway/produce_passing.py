@@ -17,11 +17,11 @@ FIRST_FLEXIBLE_PRODUCE = 9
 _FIRST_WITH_TRANSACTIONS, _FIRST_WITH_IDS = 3, 13
 _INDEX, _ID = struct.Struct(">i"), struct.Struct("16s")
 _MOST_KEPT_BYTES = 128 * 1024
-"""Of fields that are not whole yet, never of records.  The client's id and a transactional id have 32 KiB each at most."""
+"""For fields that are not whole yet, never for records.  The client's id and a transactional id have 32 KiB each at most."""
 
 _Field = TypeVar("_Field")
 NumberOf = Callable[[str | bytes, int], int]
-"""Of a topic, by its name or the 16 bytes of its id, and a partition: the number under which the broker is asked for it."""
+"""Takes a topic, by its name or the 16 bytes of its id, and a partition; returns the number to ask the broker for."""
 
 
 class ProducePassing:

@@ -14,7 +14,7 @@ from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 
 TopicIds = Callable[[str], Uuid | None]
-"""Of a topic's name."""
+"""Takes a topic's name."""
 _UNSUPPORTED_VERSION = 35
 _LOOKED_THROUGH_BYTES = 16 * 1024
 
@@ -36,8 +36,8 @@ class AddressRewrite(Rewrite):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRewrite(Rewrite):
-    """Notes as well which topics have another id for this client than ``topic_id`` gives: nothing of a former topic of such a
-    name is for it from then on.  Large answers are not looked through, which would take milliseconds: log dirs tell soon."""
+    """Also notes which topics have another id for this client than ``topic_id`` gives: from then on it gets nothing of a former
+    topic of that name.  Large answers are not searched, which would take milliseconds: the log dirs show it soon."""
 
     addresses: AddressRewrite
     topic_id: TopicIds
@@ -47,12 +47,12 @@ class MetadataRewrite(Rewrite):
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         if len(response) <= _LOOKED_THROUGH_BYTES:
-            told = exchange.connection.asker.told
+            known = exchange.connection.asker.topic_ids
             for name, topic_id in addresses.topic_ids_in_metadata(exchange.api_version, response).items():
                 if self.topic_id(name) in (None, topic_id):
-                    told.pop(name, None)
+                    known.pop(name, None)
                 else:
-                    told[name] = topic_id
+                    known[name] = topic_id
         return self.addresses.rewrite(exchange, response)
 
 

@@ -19,7 +19,7 @@ from tiersidecar.services.gateway.exchange import Buffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideEvents:
-    """What a side tells.
+    """The callbacks of a side.
 
     ``received`` must be done with the bytes when it returns: they lie in a buffer that is read into again.  ``lost`` comes
     once, at the end; ``changed`` when the side begins or ceases to be full.
@@ -74,7 +74,7 @@ class Side(Protocol):
         ...
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """As :meth:`write`, of pieces that nobody changes any more: they are not copied."""
+        """Write pieces that nobody changes any more: they are not copied."""
         ...
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ MakeSide = Callable[[SideEvents], Side]
 READ_BUFFER_BYTES = 512 * 1024
 """Most that is read at once: a call costs little beside what it moves, and it all stays in the CPU's cache."""
 _MOST_PIECES = 256
-"""Of one sendmsg(2); the kernel's limit is 1,024."""
+"""The most for one sendmsg(2); the kernel's limit is 1,024."""
 _TRY_AGAIN = (BlockingIOError, InterruptedError)
 
 
@@ -266,7 +266,7 @@ class PlainSide:
         self._waiting.clear()
         self.full_since_s = self.owes_since_s = None
         self.is_gone = True
-        # Not now: whoever has written is in the middle of something.
+        # Not now: the caller of write is in the middle of something.
         self._loop.call_soon(self._events.lost)
 
 

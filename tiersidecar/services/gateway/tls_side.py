@@ -13,7 +13,7 @@ from tiersidecar.services.gateway.exchange import Buffer
 from tiersidecar.services.gateway.side import SideEvents, has_ended
 
 _WRITE_BUFFER_BYTES = 256 * 1024
-"""What may wait, encrypted, for a peer that takes less than the other gives; and what is handed to the transport at once.
+"""Encrypted bytes that may wait for a peer slower than the other, and the bytes handed to the transport at once.
 
 The transport encrypts all that it is given, and passes it on to the one below without counting what waits there: a whole
 response would seem to be taken while its client has not begun to read."""
@@ -136,7 +136,7 @@ class TlsSide(asyncio.Protocol):
             self._transport.close()
 
     def _hand_on(self) -> bool:
-        """As much as the transport takes before it is full; gives whether it is not."""
+        """Hand on as much as the transport takes before it is full; return whether it is not full."""
         while self._transport is not None and self._waiting and self.full_since_s is None:
             taken, size = list[Buffer](), 0
             while self._waiting and size < _WRITE_BUFFER_BYTES:

@@ -20,8 +20,8 @@ KIB = 1024
 MIB = 1024 * KIB
 
 _LOGIN_TIMEOUT = "login_timeout"
-_TOLD = frozenset({"client", "shutdown", _LOGIN_TIMEOUT})
-"""Reasons of an end for which nobody is left on the line: the client knows, or may mean well."""
+_NOT_HELD_OPEN = frozenset({"client", "shutdown", _LOGIN_TIMEOUT})
+"""Reasons to end a connection at once: the client knows, or may mean well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Unauthenticated:
 
 @dataclass(slots=True)
 class ListenerLogins:
-    """What is known of one listener."""
+    """The connections of one listener that have not logged in."""
 
     is_open: bool = False
     done: Counter[bool] = field(default_factory=Counter)
@@ -141,7 +141,7 @@ class PendingLogin:
         self.held_bytes = 0
         self.is_done = False
         self.leave_open: Callable[[], None] = lambda: None
-        """Called before it ends without a login, for a reason that its client is not told at once (:class:`LeftOpen`)."""
+        """Called before it ends without a login, for a reason that its client does not learn at once (:class:`LeftOpen`)."""
 
     @property
     def request_bytes(self) -> int | None:
@@ -154,7 +154,7 @@ class PendingLogin:
         return not self.listener.is_open and self.listener.done[True] > 0
 
     def hold(self, size_bytes: int) -> None:
-        """What waits in the gateway for this connection, of both directions; may end it, or others."""
+        """Count the bytes that wait in the gateway for this connection, in both directions; may end it, or others."""
         if not self.is_done and size_bytes != self.held_bytes:
             self._all.hold(self, size_bytes)
 
@@ -168,7 +168,7 @@ class PendingLogin:
 
     def ends(self, reason: str) -> None:
         """Its connection ends: it counts until it is gone, since a client may take its time (TLS's close_notify)."""
-        if not self.is_done and reason not in _TOLD:
+        if not self.is_done and reason not in _NOT_HELD_OPEN:
             self.leave_open()
 
     def done(self) -> None:
@@ -265,7 +265,7 @@ class LeftOpen:
     """Sockets of clients whose connections ended, at most ``most`` of them: what they send is not read, and nothing answers.
 
     The waiting line helps only while fewer come than are let in.  Each that is let in costs another its place, or is refused by
-    the broker; were those told, they would be back at once, and newer: as many would come as go, and one login in three waited
+    the broker; if it learnt of that, it would be back at once, and newer: as many would come as go: one login in three waited
     for as long as the attack lasted.  So while others wait, a client whose connection ends without a login learns of it a while
     later: its socket stays open, with nobody behind it.  A broker does the same for less
     (``connection.failed.authentication.delay.ms``).
@@ -283,7 +283,7 @@ class LeftOpen:
         try:
             kept = client.dup()
         except OSError:
-            return  # gone already, or no descriptor is left: it is told at once
+            return  # gone already, or no descriptor is left: it learns of it at once
         self._all.append((now_s, kept))
         if len(self._all) > self._most:
             self._close_oldest()
