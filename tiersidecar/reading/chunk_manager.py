@@ -79,7 +79,7 @@ class FetchLatency:
     """The usual times of fetches, and of opening what was fetched: measured in the lowest layer, used where it is decided how
     far to read ahead (U3).
 
-    ``place_of`` says of an object's key where the object is: a near place tells nothing of a far one.
+    ``place_of`` says of an object's key where the object is: a near place says nothing about a far one.
     """
 
     def __init__(self, clock: Clock, place_of: Callable[[str], str] = _one_place) -> None:

@@ -132,7 +132,7 @@ class KeptEpochs:
         self._kept: ByteLru[RemoteLogSegmentId, Sequence[EpochEntry]] = ByteLru(_BLOBS_KEPT)
 
     async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
-        """As :class:`~tiersidecar.ports.metadata_log.ReadEpochs`."""
+        """Read the segment's leader epochs (:class:`~tiersidecar.ports.metadata_log.ReadEpochs`)."""
         found = self._kept.get(metadata.remote_log_segment_id)
         if found is None:
             found = await self._epochs.read_leader_epochs(metadata)
@@ -155,7 +155,7 @@ class LineageSource(Protocol):
         """Return :meth:`lineage`, chosen anew from every segment that is finished now: before a decision rests on it."""
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
-        """Return what was told last, which need not be right any more; None where nothing was."""
+        """Return the last lineage given out, which may be out of date; None where there was none."""
         ...
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
@@ -175,7 +175,7 @@ class _Known:
     applied_to: int
 
 
-_Told = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
+_Sources = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
 """The entries by remote segments, pins and the live file."""
 
 
@@ -184,7 +184,7 @@ class LineageKeeper:
 
     A lineage is extended with each change of the live file, for as long as the two meet: choosing the blob again means
     listing the partition's segments, of which there may be a hundred thousand.  Where there are no live files at all, as of
-    what another cluster copies, ``changes`` tells whether there is anything new to choose by: as long as there is not, a
+    what another cluster copies, ``changes`` shows whether there is anything new to choose by: as long as there is not, a
     lineage holds whatever its age.  The store is asked for the blob only of an epoch that is new.
     """
 
@@ -204,7 +204,7 @@ class LineageKeeper:
         self._live = live
         self._clock = clock
         self._known: dict[TopicIdPartition, _Known] = {}
-        self._extensions: dict[TopicIdPartition, tuple[_Told, Lineage]] = {}
+        self._extensions: dict[TopicIdPartition, tuple[_Sources, Lineage]] = {}
         self._flights: SingleFlight[TopicIdPartition, _Known] = SingleFlight("lineage", max_flights=10_000)
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
@@ -280,7 +280,7 @@ class LineageKeeper:
         applied_to = -1 if self._changes is None else self._changes.applied_to(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         finished = _finished(await pictured_segments(picture, self._blocking))
-        remote = None if is_anew else self._still_told(topic_id_partition, finished)
+        remote = None if is_anew else self._unchanged_remote(topic_id_partition, finished)
         if remote is None:
             remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
         return _Known(
@@ -291,10 +291,10 @@ class LineageKeeper:
             applied_to=applied_to,
         )
 
-    def _still_told(
+    def _unchanged_remote(
         self, topic_id_partition: TopicIdPartition, finished: Sequence[RemoteLogSegmentMetadata]
     ) -> Lineage | None:
-        """Return the lineage as it was, without live files: an epoch has one history, whichever of its segments tells it."""
+        """Return the lineage as it was, without live files: an epoch has one history, whichever of its segments has it."""
         known = self._known.get(topic_id_partition)
         if self._changes is None or known is None or not known.lineage or not finished:
             return None
@@ -309,8 +309,8 @@ class LineageKeeper:
     def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
         """Return ``remote`` with the epochs of pins and the live file.  The last result stands while none changes."""
         pins = tuple(self._live.pinned_leader_epochs(topic_id_partition))
-        told, made = self._extensions.get(topic_id_partition, (None, remote))
-        if told != (remote, pins, live):
+        sources, made = self._extensions.get(topic_id_partition, (None, remote))
+        if sources != (remote, pins, live):
             pinned = Lineage.of(pins)
             made = (_around(remote, pinned) if pinned else remote).extended_by(live)
             self._extensions[topic_id_partition] = ((remote, pins, live), made)
@@ -375,10 +375,10 @@ async def _remote_lineage(finished: Sequence[RemoteLogSegmentMetadata], live: Li
             return blob
     if unreadable is None or _has_all_of(live, finished):
         return Lineage()
-    told = _told_by_metadata(live, finished)
-    if told is None:
+    lineage = _by_metadata(live, finished)
+    if lineage is None:
         raise unreadable
-    return told
+    return lineage
 
 
 def _meets(blob: Lineage, live: Lineage) -> bool:
@@ -390,7 +390,7 @@ def _has_all_of(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> 
     return bool(live) and live.entries[0].start_offset <= min(segment.start_offset for segment in finished)
 
 
-def _told_by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> Lineage | None:
+def _by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> Lineage | None:
     """Return the entries that an unreadable blob must have had: where one segment reaches from the first remote offset to an
     epoch of the live file, its metadata have every epoch from there on.  Else nothing would be copied after a lost first
     segment, once a user has deleted into it (simulation, cluster seed 221)."""

@@ -67,19 +67,19 @@ class ReadAheadBudget:
         if size_bytes > self._free_bytes:
             return False
         self._free_bytes -= size_bytes
-        self._tell()
+        self._report_held()
         return True
 
     def give_back(self, size_bytes: int) -> None:
         """Undo :meth:`take`."""
         self._free_bytes += size_bytes
-        self._tell()
+        self._report_held()
 
     def bounded_by(self, bound: WindowBound) -> None:
         """Count what a reader's window came from, once in a round."""
         self._telemetry.count(READ_AHEAD_WINDOWS, bound=bound.value)
 
-    def _tell(self) -> None:
+    def _report_held(self) -> None:
         self._telemetry.gauge(READ_AHEAD_BYTES, self._total_bytes - self._free_bytes)
 
 

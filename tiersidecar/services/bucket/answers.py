@@ -44,7 +44,7 @@ class Asked:
     body: bytes
     user: User
     parsed: Any = None
-    """What :meth:`message` gives, where it has been parsed before."""
+    """The result of :meth:`message`, where it has been parsed before."""
 
     def message(self) -> Any:
         """The request as kio's entity.
@@ -77,19 +77,19 @@ class Asked:
 
 
 def read_for(asked: Asked) -> None:
-    """From here on this task's reads count as those of the user who asks, among the places of all."""
+    """Count this task's reads from here on as those of the user who asks, among the places of all."""
     ASKER.set(f"user {asked.user.name}")
     READER.set(ColdReader(principal=f"User:{asked.user.name}", client_id=asked.client_id))
 
 
 class Turns:
-    """Of a request with thousands of rows: others get a turn in between."""
+    """Gives other tasks a turn between the rows of a request with thousands of them."""
 
     def __init__(self) -> None:
         self._rows = 0
 
     async def after(self, rows: int) -> None:
-        """So many more are done."""
+        """Count ``rows`` more as done."""
         self._rows += rows
         if self._rows >= _ROWS_A_TURN:
             self._rows = 0
@@ -126,12 +126,12 @@ def has(entity_type: Any, name: str) -> bool:
 
 
 def uuid_of(topic_id: Uuid) -> uuid.UUID:
-    """As kio has it."""
+    """Return the id as kio's type."""
     return uuid.UUID(bytes=topic_id)
 
 
 def error_of(error: TiersidecarError) -> ErrorCode:
-    """Return what a client is told, so that it asks again: nothing here says that an offset is out of range."""
+    """Return the error that a client gets, so that it asks again: none here says that an offset is out of range."""
     match error:
         case UndecidedTransactionError() | MetadataNotReadyError() | OffsetOutOfRangeError():
             return ErrorCode.not_leader_or_follower

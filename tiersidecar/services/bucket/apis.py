@@ -25,7 +25,7 @@ BEFORE_LOGIN: Mapping[int, range] = {
     API_VERSIONS: range(5),
     SASL_AUTHENTICATE: range(3),
 }
-"""What the connection itself answers."""
+"""The APIs that the connection itself answers."""
 
 _MOST_ON_THE_LOOP = 16 * 1024
 """Bytes of a request: milliseconds.  A mebibyte of small rows takes seconds, in a thread then."""

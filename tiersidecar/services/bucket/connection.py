@@ -46,7 +46,7 @@ _MOST_BEFORE_LOGIN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What the listener bears from one client.  Each part of a request (its size, its API key, the rest) arrives whole within
+    """The limits of one client.  Each part of a request (its size, its API key, the rest) has to arrive whole within
     ``request_timeout_s``, and for as long a request waits for memory; between requests a client may be silent for
     ``idle_timeout_s``."""
 
@@ -70,8 +70,8 @@ class EndedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all connections of a listener have together.  ``request_memory`` is for the requests of those that are logged in,
-    once they are there, ``arriving_memory`` for what has arrived of them: who sends nothing holds up nobody."""
+    """Shared by all connections of a listener.  ``request_memory`` is for whole requests of clients that are logged in,
+    ``arriving_memory`` for parts of them that have arrived: a client that sends nothing holds up no other."""
 
     apis: Mapping[int, Api]
     mechanisms: Mechanisms
@@ -181,10 +181,10 @@ class BucketConnection:
         self._telemetry.count(BUCKET_LOGINS, outcome="refused")
         log.info("bucket.login.refused", address=self._address, reason=str(error))
         await asyncio.sleep(self._limits.failed_login_delay_s)
-        told = asked.answered(
+        answer = asked.answered(
             error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed: invalid credentials"
         )
-        await self._send(asked, told)
+        await self._send(asked, answer)
         return EndedError("login_refused")
 
     async def _settle(self, user: str, *, is_right: bool) -> None:
@@ -328,7 +328,7 @@ def _with_room(share: Share, size_bytes: int) -> Share:
 
 
 def _read_head(payload: bytes) -> RequestHeader:
-    """As far as it can be read: an ApiVersions request of a version that nobody knows yet has its key, version and number.
+    """Read the header as far as possible: an ApiVersions request of an unknown version has its key, version and number.
 
     Raises:
         EndedError: it is no request.

@@ -52,7 +52,7 @@ _HEAD, _SESSION = Struct(">i"), Struct(">hi")
 
 
 class FetchStep(Enum):
-    """What is done about one partition."""
+    """The next step for one partition."""
 
     READ = auto()
     NOTHING_YET = auto()
@@ -68,7 +68,7 @@ def decide_fetch(offset: int, *, start: int, end: int, readable_to: int) -> Fetc
 
 @dataclass(slots=True)
 class _Allowance:
-    """What is left of a response, and until when a client waits that has something already."""
+    """The room left in a response, and until when a client waits that has something already."""
 
     left_bytes: int
     patient_until_s: float
@@ -85,7 +85,7 @@ class _Allowance:
 
 
 class FetchApi:
-    """No sessions (KIP-227): each response has session id 0, which tells the client that none was made."""
+    """No sessions (KIP-227): each response has session id 0, which means that none was made."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class FetchApi:
     async def _rows(
         self, asked: Asked, fetch: FetchRequest, stack: AsyncExitStack
     ) -> list[tuple[PartitionKey, FilledPartition]]:
-        """A row for each partition; waits for news as long as the client does while there is nothing to tell."""
+        """Return a row for each partition; while there is nothing new, wait as long as the client does."""
         now_s = asyncio.get_running_loop().time
         waits = fetch.min_bytes > 0 and len(fetch.partitions) > 0
         deadline_s = now_s() + (min(max(fetch.max_wait_ms, 0) / 1000, self._most_wait_s) if waits else 0.0)
@@ -220,7 +220,7 @@ class FetchApi:
             )
         except OffsetOutOfRangeError as error:
             if error.start <= wanted.fetch_offset < error.stop:
-                raise  # in a hole: a client that was told so would skip what comes behind
+                raise  # in a hole: a client that learnt so would skip what comes behind
             return FetchedBatches(slices=(), next_offset=Offset(wanted.fetch_offset), aborted_transactions=None)
 
 

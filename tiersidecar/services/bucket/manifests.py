@@ -22,7 +22,7 @@ from tiersidecar.ports.store import StoredObject
 _MOST_OFFSET = (1 << 63) - 2
 _MOST_INT64, _MOST_INT32 = (1 << 63) - 1, (1 << 31) - 1
 _MOST_PARTITIONS = 100_000
-"""Of one topic: clients are told of each number up to the highest, so one manifest could make a list of two billions."""
+"""Per topic: clients get every number up to the highest, so one manifest could make a list of two billion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +169,8 @@ def _epochs(listed: ListedManifest, said: ManifestSegment) -> tuple[EpochEntry, 
     is_ordered = all(before < after for before, after in pairwise(starts))
     is_once = len({entry.epoch for entry in found}) == len(found)  # "0" and "00" are two keys of JSON
     if not is_ordered or not is_once or starts[-1] > said.end_offset:
-        told = ", ".join(f"{epoch} from {start}" for epoch, start in found[:8])
-        raise _refused(listed, f"its leader epochs are out of order or lie outside its offsets: {told}")
+        epochs = ", ".join(f"{epoch} from {start}" for epoch, start in found[:8])
+        raise _refused(listed, f"its leader epochs are out of order or lie outside its offsets: {epochs}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What all requests, or all Fetch responses, may hold in memory together, from their first byte read to their last one sent."""
+"""The memory of all requests, or of all Fetch responses, together: from their first byte read to their last one sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one of them has; ``has_room`` is False where there was none in time."""
+    """The memory of one of them; ``has_room`` is False where there was none in time."""
 
     owner: str
     size_bytes: int

@@ -1,4 +1,4 @@
-"""What a bucket holds, in memory: the remote log metadata that its manifests tell, as the readers want to see it.
+"""The content of a bucket, in memory: the remote log metadata of its manifests, as the readers want to see it.
 
 It stands in for the metadata topic (:class:`~tiersidecar.ports.metadata_log.MetadataView`) and for what the state topic would
 say of log starts, which no bucket knows.
@@ -30,8 +30,8 @@ _MOST_ON_THE_LOOP = 64
 
 @dataclass(slots=True)
 class _Partition:
-    """``version`` changes with its segments; ``size_bytes`` and the two newest ones are over all segments: whoever asks for the
-    status of a million does not add them up each time."""
+    """``version`` changes with its segments; ``size_bytes`` and the two newest ones are over all segments: the status of many
+    segments need not add them up each time."""
 
     cache: RemoteLogMetadataCache
     version: int
@@ -245,7 +245,7 @@ def _folded(partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMeta
 
 
 def _fold(cache: RemoteLogMetadataCache, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """As a replay of their events: which of several copies is read follows from the order alone."""
+    """Apply the segments as a replay of their events would: which of several copies is read follows from the order alone."""
     for segment in in_event_order(segments):
         cache.apply(as_started(segment))
         cache.apply(
@@ -305,7 +305,7 @@ class BucketLineages:
 
 
 def _check_entries(partition: TopicIdPartition, lineage: Lineage) -> None:
-    """What stands in an epoch blob may be of any size; what goes to clients may not."""
+    """Check the entries of an epoch blob, which may be of any size: those that go to clients may not."""
     for epoch, start_offset in lineage.entries:
         if not (0 <= epoch < 1 << 31 and 0 <= start_offset < 1 << 63):
             reason = f"leader epoch {epoch} from offset {start_offset} is none that Kafka can have"

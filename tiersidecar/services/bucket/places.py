@@ -22,7 +22,7 @@ class Place:
 
 
 class Places:
-    """Looks things up for one user at a time.  Whether a topic exists is told only to those who may read one of that name."""
+    """Looks things up for one user at a time.  Only users who may read a topic of that name learn whether it exists."""
 
     def __init__(self, picture: BucketPicture) -> None:
         self._picture = picture

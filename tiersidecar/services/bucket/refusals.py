@@ -1,4 +1,4 @@
-"""What a read-only service without groups refuses, in the words of each API: a client is told why, and does not try again."""
+"""The refusals of a read-only service without groups, in the errors of each API: a client learns why, and stops trying."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def refuse_produce(asked: Asked) -> list[Buffer] | None:
 
 
 def refuse_coordinator(asked: Asked) -> list[Buffer]:
-    """Of a group, or of a transaction."""
+    """Refuse to name the coordinator of a group, or of a transaction."""
     request = asked.message()
     is_group = getattr(request, "key_type", 0) == 0
-    told = {
+    refusal = {
         "error_code": ErrorCode.group_authorization_failed
         if is_group
         else ErrorCode.transactional_id_authorization_failed,
         "error_message": NO_GROUPS if is_group else READ_ONLY,
     }
     if not has(asked.response_type, "coordinators"):
-        return asked.answered(**told)
+        return asked.answered(**refusal)
     row_type = items(asked.response_type, "coordinators")
     return asked.answered(
-        coordinators=tuple(made(row_type, key=key, **told) for key in _once(request.coordinator_keys))
+        coordinators=tuple(made(row_type, key=key, **refusal) for key in _once(request.coordinator_keys))
     )
 
 

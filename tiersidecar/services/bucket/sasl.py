@@ -31,7 +31,7 @@ class LoginRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoginStep:
-    """What goes back to the client, and the user once the login is done."""
+    """The answer to the client, and the user once the login is done."""
 
     answer: bytes
     user: User | None = None
@@ -98,12 +98,12 @@ class _Kept:
 
 class ScramSecrets:
     """Salt and keys of each user, for one hash.  A name that no user has gets ones of its own, always the same, so that the
-    exchange does not tell which names there are."""
+    exchange does not reveal which names there are."""
 
     def __init__(self, users: Users, hash_name: str) -> None:
         self.users, self.hash_name = users, hash_name
         self._key = secrets.token_bytes(32)
-        # Now: derived at a user's first login, they would tell by some milliseconds that there is such a user.
+        # Now: derived at a user's first login, they would reveal by some milliseconds that there is such a user.
         self._kept = {one.name: self._derived(self._salt(one.name), one.password.encode()) for one in users.all()}
 
     def of(self, name: str) -> _Kept:

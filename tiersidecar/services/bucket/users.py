@@ -32,7 +32,7 @@ ANYBODY = User(name="ANONYMOUS", password="")
 
 
 class Users:
-    """Checks passwords in a time that tells nothing of them.  It is the HTTP service's ``AuthorizeRead``, too."""
+    """Checks passwords in a time that reveals nothing about them.  It is the HTTP service's ``AuthorizeRead``, too."""
 
     def __init__(self, users: Iterable[User]) -> None:
         self._users = {user.name: user for user in users}

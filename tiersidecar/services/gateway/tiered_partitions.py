@@ -429,7 +429,7 @@ async def check_gap(
 
     Raises:
         OffsetBetweenTiersError: there is such a gap, or there was none that we knew of.
-        RetriableError: nobody can tell yet.
+        RetriableError: it is not known yet.
     """
     if bounds.end >= local_start or bounds.log_start >= local_start:
         return
