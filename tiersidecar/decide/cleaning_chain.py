@@ -82,7 +82,7 @@ def clean_up_to(chain: Sequence[RemoteLogSegmentMetadata], cleaner_offset: Offse
 
 
 def _spans(found: Iterable[Standing]) -> list[list[Standing]]:
-    """Of equal offsets together, each the latest first."""
+    """Return those of equal offsets together, each with the latest first."""
     spans: dict[tuple[int, int], list[Standing]] = {}
     for one in found:  # ascending by start, of equal starts the longest first, of equal spans the latest
         spans.setdefault((one.segment.start_offset, one.segment.end_offset), []).append(one)

@@ -33,7 +33,7 @@ _MOST_PROBE_S = 1.0
 
 
 class WindowBound(StrEnum):
-    """What the size of a window comes from."""
+    """The limit that sets the size of a window."""
 
     UNKNOWN = "unknown"
     """Nothing has been measured yet."""
@@ -46,7 +46,7 @@ class WindowBound(StrEnum):
     MAXIMUM = "maximum"
     """The most that one reader may have."""
     MEMORY = "memory"
-    """What all readers may have together."""
+    """The memory of all readers together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

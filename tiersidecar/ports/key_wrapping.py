@@ -16,7 +16,7 @@ ENTRY_POINTS = "tiersidecar.key_wrapping"
 """Group of entry points; each is a :class:`KeyWrappingKind`, named as ``encryption.key.wrapping`` names it."""
 
 Options = Mapping[str, Any]
-"""What ``encryption.key.wrapping.options`` says, secrets as texts."""
+"""The values of ``encryption.key.wrapping.options``, secrets as texts."""
 
 
 class KeyWrapping(Protocol):

@@ -142,7 +142,7 @@ async def _read_one(
 
 
 def segment_of_manifest(manifest: Manifest, key: str, key_prefix: str) -> RemoteLogSegmentMetadata | BadManifest:
-    """Return the finished segment that ``manifest``, found under ``key``, tells of.
+    """Return the finished segment that ``manifest``, found under ``key``, describes.
 
     It has all that its events had but custom metadata, which are None, and the time of COPY_SEGMENT_FINISHED, for which that of
     COPY_SEGMENT_STARTED stands.

@@ -29,7 +29,7 @@ _NO_GRACE = Graces(finding_ms=0, copy_ms=0)
 
 
 class Verdict(StrEnum):
-    """What came of reading one segment.  ``GONE``: its deletion began meanwhile.  ``UNFINISHED``: by its state it is not there
+    """The result of reading one segment.  ``GONE``: its deletion began meanwhile.  ``UNFINISHED``: by its state it is not there
     whole, so there was nothing to read.  ``NOT_CHECKED``: its data key is not to be had, which says nothing of its content."""
 
     SOUND = "sound"
@@ -89,7 +89,7 @@ class SegmentVerifier:
     open_key_ring: KeyRingOpener
 
     def preceding(self, partition: Iterable[RemoteLogSegmentMetadata]) -> Preceding:
-        """What comes right before each segment of a partition, given all of them: it tells what is open where one begins."""
+        """Return what comes right before each segment of a partition, given all of them: it shows what is open there."""
         return preceding_of([self._row(segment) for segment in partition])
 
     async def verify(self, segment: RemoteLogSegmentMetadata, preceding: Preceding, now_ms: int) -> Verified:

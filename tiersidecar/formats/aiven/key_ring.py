@@ -25,8 +25,8 @@ _LEAST_MODULUS_BYTES = 2 * _SHA3_512_BYTES + 2 + 32
 
 
 class DataKeys(Protocol):
-    """What wraps the data keys of new segments, and opens those of all: an RSA key ring, or a key service.  It may take time:
-    it is called in threads."""
+    """Wraps the data keys of new segments, and opens those of all: an RSA key ring, or a key service.  It may take time: it is
+    called in threads."""
 
     def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
         """Return ``data_key`` as a manifest has it; a service binds it to ``context``, RSA does not.

@@ -216,7 +216,7 @@ class ApiKey(IntEnum):
 
 
 BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
-"""What a broker answers to anybody (SaslServerAuthenticator); to anything else it ends the connection."""
+"""The requests that a broker answers to anybody (SaslServerAuthenticator); at any other it ends the connection."""
 
 
 HEAD_BYTES = 12
@@ -259,7 +259,7 @@ def client_id_and_body(frame: bytes | memoryview) -> tuple[str | None, int]:
 
 @cache
 def has_flexible_header(api_key: int, api_version: int) -> bool:
-    """Whether requests of this version, and their responses but for ApiVersions', have tagged fields in the header.
+    """Return whether requests of this version, and their responses but for ApiVersions', have tagged fields in the header.
 
     Raises:
         MalformedMessageError: kio does not know it.
