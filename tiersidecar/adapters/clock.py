@@ -102,12 +102,12 @@ def _end_of(running: Future[T]) -> asyncio.Future[None]:
     """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
-    running.add_done_callback(lambda _: _tell(loop, ended))
+    running.add_done_callback(lambda _: _notify(loop, ended))
     return ended
 
 
-def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    """In the thread that worked.  A loop that has closed meanwhile left it alone in a dead disk."""
+def _notify(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """Notify the loop, from the worker thread.  A loop that has closed meanwhile abandoned the thread on a dead disk."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(_end, ended)
 

@@ -23,8 +23,8 @@ class _Round:
 
 
 class EndOffsets:
-    """One request at a time.  Whoever comes while it is on its way may have come after it was answered, and is served by the
-    next one, together with all others who wait for that."""
+    """Sends one request at a time.  A caller that comes while it is on its way may have come after it was answered, and is
+    served by the next one, together with all others that wait for that."""
 
     def __init__(self, broker: ListOffsets) -> None:
         self._broker = broker

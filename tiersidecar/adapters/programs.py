@@ -1,4 +1,4 @@
-"""Subprocesses at idle priority, which end with us when we are told to end."""
+"""Subprocesses at idle priority, which end with this process when it is asked to end."""
 
 from __future__ import annotations
 

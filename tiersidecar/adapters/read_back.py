@@ -57,7 +57,7 @@ class ReadBack:
 
         Raises:
             IllegalTransitionError: it was dropped: another leader's event came before it.
-            UnknownSegmentError: likewise.
+            UnknownSegmentError: it was dropped for the same reason.
         """
         await self.reach(offset + 1)
         fate = self._fates.get(offset)
@@ -70,7 +70,7 @@ class ReadBack:
 
         Raises:
             IllegalTransitionError: one was dropped: another leader's event came before it.
-            UnknownSegmentError: likewise.
+            UnknownSegmentError: one was dropped for the same reason.
         """
         await self.reach(written[-1].stop)
         for offset, fate in self._fates.items():

@@ -57,7 +57,7 @@ class RestoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredSegment:
-    """What was written.  ``producers`` is the producer snapshot at its end."""
+    """The written segment.  ``producers`` is the producer snapshot at its end."""
 
     base_offset: Offset
     files: tuple[RestoredFile, ...]
@@ -142,14 +142,14 @@ class RestoredSegmentWriter:
             self._open.abandon()
 
     def _wants(self, header: RecordBatchHeader, position: int) -> bool:
-        """Whether the batch is of the span."""
+        """Return whether the batch is of the span."""
         span = self._span
         if header.last_offset < span.start or header.base_offset >= span.stop:
             return False
         begins_before = header.base_offset < span.start and not span.may_begin_before
         if begins_before or header.last_offset >= span.stop:
-            told = f"offsets {header.base_offset} to {header.last_offset} lie across the end of [{span.start}, {span.stop})"
-            raise CorruptDataError(where=self._where, position=position, reason=f"a batch of {told}: logs differ")
+            batch = f"offsets {header.base_offset} to {header.last_offset} lie across the end of [{span.start}, {span.stop})"
+            raise CorruptDataError(where=self._where, position=position, reason=f"a batch of {batch}: logs differ")
         if self._open is None:
             base = Offset(min(header.base_offset, span.start))
             self._open = _Open(self._directory, base, span.stop, self._producers, self._like, self._where)

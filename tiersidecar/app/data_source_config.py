@@ -86,7 +86,7 @@ def _document(given: Mapping[str, str]) -> str:
 
 
 def _value(name: str, text: str) -> object:
-    """As the file would have it: numbers, truths, lists and maps too."""
+    """Return the value as the file would have it: numbers, truths, lists and maps too."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

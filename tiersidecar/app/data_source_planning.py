@@ -31,7 +31,7 @@ _THREADS = 4
 
 
 class LeadersLog:
-    """What lies behind the border of the tiers, by the partition's leader."""
+    """The log behind the border of the tiers, by the partition's leader."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker, self._walks = broker, BorderWalks()
@@ -63,7 +63,7 @@ class LeadersLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPlanning:
-    """What planning looks things up in; the metadata is that of ``partitions``."""
+    """The sources of planning; the metadata is that of ``partitions``."""
 
     session: Session
     partitions: Sequence[TopicIdPartition]

@@ -38,7 +38,7 @@ _FINISH_WITHIN_MS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionErasure:
-    """What was found in one partition.  ``records`` counts, for each segment that was read, the records to be erased;
+    """The findings in one partition.  ``records`` counts, for each segment that was read, the records to be erased;
     ``unread`` are segments that may hold some and could not be read, with the reason."""
 
     view: LeaderView
@@ -68,7 +68,7 @@ class ErasedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureTools:
-    """What reads, rewrites and swaps segments; ``store`` is what it all is in."""
+    """The tools that read, rewrite and swap segments in ``store``."""
 
     store: Store
     eraser: SegmentEraser
@@ -184,7 +184,7 @@ class PartitionEraser:
         return "" if again.erasing is step.erasing else again.reason
 
     def after_ms(self) -> int:
-        """Of the finished segments near, by the last look."""
+        """Return the latest event time of the finished segments near, by the last look."""
         return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
 
     def require(self) -> None:
@@ -221,7 +221,7 @@ class PartitionEraser:
         }
 
     async def _put_into_trash(self, segment: RemoteLogSegmentMetadata) -> None:
-        """As :class:`SwapTrash`, while the lease holds."""
+        """Put the segment into the trash (:class:`SwapTrash`), while the lease holds."""
         await self._lease.renew()
         self._lease.require()
         await self._trash.put([segment])

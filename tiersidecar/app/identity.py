@@ -36,13 +36,13 @@ class Identity:
     cluster_id: str
     broker_id: BrokerId
     instance: str = ""
-    """Of our state.dir."""
+    """The id of our state.dir."""
 
     incarnation: str = ""
     """One life of this process, beginning with the instance."""
 
     host_name: str = ""
-    """As others resolve this machine; empty where nobody has looked."""
+    """This machine's name as others resolve it; empty where nobody has looked."""
 
 
 def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
@@ -53,14 +53,14 @@ def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
     """
     found = {(one.cluster_id, one.node_id) for one in log_dirs}
     if len(found) != 1:
-        told = ", ".join(f"{one.log_dir} is of node {one.node_id} of cluster {one.cluster_id}" for one in log_dirs)
-        raise WrongClusterError(reason=f"log.dirs belong to different brokers: {told}")
+        nodes = ", ".join(f"{one.log_dir} is of node {one.node_id} of cluster {one.cluster_id}" for one in log_dirs)
+        raise WrongClusterError(reason=f"log.dirs belong to different brokers: {nodes}")
     cluster_id, node_id = found.pop()
     return Identity(cluster_id=cluster_id, broker_id=BrokerId(node_id))
 
 
 Resolve = Callable[[str], Awaitable[frozenset[str]]]
-"""Addresses of a host name; none where it cannot be told."""
+"""Returns the addresses of a host name; none where they are unknown."""
 
 
 async def confirm_cluster(
@@ -86,9 +86,9 @@ async def confirm_cluster(
         )
     others = await _only_others(bootstrap, described, identity.broker_id, resolve or resolve_host)
     if others:
-        told = ", ".join(f"{address} is broker {others[address]}" for address in bootstrap)
+        led_to = ", ".join(f"{address} is broker {others[address]}" for address in bootstrap)
         raise WrongClusterError(
-            reason=f"bootstrap.servers lead to another broker than log.dirs: {told}; log.dirs are of node "
+            reason=f"bootstrap.servers lead to another broker than log.dirs: {led_to}; log.dirs are of node "
             f"{identity.broker_id}"
         )
 

@@ -105,7 +105,7 @@ async def owner_at(store: Store, key: str) -> TopicOwner | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountClaims:
-    """Of one plan, by the cluster ``ours``.  ``cluster_snapshot`` is the key of the one to go by, None for the latest."""
+    """Claims of one plan, by the cluster ``ours``.  ``cluster_snapshot`` is the key of the one to use, None for the latest."""
 
     store: Store
     key_prefix: str

@@ -71,7 +71,7 @@ _NO_CLUSTER = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPlanner:
-    """Of what lies under ``key_prefix``.  ``say`` is called with each step that begins, for people."""
+    """Plans the mount of what lies under ``key_prefix``.  ``say`` is called with each step that begins, for people."""
 
     store: Store
     key_prefix: str

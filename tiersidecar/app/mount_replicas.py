@@ -1,4 +1,4 @@
-"""What a node of a mount gets into its log dirs: empty logs, where there are none yet.
+"""Empty logs in the log dirs of a node of a mount, where there are none yet.
 
 A node of a read-only mount may have run, and have lost some of its disks: its logs stay empty however long it runs, so
 those that are left show by themselves whether they are as they were seeded, and only what is missing is made again.
@@ -24,7 +24,7 @@ from tiersidecar.formats.kafka.server_properties import NodePlaces
 METADATA_LOG = "__cluster_metadata-0"
 _LOG, _SNAPSHOT = ".log", ".checkpoint"
 _MADE_BY_FORMAT = f"{0:020d}-"
-"""What the name of a snapshot at offset 0 begins with."""
+"""The beginning of the name of a snapshot at offset 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +153,12 @@ def _is_used(directory: Path, wanted: Sequence[NewFile]) -> bool:
 
 
 def _require_as_seeded(directory: Path, owner: TopicIdPartition, one: NewPartition) -> None:
-    """Of a broker's log: that it is of this topic, begins where it was seeded, and holds nothing."""
+    """Check that a broker's log is of this topic, begins where it was seeded, and holds nothing."""
     for path in directory.iterdir():
         require_no_link(path)
     metadata = directory / PARTITION_METADATA
     if not metadata.exists():
-        raise MountRefusedError(reason=f"{directory} has no {PARTITION_METADATA}: whose it is cannot be told")
+        raise MountRefusedError(reason=f"{directory} has no {PARTITION_METADATA}: its topic is unknown")
     topic_id = read_partition_metadata(metadata.read_bytes(), where=str(metadata))
     if topic_id != owner.topic_id:
         raise MountRefusedError(

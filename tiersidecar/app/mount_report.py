@@ -1,4 +1,4 @@
-"""What a plan of a mount has found, for people and as JSON."""
+"""The findings of a mount plan, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _of_settings(found: Findings) -> Iterator[str]:
 
 
 def _of_what_is_missing(found: Findings) -> Iterator[str]:
-    """Of a read-only mount: the source's topics say all else."""
+    """Yield what is missing, for a read-only mount: the source's topics say all else."""
     if found.cluster is None:
         yield "the bucket has no snapshot of the cluster: partitions of which nothing was copied yet are not mounted"
         return

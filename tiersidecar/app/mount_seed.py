@@ -35,7 +35,7 @@ _BACKUP = ".before-mount"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
-    """What is to be written on a node.  ``partitions`` are those whose replica it has and whose log begins above 0, ``present``
+    """The files to write on a node.  ``partitions`` are those whose replica it has and whose log begins above 0, ``present``
     those of them that were seeded before.  ``left_out`` are topics of the plan that the node's cluster does not have any
     more."""
 
@@ -125,7 +125,7 @@ def stopped_node(properties: Path) -> Iterator[None]:
 
 
 def _meta_properties(node: NodePlaces) -> MetaProperties:
-    """Of all its directories, which must be of one node of one cluster."""
+    """Return the properties of all its directories, which must be of one node of one cluster."""
     found = None
     for path in dict.fromkeys((*node.log_dirs, node.metadata_log_dir)):
         file = Path(path) / META_PROPERTIES
@@ -159,7 +159,7 @@ def _require_not_run(plan: MountPlan, node: NodePlaces) -> None:
 
 
 def _require_not_used(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> None:
-    """Likewise where the metadata log was on a disk that is lost: the logs of other partitions show that the node has run."""
+    """Refuse a node that has run, also where its metadata log was on a lost disk: the logs of other partitions show it."""
     if not plan.is_read_only and replicas.are_used:
         raise MountRefusedError(
             reason=f"the metadata log of {node.metadata_log_dir} is empty, and logs of a broker that has run are in "

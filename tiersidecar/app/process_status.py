@@ -130,7 +130,7 @@ class ProcessStatus:
         return await self._explains(topic, partition).explain(topic, partition, offset)
 
     def _explains(self, topic: str, partition: int) -> ExplainTask:
-        """Asked by a process that stands by, or stands still, it would tell what another one decides."""
+        """Asked by a process that stands by, or stands still, it would report what another one decides."""
         if self.explains is None or self.standing_by():
             raise NotLedHereError(topic=topic, partition=partition, leader_id=-1)
         return self.explains

@@ -64,7 +64,7 @@ async def _parted(config: Config, options: ReadOptions) -> Parted:
 
 
 def _ranges(cut: Cut) -> dict[str, str]:
-    """As options that both sources understand."""
+    """Return the ranges as options that both sources understand."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

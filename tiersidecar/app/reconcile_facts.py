@@ -18,7 +18,7 @@ from tiersidecar.reconcile.inputs import KnownTopic
 
 
 class TopicBroker(DescribePartitions, ListOffsets, Protocol):
-    """What is asked."""
+    """The questions to the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

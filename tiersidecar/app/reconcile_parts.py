@@ -27,7 +27,7 @@ from tiersidecar.reconcile.report import SUMMARY_FILE, Summary, report_files
 from tiersidecar.spark.inventory_manifest import InventoryFormat
 
 UNREADABLE_OWNER = "?"
-"""For a cluster id: an object is there that does not tell it.  It is no cluster's."""
+"""Stands for a cluster id where the object does not say it.  It is no cluster's."""
 
 
 async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str | None:
@@ -90,7 +90,7 @@ Cut = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the operator asked for.  ``deep_share`` 0 reads no content."""
+    """The operator's options.  ``deep_share`` 0 reads no content."""
 
     config_file: Path
     report: Path
@@ -108,7 +108,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSays:
-    """What the sidecars put into the store; ``owners`` are cluster ids by topic id."""
+    """The facts that the sidecars put into the store; ``owners`` are cluster ids by topic id."""
 
     former: FormerLook | None
     owners: Mapping[str, str]

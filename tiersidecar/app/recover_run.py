@@ -48,8 +48,8 @@ Act = Callable[[PartitionPlan], Awaitable[None]]
 
 
 class Recoverer:
-    """Of the ``topics`` named, or of all that the cluster has.  ``say`` is told which step begins, for people.  What was the
-    ``former`` cluster's counts as this one's.
+    """Recovers the ``topics`` named, or all that the cluster has.  ``say`` gets a line for each step, for people.  Data of the
+    ``former`` cluster counts as this one's.
 
     Raises:
         ConfigError: there are places besides section store, where it would not look.

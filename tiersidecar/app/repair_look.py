@@ -112,10 +112,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What is known of a partition when it is looked at.
+    """The facts about a partition at the time of the look.
 
     Of the segments ``doubted`` something is damaged: they stand for no other.  ``leader_epoch`` is the partition's now, None
-    where no leader is known: while no segment of that epoch is remote, it may have cut the lineage that the segments tell.
+    where no leader is known: while no segment of that epoch is remote, it may have cut the lineage that the segments give.
     ``is_native``: the broker itself tiers the topic; ``not_ours``: why its data are not this cluster's.
     """
 
@@ -200,7 +200,7 @@ class PartitionLook:
     async def _is_covered(
         self, segment_id: str, metadata: RemoteLogSegmentMetadata | None, manifest: Manifest | None
     ) -> bool:
-        """Whether other segments hold all records: of the segment that the metadata know, or that only a manifest tells of."""
+        """Return whether other segments hold all records of the segment, which the metadata or only a manifest know."""
         said = metadata or (None if manifest is None else manifest.segment)
         if said is None or self._leader_epoch != self._lineage.latest_epoch:
             return False
@@ -223,9 +223,9 @@ class PartitionLook:
 
     @cached_property
     def _lineage(self) -> Lineage:
-        """As all segments tell that were ever finished, those too whose deletion has begun."""
-        told = (segment for segment in self._segments.values() if segment.state is not State.COPY_SEGMENT_STARTED)
-        return Lineage.of(sorted({entry for one in told for entry in one.segment_leader_epochs}))
+        """Return the lineage by all segments that were ever finished, those too whose deletion has begun."""
+        finished = (segment for segment in self._segments.values() if segment.state is not State.COPY_SEGMENT_STARTED)
+        return Lineage.of(sorted({entry for one in finished for entry in one.segment_leader_epochs}))
 
     @cached_property
     def _standing(self) -> dict[str, RemoteLogSegmentMetadata]:
@@ -243,7 +243,7 @@ class PartitionLook:
 
 
 def _is_replaced_by(other: RemoteLogSegmentMetadata, metadata: RemoteLogSegmentMetadata | None) -> bool:
-    """Whether readers have ``metadata`` in place of ``other``, which may hold what an erasure took out of it."""
+    """Return whether readers use ``metadata`` in place of ``other``, which may hold what an erasure took out of it."""
     return (
         metadata is not None
         and (other.start_offset, other.end_offset) == (metadata.start_offset, metadata.end_offset)

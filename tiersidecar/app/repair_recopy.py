@@ -17,7 +17,7 @@ _LOOK_AGAIN_S = 0.5
 
 
 class Outcome(StrEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     RECOPIED = "recopied"
     """Live segments with all their objects hold the offsets, or nobody may read them any more."""
@@ -36,7 +36,7 @@ class RecopyOutcome:
     reasons: Mapping[BrokerId, str]
 
     def document(self) -> dict[str, object]:
-        """As JSON."""
+        """Return it as JSON."""
         owner = self.request.topic_id_partition
         return {
             "topic": owner.topic,
@@ -49,7 +49,7 @@ class RecopyOutcome:
 
 
 def request_for(finding: Finding, *, now_ms: int) -> RecopyRequest:
-    """Of a damaged segment, or of offsets that are in none."""
+    """Return the request for a damaged segment, or for offsets that are in none."""
     return RecopyRequest(
         topic_id_partition=owner_of(finding),
         start_offset=Offset(finding.start_offset),

@@ -70,7 +70,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairSettings:
-    """As the operator wants it.  ``wait_ms`` is how long at most for what the sidecars copy again."""
+    """The operator's settings.  ``wait_ms`` is how long at most for what the sidecars copy again."""
 
     grace_ms: int
     copy_grace_ms: int
@@ -140,7 +140,7 @@ class Repairer:
         return reason_not_to_delete(self._session)
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
-        """What is to be done now: every finding has been looked at again.
+        """Return what is to be done now: every finding has been looked at again.
 
         Raises:
             MetadataNotReadyError: the metadata topic could not be replayed.

@@ -50,7 +50,7 @@ class Promise:
 
 @dataclass(slots=True, kw_only=True)
 class StoreCheck:
-    """What was found.  Latencies in milliseconds, by verb; throughput in bytes a second, by requests at once."""
+    """The findings.  Latencies in milliseconds, by verb; throughput in bytes a second, by requests at once."""
 
     store: str
     latencies_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def percentiles(times: list[float]) -> dict[str, float]:
 async def check_store(
     store: Store, options: CheckOptions, *, clock: Clock, ids: Ids, say: Callable[[str], None]
 ) -> StoreCheck:
-    """Measure and try everything; ``say`` is told each step.
+    """Measure and try everything; ``say`` gets a line for each step.
 
     Raises:
         StoreError: the store is away, or refuses what every store takes.
@@ -219,7 +219,7 @@ async def _lets_one_writer_win(store: Store, prefix: str) -> str:
     return "" if len(winners) == 1 else f"of {_WRITERS} conditional puts at once {len(winners)} succeeded"
 
 
-async def _tells_true_checksums(store: Store, prefix: str) -> str:
+async def _has_true_checksums(store: Store, prefix: str) -> str:
     data = bytes(range(256)) * 64
     await store.put_object(f"{prefix}a", BytesBody(data))
     head = await store.head_object(f"{prefix}a")
@@ -235,7 +235,7 @@ _ATTEMPTS: dict[str, Callable[[Store, str], Awaitable[str]]] = {
     "ranged reads": _reads_ranges,
     "conditional writes": _heeds_conditions,
     "one winner of many writers": _lets_one_writer_win,
-    "size and checksum": _tells_true_checksums,
+    "size and checksum": _has_true_checksums,
 }
 
 

@@ -35,7 +35,7 @@ _MERGED_BYTES = 4 * 1024 * 1024
 _AHEAD_BYTES = 16 * 1024 * 1024
 _ALL_LINES = 1 << 62
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""As Kafka has it: no such name with a partition behind it leads out of a directory."""
+"""Kafka's topic names: none with a partition behind it leads out of a directory."""
 
 
 async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson: bool) -> list[str]:

@@ -62,7 +62,7 @@ _BLOCKING_THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What every process has, whatever its roles."""
+    """The parts of every process, whatever its roles."""
 
     config: Config
     tuning: Tuning
@@ -333,7 +333,7 @@ async def _open_journal(state_dir: Path, ground: Ground) -> AsyncIterator[CopyJo
 
 
 async def _open_trash_clock(state_dir: Path, ground: Ground) -> TrashClock:
-    """Likewise."""
+    """Open the trash clock, whose file is the tier role's alone."""
     times: SeenTimes = NoSeenTimes()
     if Role.TIER in ground.roles and ground.config.mode is Mode.ENFORCE:
         times = FileSeenTimes(state_dir, blocking=ground.blocking)

@@ -88,7 +88,7 @@ async def open_broker(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AllPartitions:
-    """What an answer for all topics said, with its ``metadata_digest``."""
+    """The content of an answer for all topics, with its ``metadata_digest``."""
 
     digest: bytes = b""
     views: tuple[LeaderView, ...] = ()
@@ -157,7 +157,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return await _views(response)
 
     async def _describe_all_partitions(self) -> tuple[LeaderView, ...]:
-        """As long as the broker says the same, the same object: of thousands of partitions nothing is decoded then."""
+        """Return the same object as long as the broker's answer is the same: nothing of thousands of partitions is decoded."""
         known = self._all_partitions
         digest, response = await self._routes.metadata_of_all(known.digest)
         if response is None:

@@ -133,15 +133,15 @@ def _error_of(verb: str, key_id: str, response: Mapping[str, Any]) -> Exception:
     """Return the error that an answer of the service means; what it does not explain may pass, and is tried again."""
     said = response.get("Error", {})
     code, message = str(said.get("Code", "")), str(said.get("Message", ""))
-    told = f"{code}: {message}" if message else code
+    answer = f"{code}: {message}" if message else code
     if code in _NO_DATA_KEY:
         return DataKeyError(
-            key_id=key_id, reason=f"AWS KMS says {told}: no key of its own has wrapped it for this segment"
+            key_id=key_id, reason=f"AWS KMS says {answer}: no key of its own has wrapped it for this segment"
         )
     if code in _DENIED:
         right = "kms:Encrypt" if verb == "wrap" else "kms:Decrypt"
-        reason = f"AWS KMS says {told}: give the sidecar's identity {right} on the key, in its policy or by IAM"
+        reason = f"AWS KMS says {answer}: give the sidecar's identity {right} on the key, in its policy or by IAM"
         return KeyRefusedError(verb=verb, key_id=key_id, reason=reason)
     if code in _REMEDIES:
-        return KeyRefusedError(verb=verb, key_id=key_id, reason=f"AWS KMS says {told}: {_REMEDIES[code]}")
-    return KeyServiceError(service="AWS KMS", verb=verb, reason=told)
+        return KeyRefusedError(verb=verb, key_id=key_id, reason=f"AWS KMS says {answer}: {_REMEDIES[code]}")
+    return KeyServiceError(service="AWS KMS", verb=verb, reason=answer)

@@ -46,7 +46,7 @@ class RestingWrapping:
 
 
 class _Rest:
-    """Of one verb; safe in threads."""
+    """The rest of one verb; safe in threads."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s, self._lock = now_s, threading.Lock()

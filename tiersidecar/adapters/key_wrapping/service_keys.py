@@ -20,7 +20,7 @@ from tiersidecar.ports.key_wrapping import KeyWrapping
 
 _MOST_KEYS = 10_000
 _THREADS = 4
-"""Of key services alone: were they those of everything else, one that hangs would stop pins and checks too."""
+"""For key services alone: if they shared the threads of all else, one that hangs would stop pins and checks too."""
 
 
 class ServiceKeys:

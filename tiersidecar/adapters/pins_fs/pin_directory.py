@@ -2,7 +2,7 @@
 
 The .log is linked last and unlinked first, so that files without it are leftovers.
 
-Leader epochs as a segment's own batches tell them, for offsets that the broker's file has forgotten.  Blocks.
+Leader epochs from a segment's own batches, for offsets that the broker's file has forgotten.  Blocks.
 
 Names of a pin's files: everything that is known of a pin stands in them (docs/design/0004-pins.md).
 """
@@ -41,7 +41,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinName:
-    """What all files of one pin have in common; ``next_base_offset`` is the exclusive end of its offsets."""
+    """The common part of the names of one pin's files; ``next_base_offset`` is the exclusive end of its offsets."""
 
     owner: PinnedPartition
     base_offset: Offset
@@ -323,7 +323,7 @@ def sealed_files(directory: str, end_offset: int) -> dict[str, tuple[int, int, i
 def epochs_below_end(
     name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]
 ) -> tuple[EpochEntry, ...]:
-    """The broker's entries below the segment's end, before them what only the batches still tell.
+    """Return the broker's entries below the segment's end, preceded by those that only the batches still have.
 
     Raises:
         SegmentChangedError: a deleted segment ends elsewhere than at its successor's base offset: one between them is gone.
@@ -332,13 +332,13 @@ def epochs_below_end(
     if not segment.file_suffix and live.epoch_for_offset(name.base_offset) is not None:
         return live.entries
     try:
-        told = read_segment_epochs(segment.log_path, name.base_offset)
+        epochs = read_segment_epochs(segment.log_path, name.base_offset)
     except CorruptDataError:
         return live.entries  # the copy will say what is wrong with it
-    if segment.file_suffix and told.next_offset != name.next_base_offset:
-        reason = f"it ends at offset {told.next_offset}, and the next segment left begins at {name.next_base_offset}"
+    if segment.file_suffix and epochs.next_offset != name.next_base_offset:
+        reason = f"it ends at offset {epochs.next_offset}, and the next segment left begins at {name.next_base_offset}"
         raise SegmentChangedError(path=segment.log_path, reason=reason)
-    return Lineage(told.entries).extended_by(live.entries).entries
+    return Lineage(epochs.entries).extended_by(live.entries).entries
 
 
 def _sources(segment: LocalSegment, companion: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Pins on this machine's disks, for all log dirs of the broker (docs/design/0004-pins.md).
 
-Where the pins of a log dir can lie: tried with a real link, for nothing else tells.  Blocks; runs in threads.
+Where the pins of a log dir can lie: tried with a real link, the only proof.  Blocks; runs in threads.
 
 Two mounts of one file system have one device number, and yet no link crosses them.
 """
@@ -64,7 +64,7 @@ def find_place(log_dir: str, log_dirs: Sequence[str], *, link: Link = os.link) -
 
 
 def explain_link_error(error: OSError) -> str:
-    """As :func:`explain_os_error`, with what it means for links."""
+    """Explain the error like :func:`explain_os_error`, and what it means for links."""
     hint = _HINTS.get(error.errno or 0)
     return explain_os_error(error) if hint is None else f"{explain_os_error(error).partition(' (')[0]} ({hint})"
 

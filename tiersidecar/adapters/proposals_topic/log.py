@@ -235,7 +235,7 @@ class ProposalsTopic:
         )
 
     async def _position(self, facts: TopicFacts, since_ms: int) -> int:
-        """At the first record that is not too old, and was not read before: who was cut off for hours judges no old ones."""
+        """Return the offset of the first unread record that is not too old: after hours of isolation none is decided late."""
         found = await self._offset(facts, since_ms)
         position = found if found >= 0 else await self._offset(facts, OffsetSpec.LATEST)
         if self._read_to is None or self._read_to[0] != facts.topic_id:

@@ -32,7 +32,7 @@ from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 
 FORMAT, FORMAT_VERSION = "tiersidecar-cluster", 1
 MOST_BYTES = 64 * 1024 * 1024
-"""Of the lines together; of an object likewise."""
+"""The most for all lines together, and for the object."""
 MOST_LINE_BYTES = 2 * 1024 * 1024
 MOST_ENTRIES = 1_000_000
 """Commits, settings, topics, groups and partitions together."""

@@ -38,22 +38,22 @@ from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVer
 
 FORMAT, FORMAT_VERSION = "tiersidecar-snapshot", 1
 MOST_SNAPSHOT_BYTES = 128 * 1024 * 1024
-"""Of an object.  Segments take 60 to 150 bytes each: their ids cannot be compressed."""
+"""The most for an object.  Segments take 60 to 150 bytes each: their ids cannot be compressed."""
 MOST_HEAD_BYTES = 8 * 1024 * 1024
-"""Of the head: the partition's record and those of its trash and pauses, each of which a topic of Kafka took."""
+"""The most for the head: the partition's record and those of its trash and pauses, each of which a topic of Kafka took."""
 MOST_HEAD_VALUES = 400_000
 """In the head, counted as commas and brackets: JSON of nothing else takes 25 times its bytes when it is read.  A segment's id,
 which the head has many of where much is in the trash, takes 25 bytes."""
 MOST_SEGMENTS = 500_000
-"""Of a partition: 50 TB in segments of 100 MB.  So many take 210 MiB and some 10 s when they are read."""
+"""The most for a partition: 50 TB in segments of 100 MB.  So many take 210 MiB and some 10 s when they are read."""
 MOST_RECORD_BYTES = 64 * 1024
-"""Of a segment, which has some hundred bytes, and 13 more for each further leader epoch."""
+"""The most for a segment, which has some hundred bytes, and 13 more for each further leader epoch."""
 MOST_EPOCHS = 2 * MOST_SEGMENTS
-"""Of all segments together: each has one, and one more for each change of the leader while it was written."""
+"""The most for all segments together: each has one, and one more for each change of the leader while it was written."""
 MOST_RECORDS_BYTES = 256 * 1024 * 1024
-"""Of all segments when opened."""
+"""The most for all segments when opened."""
 _MOST_WINDOW_BYTES = 8 * 1024 * 1024
-"""What opening a frame may hold: four times what the level has that we compress at."""
+"""The most memory to open a frame: four times that of the level that we compress at."""
 _PIECE_BYTES = 256 * 1024
 _SEAL = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")

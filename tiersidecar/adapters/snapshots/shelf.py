@@ -55,14 +55,14 @@ class StoreShelf:
         self._last: dict[TopicIdPartition, list[str]] = {}
 
     async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
-        """As the port says."""
+        """Return the latest version and the latest readable snapshot."""
         self._last.pop(owner, None)
         keys = (await self._keys(owner))[::-1]
         found, _ = await read_latest(self._store, keys, (owner.topic_id, owner.partition), self._blocking)
         return (version_in(keys[0]) if keys else None), found
 
     async def put(self, snapshot: PartitionSnapshot) -> None:
-        """As the port says."""
+        """Put the snapshot into the store."""
         owner = snapshot.topic_id_partition
         key = snapshot_key(self._key_prefix, owner, snapshot.version)
         data = await self._blocking.run(write_partition_snapshot, snapshot, key)

@@ -23,7 +23,7 @@ from tiersidecar.domain.trash import SaidDelete, merged_deletes
 from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, SeenGeneration, TopicState
 
 SCHEMA_VERSION = 1
-"""Of the fields that say what counts; who wrote a record (:class:`Writer`) is in those of the second format only."""
+"""Covers the fields that say what counts; the writer of a record (:class:`Writer`) is in the second format only."""
 
 _NESTED_FIELDS = (
     "earlier_starts", "hold", "guard_stop", "user_deletes", "undone", "seen", "kept", "leader_epochs", "places_seen",
@@ -116,7 +116,7 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
 
 
 def _of_a_former_release(state: PartitionState) -> PartitionState:
-    """It kept nothing of what it gave up, and did not tell what a user deleted: nothing of it is ever undone."""
+    """Complete a state of a former release, which did not record what it gave up or a user deleted: nothing is undone."""
     last = SaidStart(leader_epoch=state.remote_log_start_epoch, offset=state.remote_log_start_offset)
     said = [one for one in (*state.earlier_starts, last) if one.offset >= 0]
     floor = merged_deletes(SaidDelete(leader_epoch=one.leader_epoch, offset=one.offset) for one in said)

@@ -164,12 +164,12 @@ class StateFold:
         self.changes += 1
         if owner is None:
             self._all_changed_at = self.changes
-            self._changed_at.clear()  # topics come and go, and nobody is told of one any more
+            self._changed_at.clear()  # topics come and go, and none is reported by itself any more
         else:
             self._changed_at[owner] = self.changes
 
     def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
-        """As :meth:`tiersidecar.ports.state_log.StateChanges.changed_since`."""
+        """Return the partitions that changed (:meth:`tiersidecar.ports.state_log.StateChanges.changed_since`)."""
         if changes < self._all_changed_at:
             return None
         return frozenset(owner for owner, changed_at in self._changed_at.items() if changed_at > changes)
@@ -221,7 +221,7 @@ class StateFold:
                 yield TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1])
 
     def is_ours(self, owner: TopicIdPartition) -> bool:
-        """Return whether a sidecar of this cluster said so: records of the first format do not tell."""
+        """Return whether a sidecar of this cluster wrote the state; False for records of the first format, which lack it."""
         return bool(self.cluster_id) and cluster_of(self._documents.get(partition_key(owner), {})) == self.cluster_id
 
     def foreign_partitions(self) -> dict[TopicIdPartition, ForeignState]:
@@ -260,7 +260,7 @@ class StateFold:
         return sorted(self._leases.values(), key=lambda one: one.name)
 
     def cleaner_claims(self, owner: TopicIdPartition) -> tuple[CleanerClaim, ...]:
-        """What leaders have said of how far they had cleaned the partition, ascending by epoch."""
+        """Return the leaders' claims of how far they had cleaned the partition, ascending by epoch."""
         return self._claims.get(cleaner_key(owner), ())
 
     def cleaner_value(self, owner: TopicIdPartition, claim: CleanerClaim) -> bytes | None:
@@ -345,6 +345,6 @@ class StateFold:
 
 
 def _removed_of(key: bytes) -> PartitionOfTopic | None:
-    """Of which partition a record was that comes and goes all the time, where retention deletes; None for any other."""
+    """Return the partition of a record that comes and goes all the time, where retention deletes; None for any other."""
     named = read_trash_key(key) or read_recopy_key(key)
     return None if named is None else (named.topic_id, named.partition)

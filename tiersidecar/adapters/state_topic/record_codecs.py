@@ -33,7 +33,7 @@ from tiersidecar.ports.state_records import RecopyRequest
 
 
 class TrashKey(NamedTuple):
-    """What a key says."""
+    """The content of a key."""
 
     topic_id: Uuid
     partition: int
@@ -94,7 +94,7 @@ def read_cleaner_key(key: bytes) -> tuple[Uuid, int] | None:
 
 
 def read_cleaner_claims(document: Mapping[str, Any], *, where: str) -> tuple[CleanerClaim, ...]:
-    """What each leader epoch has said.
+    """Return the claim of each leader epoch.
 
     Raises:
         CorruptDataError: it cannot be read.
@@ -136,7 +136,7 @@ def write_cleaner_claims(owner: TopicIdPartition, claims: Iterable[CleanerClaim]
 
 
 class RecopyKey(NamedTuple):
-    """What a key says; offsets are inclusive."""
+    """The content of a key; offsets are inclusive."""
 
     topic_id: Uuid
     partition: int

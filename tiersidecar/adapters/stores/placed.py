@@ -174,14 +174,14 @@ class PlacedStore:
         except StoreError as error:
             if not place:
                 raise
-            raise self._told(error, place) from error
+            raise self._named(error, place) from error
 
-    def _told(self, error: StoreError, place: str) -> StoreError:
-        one, told = self._places[place], copy(error)
-        told.key = place_prefix(place) + error.key.removeprefix(one.key_prefix)
-        told.reason = f"place {place} ({one.store.description}): {error.reason}"
-        told.args = tuple(vars(told).values())
-        return told
+    def _named(self, error: StoreError, place: str) -> StoreError:
+        one, named = self._places[place], copy(error)
+        named.key = place_prefix(place) + error.key.removeprefix(one.key_prefix)
+        named.reason = f"place {place} ({one.store.description}): {error.reason}"
+        named.args = tuple(vars(named).values())
+        return named
 
 
 def stores_by_place(store: Store) -> Mapping[str, Store]:

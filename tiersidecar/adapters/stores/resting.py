@@ -82,7 +82,7 @@ class RestingStore(WrappedStore):
             return False
         now_s = self._clock.monotonic_s()
         if now_s < self._until_s:
-            # The same words for the whole rest: who tells each trouble once would take others for a new one.
+            # The same words for the whole rest: a log that has each trouble once would take others for a new one.
             reason = f"it is away ({self._reason}), and asked again within {self._rest_s:g} s"
             raise StoreError(verb=verb, key=key, reason=reason, is_away=True)
         self._until_s = now_s + self._rest_s  # the others wait for what comes of this one

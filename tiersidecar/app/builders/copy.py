@@ -91,7 +91,7 @@ def build_uploader(
 
 
 def build_transaction_waits(parts: Parts) -> TransactionWaits:
-    """Likewise."""
+    """Build the waits for open transactions."""
     return TransactionWaits(
         table=parts.table,
         broker=parts.broker,
@@ -103,7 +103,7 @@ def build_transaction_waits(parts: Parts) -> TransactionWaits:
 
 
 def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> CopyAdmission:
-    """Likewise."""
+    """Build the admission of copies."""
     return CopyAdmission(
         slots=parts.tuning.copy_slots,
         quota=quota,

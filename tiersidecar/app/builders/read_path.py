@@ -2,7 +2,7 @@
 
 The quotas of reads, of bytes and of requests to the store, on the process's clock.
 
-Caches on disk of whoever reads, in directories of their own below ``state.dir``.
+Caches on disk for all readers, in directories of their own below ``state.dir``.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ConfiguredFetchQuota:
 
 
 _CATCH_UP_S = 5.0
-"""A client waits meanwhile: it is told to try again long before it gives the connection up."""
+"""A client waits meanwhile: it is asked to try again long before it gives the connection up."""
 
 
 async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPath:

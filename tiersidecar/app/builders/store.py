@@ -37,11 +37,11 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 _PART_MEMORY_BYTES = 128 * MIB
-"""What S3's parts may hold together, unless those in flight of one segment already are more."""
+"""The memory of all S3 parts, unless those in flight of one segment already are more."""
 _BLOCK_MEMORY_BYTES = 128 * MIB
-"""What Azure's blocks may hold together, unless those in flight of one segment already are more."""
+"""The memory of all Azure blocks, unless those in flight of one segment already are more."""
 _CHUNK_MEMORY_BYTES = 128 * MIB
-"""What chunks of Google Cloud Storage may hold together, unless those of one segment already are more."""
+"""The memory of all chunks for Google Cloud Storage, unless those of one segment already are more."""
 _ATTEMPT_TIMEOUT_S = 60.0
 _ADDRESSING: dict[bool | None, Literal["auto", "path", "virtual"]] = {None: "auto", True: "path", False: "virtual"}
 
@@ -158,7 +158,7 @@ _OBJECT_MODES = {
 }
 
 _STORE_THREADS = 16
-"""Of the store alone: were they those of the log dirs, a mount that hangs would stop the scans too (U1)."""
+"""For the store alone: if they were those of the log dirs, a mount that hangs would stop the scans too (U1)."""
 
 
 class HasStore(Protocol):
@@ -299,8 +299,8 @@ def open_key_ring(config: HasStore) -> DataKeys | None:
 
     options = revealed(section.encryption_key_wrapping_options)
     numbers = section.encryption_data_key_cache_ms, section.encryption_data_key_cache_size
-    told = (kind, sorted(options.items()), numbers, section.encryption_key_pair_id, list(keys), read)
-    name = sha256(repr(told).encode()).digest()
+    what = (kind, sorted(options.items()), numbers, section.encryption_key_pair_id, list(keys), read)
+    name = sha256(repr(what).encode()).digest()
     if name not in _OPENED_KEYS:
         _OPENED_KEYS[name] = ServiceKeys(
             kind,

@@ -1,4 +1,4 @@
-"""What makes a process its broker's tier role: the lease, the claims on topic ids, and what may be deleted."""
+"""The parts of a process in its broker's tier role: the lease, the claims on topic ids, and what may be deleted."""
 
 from __future__ import annotations
 

@@ -370,5 +370,5 @@ def _name(segment: RemoteLogSegmentMetadata) -> str:
 
 
 def _most(lines: Iterable[str]) -> list[str]:
-    told = list(lines)
-    return told if len(told) <= _SHOWN else [*told[:_SHOWN], f"and {len(told) - _SHOWN} more"]
+    shown = list(lines)
+    return shown if len(shown) <= _SHOWN else [*shown[:_SHOWN], f"and {len(shown) - _SHOWN} more"]

@@ -58,7 +58,7 @@ _NUMBERED = {
 
 
 def document_faults(document: Document) -> list[Fault]:
-    """What reading the file alone has shown: duplicate keys and the like."""
+    """Return the faults that reading the file alone has shown: duplicate keys and the like."""
     return list(document.faults)
 
 
@@ -282,7 +282,7 @@ class Config(TopLevelKeys):
 
     @property
     def unnamed_policy(self) -> TopicPolicy:
-        """Of a topic that no rule matches, and that ``tiersidecar enable`` tiers."""
+        """Return the policy of a topic that no rule matches, and that ``tiersidecar enable`` tiers."""
         return self.retention_defaults.policy
 
     @property
@@ -313,7 +313,7 @@ class Config(TopLevelKeys):
 
     @property
     def key_prefixes(self) -> tuple[str, ...]:
-        """What keys of ours begin with: the configured prefix, and the places but the default one."""
+        """Return the prefixes of our keys: the configured one, and those of the places but the default one."""
         return self.store.key_prefix, *map(place_prefix, self.places)
 
     def require_one_place(self, command: str) -> None:
@@ -413,7 +413,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
-    """As :func:`load_config`, of ``text``; ``path`` is for messages."""
+    """Parse ``text`` as :func:`load_config` does; ``path`` is for messages."""
     return _validated(parse_document(text, path), path, environ)
 
 

@@ -99,13 +99,13 @@ def exposed_secrets(places: Iterable[SecretPlace]) -> tuple[ExposedSecret, ...]:
     keys: dict[str, list[str]] = {}
     for place in places:
         keys.setdefault(place.file, []).append(place.key)
-    judged = (_judge(file, tuple(dict.fromkeys(held))) for file, held in sorted(keys.items()))
-    return tuple(one for one in judged if one is not None)
+    exposed = (_exposed(file, tuple(dict.fromkeys(held))) for file, held in sorted(keys.items()))
+    return tuple(one for one in exposed if one is not None)
 
 
-def _judge(file: str, keys: tuple[str, ...]) -> ExposedSecret | None:
+def _exposed(file: str, keys: tuple[str, ...]) -> ExposedSecret | None:
     try:
-        status = os.stat(file)  # noqa: PTH116 - one that is not there is told elsewhere, or brought later
+        status = os.stat(file)  # noqa: PTH116 - one that is not there is reported elsewhere, or comes later
     except (OSError, ValueError):
         return None
     mode, is_owner = S_IMODE(status.st_mode), status.st_uid == os.geteuid()

@@ -87,7 +87,7 @@ def all_key_paths(model: type[Section], below: KeyPath = ()) -> Iterator[KeyPath
 
 
 def is_optional(annotation: Any) -> bool:
-    """Whether None is among the values."""
+    """Return whether None is among the values."""
     return get_origin(annotation) in {Union, types.UnionType} and type(None) in get_args(annotation)
 
 

@@ -59,7 +59,7 @@ def effective_settings(section: Section, *, units: bool) -> dict[str, Any]:
 
 
 def render_yaml(settings: Mapping[str, Any]) -> str:
-    """As YAML, in the order of the models."""
+    """Return the settings as YAML, in the order of the models."""
     yaml, out = YAML(typ="safe", pure=True), io.StringIO()
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What every section of the configuration has in common."""
+"""The common part of every section of the configuration."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class TlsKeys(Section):
 
     @property
     def has_tls(self) -> bool:
-        """Whether clients meet TLS."""
+        """Return whether clients meet TLS."""
         return self.ssl_certificate_location is not None
 
 
@@ -263,7 +263,7 @@ class ServeConfig(Section):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What works and may not be meant."""
+        """Return warnings about settings that work and may not be meant."""
         found = list[str]()
         if self.kafka.enabled and not self.kafka.listen.is_loopback and not self.kafka.has_tls:
             found.append(f"kafka.listen: records pass to {self.kafka.listen} in the clear; a certificate turns TLS on")

@@ -1,4 +1,4 @@
-"""What the sidecar listens on, and what it writes to its log."""
+"""The sidecar's listeners, and its log."""
 
 from __future__ import annotations
 

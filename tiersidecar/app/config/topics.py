@@ -62,7 +62,7 @@ class RetentionDefaults:
 
     @property
     def policy(self) -> TopicPolicy:
-        """Of a topic that no rule matches, and that ``tiersidecar enable`` tiers all the same."""
+        """Return the policy of a topic that no rule matches, and that ``tiersidecar enable`` tiers all the same."""
         return _with_lag(
             TopicPolicy(
                 retention_ms=self.retention_ms,
@@ -136,7 +136,7 @@ class TopicRule(Section):
         return self
 
     def matches(self, topic: str) -> bool:
-        """Whether this rule speaks of ``topic``."""
+        """Return whether this rule matches ``topic``."""
         if self.name is not None:
             return self.name == topic
         if self.pattern is None or topic.startswith("__") or not re.fullmatch(self.pattern, topic):
@@ -144,7 +144,7 @@ class TopicRule(Section):
         return not any(re.fullmatch(excluded, topic) for excluded in self.exclude)
 
     def policy(self, defaults: RetentionDefaults) -> TopicPolicy:
-        """What the rule means; a copy lag of -1 is resolved to the local retention."""
+        """Return the rule's policy; a copy lag of -1 is resolved to the local retention."""
         policy = TopicPolicy(
             mode=self.mode,
             retention_ms=_either(self.retention_ms, defaults.retention_ms),

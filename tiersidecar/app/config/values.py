@@ -88,7 +88,7 @@ class Quantity:
 
     @property
     def expected(self) -> str:
-        """What to write, for messages."""
+        """Return what to write, for messages."""
         what = {"size": "a size such as 64MiB", "percent": "a share such as 10%"}.get(
             self.kind, "a duration such as 30s"
         )
@@ -139,7 +139,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return self.host in {"localhost", "::1"} or self.host.startswith("127.")
 
     @classmethod
