@@ -98,7 +98,7 @@ def _end_of(running: Future[T]) -> asyncio.Future[None]:
     """Done when ``running`` is, with whatever result.
 
     Half the processor time of asyncio.wrap_future and shield, which pass results through two more futures; and a
-    StopIteration, which asyncio's futures do not take, leaves nobody waiting for ever.
+    StopIteration, which asyncio's futures do not take, leaves no task waiting for ever.
     """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()

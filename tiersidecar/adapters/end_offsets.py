@@ -15,7 +15,7 @@ from tiersidecar.ports.broker import ListOffsets, OffsetAnswer, OffsetSpec
 
 @dataclass(slots=True)
 class _Round:
-    """One ListOffsets, for all who came before it was sent."""
+    """One ListOffsets, for all callers that came before it was sent."""
 
     partitions: set[TopicIdPartition] = field(default_factory=set)
     answers: Mapping[TopicIdPartition, OffsetAnswer] | None = None
@@ -44,7 +44,7 @@ class EndOffsets:
             if mine.answers is None and mine.failure is None:
                 await self._ask(mine)
         if mine.failure is not None:
-            raise mine.failure.with_traceback(None)  # it would grow with each who raises it
+            raise mine.failure.with_traceback(None)  # it would grow with each caller that raises it
         assert mine.answers is not None
         answer = mine.answers[partition]
         if answer.error is not None:

@@ -279,7 +279,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
         batches = [*accumulator._pending_batches, *chain(*accumulator._batches.values())]  # noqa: SLF001
         accumulator.fail_all(KafkaConnectionError("the producer was given up, with another send that had no answer"))
         for batch in batches:
-            batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of what nobody looks at
+            batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of an exception never retrieved
 
     async def _send_unless_dropped(self, node_id: int, batches: Mapping[Any, Any]) -> None:
         if self._is_dropped:
@@ -364,7 +364,7 @@ def _batch_of(values: Sequence[bytes], timestamp_ms: int) -> BatchBuilder:
 
 
 def _looked_at(sent: asyncio.Future[Any]) -> asyncio.Future[Any]:
-    # When its waiter is cancelled nobody else asks for the outcome: that is no complaint of asyncio's.
+    # When its waiter is cancelled nothing else asks for the outcome: asyncio is not to complain of that.
     sent.add_done_callback(lambda done: done.cancelled() or done.exception())
     return sent
 

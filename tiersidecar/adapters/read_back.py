@@ -1,4 +1,4 @@
-"""Read your writes: who published at an offset waits until our own consumer has passed it (S-091)."""
+"""Read your writes: the publisher at an offset waits until our own consumer has passed it (S-091)."""
 
 from __future__ import annotations
 

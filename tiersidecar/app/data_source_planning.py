@@ -81,7 +81,7 @@ async def open_planning(config: Config, subscription: Subscription) -> AsyncIter
     Raises:
         ConfigError: a topic or partition does not exist.
         MetadataNotReadyError: the metadata could not be replayed in time.
-        BrokerUnreachableError: nobody answers.
+        BrokerUnreachableError: no broker answers.
     """
     log_errors_only()
     clock = SystemClock()

@@ -81,7 +81,7 @@ class HeldLease:
 async def claimed_lease(session: Session, ids: Ids, name: str) -> AsyncIterator[HeldLease]:
     """Hold the lease for as long as the body runs.
 
-    A lease that another process has is claimed only after nobody renewed it for its whole duration, by our own clock.
+    A lease that another process has is claimed only if it was not renewed for its whole duration, by our own clock.
 
     Raises:
         LeaseHeldError: another process holds it, or was faster.

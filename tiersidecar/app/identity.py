@@ -1,4 +1,4 @@
-"""Who we are: node id and cluster id of the log dirs, compared with what the broker says before anything is written."""
+"""This process's identity: node id and cluster id of the log dirs, compared with the broker's before anything is written."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Identity:
     """One life of this process, beginning with the instance."""
 
     host_name: str = ""
-    """This machine's name as others resolve it; empty where nobody has looked."""
+    """This machine's name as others resolve it; empty where it was not looked up."""
 
 
 def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:

@@ -143,7 +143,7 @@ class MountClaims:
 
     async def claim(self, found: FoundClaims) -> None:
         """Make the data this cluster's, and wait until no sidecar of the former one believes otherwise.  A claim that was made
-        before is waited for too: whether it was then, nobody knows.
+        before is waited for too: whether that was done then is unknown.
 
         Raises:
             StoreError: the store is away.

@@ -111,7 +111,7 @@ class MountedSource:
         return loss
 
     def unknown(self, partition: TopicIdPartition) -> str:
-        """Return why nobody knows yet whether the source's topics have what was copied of it; empty once that is known."""
+        """Return why it is not known yet whether the source's topics have what was copied of it; empty once that is known."""
         if partition in self._answered:
             return ""
         try:

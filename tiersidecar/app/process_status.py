@@ -1,4 +1,4 @@
-"""What the status service shows of this process: filled in as the parts come up."""
+"""The state of this process for the status service: filled in as the parts come up."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def sidecars_of(leases: Iterable[Lease], now_ms: int) -> list[SidecarStatus]:
 
 
 def _some(losses: Sequence[str]) -> Sequence[str]:
-    """Of a store that is not mounted each topic says the same; /status?halted=1 has all."""
+    """Return the first of them: of a store that is not mounted each topic says the same; /status?halted=1 has all."""
     hidden = len(losses) - _LOSSES_SHOWN
     return [*losses[:_LOSSES_SHOWN], *([f"and {hidden} more"] if hidden > 0 else [])]
 

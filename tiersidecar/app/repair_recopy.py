@@ -20,7 +20,7 @@ class Outcome(StrEnum):
     """The outcome of a request."""
 
     RECOPIED = "recopied"
-    """Live segments with all their objects hold the offsets, or nobody may read them any more."""
+    """Live segments with all their objects hold the offsets, or no reader may have them any more."""
     UNRECOVERABLE = "unrecoverable"
     """No replica's disk has them: the sidecar of each has said so."""
     PENDING = "pending"
@@ -106,7 +106,7 @@ class RecopyDesk:
             await self._session.clock.sleep(_LOOK_AGAIN_S)
 
     async def withdraw(self, outcomes: Iterable[RecopyOutcome]) -> None:
-        """Take back those that nobody can do, so that a later run asks anew: a replica may have come back by then."""
+        """Take back those that no replica can do, so that a later run asks anew: a replica may have come back by then."""
         for one in outcomes:
             if one.outcome is Outcome.UNRECOVERABLE:
                 await self._session.state.forget_recopy(one.request)

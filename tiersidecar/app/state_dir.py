@@ -15,7 +15,7 @@ from tiersidecar.domain.errors import AlreadyRunningError, ConfigError
 from tiersidecar.domain.ids import Uuid, format_uuid
 
 _ONLY_OURS = 0o077
-"""The umask of the daemon: nobody but its own user reads what it writes.  Objects of a filesystem store, which a native broker
+"""The umask of the daemon: only its own user reads what it writes.  Objects of a filesystem store, which a native broker
 or a Spark job may read, have modes of their own (``store.objects.readable.by``)."""
 
 _OWN_FILES = ("tier.lock", "instance", "copies-in-flight*", "remote-log-metadata.*", "state-topic.*")

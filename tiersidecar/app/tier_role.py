@@ -123,7 +123,7 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
     )
     status.deletes_blocked = role.remote_delete_blocker
     status.reasons.append(lambda: parts.table.watch_trouble)
-    if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be
+    if config.mode is Mode.ENFORCE:  # else nothing is written, and the right to is not needed
         status.reasons.append(lambda: gates.default.closed_reason)
         keys = asked_keys(parts.key_ring)
         if config.store.encryption_enabled and keys is not None:

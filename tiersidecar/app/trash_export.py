@@ -41,7 +41,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson: bool) -> list[str]:
     """Write each partition into ``to/<topic>-<partition>``; gives a line for each, and one for each hole.
 
-    Who writes the state topic chooses the name: the id stands for one that Kafka would not take.
+    The writer of the state topic chooses the name: the id stands for one that Kafka would not take.
 
     Offsets below the remote log start are left out: they were deleted before.  With ``as_ndjson`` records of aborted
     transactions are among the others, as read_uncommitted gives them.

@@ -271,8 +271,8 @@ def reason_unread(table: PartitionTable, *topics: _Readable) -> Callable[[], str
 
 
 def until_met(reason: Callable[[], str]) -> Callable[[], str]:
-    """Return ``reason`` until it gives none for the first time, and none from then on: a source that is away keeps nobody from
-    reading what was known of it."""
+    """Return ``reason`` until it gives none for the first time, and none from then on: a source that is away keeps no client
+    from reading what was known of it."""
     is_met = False
 
     def ask() -> str:

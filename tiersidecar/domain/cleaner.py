@@ -11,7 +11,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 _NAME_CHARACTERS = 8
 MOST_CLAIMS = 8
 """Leader epochs whose claims are kept, and that one claim names: the latest ones.  A leader that is more epochs behind than
-that, and still publishes, is heard by nobody."""
+that, and still publishes, is not heard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ class KeyWrapping(Protocol):
         """Return a data key of 32 bytes under the key for new segments, bound to ``context``.
 
         Raises:
-            KeyServiceError: the service is away, or turns everybody away for now.
+            KeyServiceError: the service is away, or turns all callers away for now.
             KeyRefusedError: it refuses; the reason says what to do.
         """
 

@@ -166,7 +166,7 @@ class LineageSource(Protocol):
 class _Known:
     """A lineage, when its blob was chosen and among how many finished segments.  It ``meets`` the live file if the blob has
     the epoch that the live file begins with: then nothing is missing before it, and its start is the true one.  ``applied_to``
-    is -1 where nobody counts changes."""
+    is -1 where changes are not counted."""
 
     lineage: Lineage
     made_at_s: float

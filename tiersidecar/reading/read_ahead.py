@@ -19,7 +19,7 @@ from tiersidecar.reading.remote_objects import RemoteSegment
 
 _TOGETHER_BYTES = 4 * 1024 * 1024
 _FIRST_BYTES = 16 * 1024 * 1024
-"""Most bytes ahead of a reader while the store's latency is not known, and the least ahead of one who waits for the store."""
+"""Most bytes ahead of a reader while the store's latency is not known, and the least ahead of one that waits for the store."""
 _MOST_CHUNKS_AHEAD = 128
 """Most chunks of one such reader, however small they are: all readers together must not want more than may be in flight."""
 

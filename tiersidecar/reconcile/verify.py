@@ -66,7 +66,7 @@ class ReadsAtPace(WrappedStore):
         return found
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
-        """Small, and of a size that nobody knows before: its bytes are counted against what is fetched next."""
+        """Fetch a small object of unknown size: its bytes are counted against what is fetched next."""
         found = await super().fetch_object(key, max_bytes=max_bytes)
         left = len(found)
         while left:

@@ -10,7 +10,7 @@
     {"topic":"orders","topic_id":"…","replication_factor":3,"leader_epochs":[7],"configs":{"retention.ms":"-1"}}
     {"group":"billing","commits":[["orders",0,17,3,"metadata"]]}                 one or more of each group
 
-Anybody who may write to the bucket may put one there, and a sidecar reads it beside what it copies.  So lines, and what is
+Any writer to the bucket may put one there, and a sidecar reads it beside what it copies.  So lines, and what is
 made of them, are bounded: a line is read at once, and between two of them other threads go on.
 """
 

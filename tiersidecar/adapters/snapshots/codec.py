@@ -9,9 +9,9 @@
 
 What the state topic says has the form of its records.  Fields of the head that we do not know are passed over.
 
-Anybody who may write to the bucket may put one there, and a sidecar reads it beside what it copies.  So the head, which is
-parsed at once, the segments and their leader epochs are bounded, and what is compressed is opened piece by piece: nobody
-decides over more memory than the largest snapshot takes that we write.
+Any writer to the bucket may put one there, and a sidecar reads it beside what it copies.  So the head, which is parsed at
+once, the segments and their leader epochs are bounded, and compressed data is opened piece by piece: no writer can claim
+more memory than the largest snapshot that we write.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ def cluster_of(document: Mapping[str, Any]) -> str:
 
 
 def stamped(value: bytes, writer: Writer) -> bytes:
-    """The record, with who wrote it; what is in it already of a field counts."""
+    """Return the record with its writer; a field that it has already counts."""
     return json.dumps({**writer._asdict(), **json.loads(value)}, separators=(",", ":"), sort_keys=True).encode()
 
 

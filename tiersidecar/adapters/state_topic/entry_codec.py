@@ -1,6 +1,6 @@
 """An entry of the trash in records of the state topic: its own, and the partition's, which may have kept some.
 
-Sidecars of earlier versions carry ``deciders`` along as they are: who decided last, by them, is in ``by`` alone.
+Sidecars of earlier versions carry ``deciders`` along as they are: their last decider is in ``by`` alone.
 """
 
 from __future__ import annotations

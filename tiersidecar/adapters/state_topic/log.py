@@ -64,7 +64,7 @@ async def open_state_topic(
     clients: TopicClients | None = None,
     memory: TopicMemory | None = None,
 ) -> AsyncIterator[TopicBasedStateLog]:
-    """Keep the state log running for as long as the body does.  Entering asks nobody: the broker may be away.
+    """Keep the state log running for as long as the body does.  Entering asks no broker: it may be away.
 
     Raises:
         PartitionCountError: at any time, cancelling the body: the topic has more than one partition.

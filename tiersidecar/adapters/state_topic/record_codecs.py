@@ -330,7 +330,7 @@ def write_lease(lease: Lease) -> bytes:
 
 
 def _read_seen(document: Mapping[str, Any]) -> SeenTime | None:
-    """None also where it cannot be read: who holds the lease does not depend on it, and without it delays only last longer."""
+    """Read it; None also where it is unreadable: the lease does not depend on it, and without it delays only last longer."""
     try:
         unseen = [UnseenTime(from_ms=_integer(begin), to_ms=_integer(end)) for begin, end in document["unseen_ms"]]
         return SeenTime(until_ms=_integer(document["seen_until_ms"]), unseen=tuple(unseen))

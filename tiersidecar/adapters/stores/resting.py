@@ -2,7 +2,7 @@
 
 Clients of a gateway try again twice a second each, and each time what they want is looked up anew.  Of a store that serves
 another cluster as well that is no help.  Only what says that the store is away counts: an object that is missing, archived or
-cut off, or that we may not read, is an answer, and no reason to keep the others from everybody.
+cut off, or that we may not read, is an answer, and no reason to keep the other objects from clients.
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class TieredPartitionsInTable:
         if name in INTERNAL_TOPICS:
             return None
         if not self._table.topic_ids:
-            raise MetadataNotReadyError(subject=f"topic {name}")  # nobody has looked at the cluster yet
+            raise MetadataNotReadyError(subject=f"topic {name}")  # before the first look at the cluster
         topic_id = self._table.topic_ids.get(name)
         if topic_id is None:
             # Made since the last look.  Others than the rules' are enabled one by one, and only once they are known.
@@ -314,7 +314,7 @@ class TieredPartitionsInTable:
         """Return whether a topic of that name may be tiered."""
         if topic in INTERNAL_TOPICS or len(topic) > _MOST_NAME_CHARACTERS:
             return False  # a client names what it likes, and what is found of a name is kept
-        # While nobody has looked at the cluster yet, any may be.
+        # Before the first look at the cluster, any may be.
         return not self._table.topic_ids or self._policies.may_tier(topic)
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:

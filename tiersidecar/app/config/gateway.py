@@ -1,4 +1,4 @@
-"""The Kafka gateway: where it listens, what it tells clients, and what it bears."""
+"""The Kafka gateway: where it listens, the addresses that clients get, and its limits."""
 
 from __future__ import annotations
 

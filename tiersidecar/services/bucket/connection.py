@@ -177,7 +177,7 @@ class BucketConnection:
     async def _refused_login(self, asked: Asked, error: LoginRefusedError) -> EndedError:
         if error.guessed is not None:
             await self._settle(error.guessed, is_right=False)
-        # Not before: who guesses and does not wait would see it in the metrics, which anybody may read.
+        # Not before: a guesser that does not wait would see it in the metrics, which are public.
         self._telemetry.count(BUCKET_LOGINS, outcome="refused")
         log.info("bucket.login.refused", address=self._address, reason=str(error))
         await asyncio.sleep(self._limits.failed_login_delay_s)

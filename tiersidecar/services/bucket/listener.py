@@ -96,7 +96,7 @@ async def serve_kafka(
     telemetry: Telemetry,
     failed_logins: FailedLogins | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on ``listening`` until left; all connections are closed then.  Without mechanisms nobody logs in.
+    """Serve on ``listening`` until left; all connections are closed then.  Without mechanisms no client logs in.
     ``failed_logins`` may be another listener's, too."""
     shared = Shared(
         apis=apis,
@@ -165,7 +165,7 @@ class _Clients:
             admission.instead_of.crowded_out = True
             admission.instead_of.task.cancel()
         if not self._mechanisms.names:
-            self._strangers.begin_request(client)  # nobody logs in, so nobody gives way
+            self._strangers.begin_request(client)  # no client logs in, so none gives way
         self._all.add(client)
         client.task = asyncio.create_task(self._serve(client, connected), name=f"kafka client {address}")
 

@@ -20,8 +20,8 @@ class Share:
 
 
 class MemoryBudget:
-    """``total_bytes``, half of them for one owner at most; who finds too little waits in order, others overtake nobody but an
-    owner that has its half already."""
+    """``total_bytes``, half of them for one owner at most; a request that finds too little waits in order, and others
+    overtake only an owner that has its half already."""
 
     def __init__(self, total_bytes: int) -> None:
         self.free_bytes, self._each_bytes = total_bytes, max(total_bytes // 2, 1)

@@ -131,7 +131,7 @@ class OffsetsApi:
         return _row_of(row_type, number, offset=offset, leader_epoch=NO_EPOCH if epoch is None else epoch)
 
     async def _by_time(self, row_type: Any, wanted: Any, partition: TopicIdPartition, *, before: Offset) -> Any:
-        """A record at or past ``before`` is none yet for the reader who asks."""
+        """Look up a record by time.  One at or past ``before`` is not there yet for this reader."""
         if wanted.timestamp == MAX_TIMESTAMP:
             found = await self._path.timestamps.find_latest(partition)
         elif wanted.timestamp < 0:

@@ -1,4 +1,4 @@
-"""Brokers that clients cannot find through the gateway, because nobody said where their gateways are."""
+"""Brokers that clients cannot find through the gateway, because the configuration names no gateway for them."""
 
 from __future__ import annotations
 

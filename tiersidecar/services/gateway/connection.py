@@ -70,7 +70,7 @@ class GatewayConnection:
     # What happens to it
 
     def connected(self) -> None:
-        """Both sides are there."""
+        """Begin: both sides are connected."""
         self._conversation.connected()
         self._sides_changed()
 
@@ -88,7 +88,7 @@ class GatewayConnection:
         self.broker.close()
 
     def gone(self) -> None:
-        """Both connections are gone: it counts no longer."""
+        """Count it no longer: both connections are gone."""
         self._login.done()
 
     @property

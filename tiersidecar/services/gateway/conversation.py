@@ -122,7 +122,7 @@ class Conversation:
     # What its owner says, and asks
 
     def connected(self) -> None:
-        """Both ends are there."""
+        """Begin: both sides are connected."""
         self._release(_CONNECTING)
 
     def from_client(self, data: Buffer) -> None:
@@ -155,7 +155,7 @@ class Conversation:
 
     @property
     def is_let_in(self) -> bool:
-        """Return whether the broker has answered what it answers only to who is logged in, or has begun to."""
+        """Return whether the broker has answered what it answers only after a login, or has begun to."""
         is_answered = self._answers.is_under_way and bool(self._pending) and self._pending[0].needs_login
         return is_answered or self._state.login.state is LoginState.READY
 
@@ -165,12 +165,12 @@ class Conversation:
         return self._requests.kept_bytes + self._answers.kept_bytes
 
     def taken(self) -> None:
-        """The client has all that was written: it may ask again."""
+        """Note that the client has all that was written: it may ask again."""
         self.give_memory_back(self._memory_bytes)
         self._release(0)
 
     def close(self) -> None:
-        """No one gets an answer any more, and all memory is free."""
+        """End it: no request gets an answer any more, and all memory is free."""
         self._is_closed = True
         self._requests.close()
         self._answers.close()
@@ -267,7 +267,7 @@ class Conversation:
         """
         limit, demands_login, login = self._login.request_bytes, self._login.demands_login, self._state.login
         if login.awaits_token and api_key != ApiKey.SASL_AUTHENTICATE:
-            # As the broker (SaslServerAuthenticator): nothing is read for who has only begun to log in.
+            # As the broker (SaslServerAuthenticator): nothing is read for a client that has only begun to log in.
             raise MalformedMessageError(f"API {api_key} amid a SASL exchange")
         if limit is None:
             return
@@ -480,7 +480,7 @@ class Conversation:
         self._answered(pending)
 
     def _answered(self, pending: Pending) -> None:
-        """The answer is on its way, and others may follow."""
+        """Note that the answer is on its way, and others may follow."""
         if self._state.login.refusal:
             self.close()
             self._host.ended(Refusal.LOGIN, PermissionError(self._state.login.refusal))
@@ -495,7 +495,7 @@ class Conversation:
         self._release(_ALONE if pending.is_alone else 0)
 
     def _send_own(self) -> None:
-        """The answers of ours that are next."""
+        """Send the answers of ours that are next."""
         while self._pending and self._pending[0].fate is Fate.OWN:
             self._to_client(memoryview(self._pending.popleft().frame))
 

@@ -66,7 +66,7 @@ UNKNOWN = "unknown"
 _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 """After its own time limit the leader has moved its start, only not every follower has."""
 _MOST_EVENTS = 20
-"""For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
+"""For deletes that the broker may have refused: a client without the right may ask for thousands, and be gone."""
 _AT_ONCE = 32
 """Partitions of a request that are looked at before others have their turn of the loop: for each a small file is read."""
 _TRIES, _TRY_AGAIN_S = 3, 0.1

@@ -79,7 +79,7 @@ class Login:
     # The broker has answered
 
     def shaken(self, mechanism: str, error_code: int, *, is_raw: bool) -> None:
-        """SaslHandshake."""
+        """Note the answer to a SaslHandshake."""
         if error_code:
             self.refusal = f"SaslHandshake of {mechanism or 'no mechanism'}: error {error_code}"
             return
@@ -87,11 +87,11 @@ class Login:
         self.begin(mechanism, LoginState.EXCHANGING if is_first else LoginState.RENEWING, is_raw=is_raw)
 
     def begin(self, mechanism: str, state: LoginState, *, is_raw: bool) -> None:
-        """The broker now waits for tokens of ``mechanism``."""
+        """Begin the exchange of ``mechanism``: the broker now waits for tokens."""
         self.state, self.mechanism, self.is_raw, self.raw_tokens, self._claimed = state, mechanism, is_raw, 0, ""
 
     def authenticated(self, token: bytes, error_code: int, answer: bytes) -> None:
-        """SaslAuthenticate, with the client's ``token`` and the broker's in ``answer``."""
+        """Note a SaslAuthenticate, with the client's ``token`` and the broker's in ``answer``."""
         if error_code:
             self.refusal = f"SaslAuthenticate by {self.mechanism or 'no mechanism'}: error {error_code}"
             return
@@ -103,7 +103,7 @@ class Login:
             self._let_in(f"User:{self._claimed}" if self._claimed else NOT_KNOWN)
 
     def answered(self, *, needs_login: bool) -> None:
-        """A request with a header.  While tokens go without, none is; of those that ``needs_login``, none before."""
+        """Note the answer to a request with a header: raw tokens are over then, and so is the login if it ``needs_login``."""
         if self.state in _EXCHANGES:
             if self.is_raw or (needs_login and self.mechanism not in _IS_LAST_ANSWER):
                 self._let_in(NOT_KNOWN)
@@ -228,7 +228,7 @@ class Upstream(Protocol):
         ...
 
     def give_memory_back(self, size_bytes: int) -> None:
-        """Bytes of those that the response turned out not to need."""
+        """Give back bytes that the response turned out not to need."""
         ...
 
 
@@ -335,7 +335,7 @@ class Rewrite(ABC):
         """The request, which was read, is on its way: what can be made ready for the answer, is made so."""
 
     def abandoned(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do
-        """The connection has ended: the request may have been carried out, and nobody has an answer any more."""
+        """Note that the connection has ended: the request may have been carried out, and its answer goes nowhere."""
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
         """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and

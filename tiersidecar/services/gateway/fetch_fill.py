@@ -238,7 +238,7 @@ class FetchFill:
     def _keep_room(
         self, wanted: FillRequest, taken_bytes: int, answers: Mapping[PartitionKey, FilledPartition]
     ) -> None:
-        """The room that ``answers`` need until the client has them; the rest is for others."""
+        """Keep the room that ``answers`` need until the client has them, and give back the rest."""
         kept_bytes = sum(answer.records_bytes for answer in answers.values())
         wanted.exchange.upstream.give_memory_back(taken_bytes - min(kept_bytes, taken_bytes))
         if kept_bytes:
@@ -371,7 +371,7 @@ class FetchFill:
         self._telemetry.count(GATEWAY_FILLS, outcome=outcome)
 
     def _note(self, partition: TopicIdPartition, error: TiersidecarError) -> None:
-        """Once per partition and trouble: clients ask many times a second."""
+        """Log once per partition and trouble: clients ask many times a second."""
         reason = str(error)
         if self._troubled.get(partition) != reason:
             self._troubled[partition] = reason

@@ -5,7 +5,7 @@ read once, and the next Fetch is classified while the broker looks at it.  Nothi
 only where its answer is that one.
 
 A large request, of thousands of partitions, is read off the event loop, and only once the broker has answered it: before, it
-may be anybody's.  A large response goes to the client as it comes; requests that come meanwhile wait until it is whole.
+may be any client's.  A large response goes to the client as it comes; requests that come meanwhile wait until it is whole.
 
 An incremental request (KIP-227) leaves out partitions whose offset and limits have not changed, and the broker answers for them
 from what it remembers.  So the gateway must remember as well: it has no other way to know which offset was out of range.

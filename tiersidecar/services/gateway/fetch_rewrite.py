@@ -239,7 +239,7 @@ class FetchRewrite(Rewrite):
         suspects: Sequence[FetchedPartition],
         asked: Mapping[PartitionKey, FetchPartition],
     ) -> dict[PartitionKey, FilledPartition]:
-        """Return what stands in place of the records that nobody may have any more."""
+        """Return what stands in place of records that no client may have any more."""
         if suspects:
             expect_more(connection, found_out_of_range=True)
         withheld = dict[PartitionKey, FilledPartition]()
@@ -342,7 +342,7 @@ class FetchRewrite(Rewrite):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OutOfRange:
     """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE, and of those among
-    ``hidden``, of which it has answered what nobody is to see; ``withheld`` is answered already.  ``is_beside_others``: the
+    ``hidden``, of which it has answered what no client is to see; ``withheld`` is answered already.  ``is_beside_others``: the
     client asks for partitions as well of which the broker has said nothing wrong."""
 
     exchange: Exchange

@@ -130,7 +130,7 @@ class Frames:
             self._cut(view, is_own=True)
 
     def _cut(self, view: memoryview, *, is_own: bool = False) -> None:
-        """``is_own``: nobody reads into these bytes again."""
+        """Cut ``view`` into frames.  ``is_own``: nothing reads into these bytes again."""
         size, at, run = len(view), 0, 0  # from ``run`` on it passes
         while at < size and not self._is_closed:
             if self._under_way is None:

@@ -20,7 +20,7 @@ class Refusal(Enum):
     """By the broker."""
     BROKER_GONE = "broker"
     FAULT = "error"
-    """An exception that nobody expected."""
+    """An unexpected exception."""
 
 
 class End(Protocol):
@@ -37,11 +37,11 @@ class End(Protocol):
         ...
 
     def write(self, data: Buffer) -> None:
-        """Bytes that are read over when it returns."""
+        """Write bytes that are overwritten once it has returned."""
         ...
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """Pieces that nobody changes any more."""
+        """Write pieces that do not change any more."""
         ...
 
 
@@ -78,5 +78,5 @@ class Host(Protocol):
         ...
 
     def ended(self, refusal: Refusal, error: Exception) -> None:
-        """Nothing more comes out; what has goes on its way, then both connections end."""
+        """Note that nothing more comes out; what has goes on its way, then both connections end."""
         ...

@@ -61,7 +61,7 @@ class Leaders:
 
 
 def _seen(done: asyncio.Task[Any]) -> None:
-    """Its error, also where nobody waits for it any more."""
+    """Take its error, also where no task waits for it any more."""
     if not done.cancelled():
         done.exception()
 

@@ -1,7 +1,7 @@
 """ListOffsets over both tiers, as native tiered storage answers (S-149, T-48 to T-51, U17).
 
 Of a topic that was made a moment ago nothing may be known here yet, and not every client asks again (librdkafka's
-``query_watermark_offsets``).  It is waited for, and the broker asked once more: its first answer was of what nobody knew.
+``query_watermark_offsets``).  It is waited for, and the broker asked once more: its first answer was about an unknown topic.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class ListOffsetsRewrite(Rewrite):
 
 
 def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:
-    """Return whether the broker has found a record that nobody may have any more: which comes next it cannot be asked."""
+    """Return whether the broker has found a deleted record: it cannot be asked which comes next."""
     return 0 <= int(row.offset) < bounds.log_start
 
 

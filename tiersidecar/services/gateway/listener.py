@@ -131,7 +131,7 @@ async def _listen(settings: ListenerSettings) -> socket.socket:
 
 
 def network_of(ip: str) -> str:
-    """One host of IPv6 has as many addresses as it likes."""
+    """Return the network of an address: one host of IPv6 has as many addresses as it likes."""
     return origin_of(ip) or ip
 
 
@@ -186,7 +186,7 @@ class _Clients:
             try:
                 client, address = await loop.sock_accept(listening)
             except OSError as error:
-                # Those who wait in the backlog are taken when there are descriptors again.
+                # Connections in the backlog are taken when there are descriptors again.
                 self._log_failure(str(error))
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
@@ -253,7 +253,7 @@ class _Clients:
         self.traffic.report(self.telemetry)
 
     def _make_room(self) -> bool:
-        """Free a descriptor: of a connection that nobody looks at."""
+        """Free the descriptor of an idle connection."""
         if self.left_open.close_oldest():
             return True
         if self.waiting.close_oldest():

@@ -4,7 +4,7 @@ Such a log begins at :data:`~tiersidecar.domain.mounts.MOUNTED_START`, above eve
 each Fetch OFFSET_OUT_OF_RANGE if the client may read, and with another error if it may not.  Clients are to see the remote log
 and nothing else: for all rewrites the broker's log is an empty one that begins where the remote log ends.
 
-Once a record is in the broker's log, by whatever way, nobody can say any more whose log that is: the mount of that partition
+Once a record is in the broker's log, by whatever way, the origin of that log is unknown: the mount of that partition
 halts.  A log that begins at 0 and has never had a record, as a broker makes it on a new disk, spoils nothing: the partition
 halts only until its node has been seeded again.
 """
@@ -162,7 +162,7 @@ class MountedLogs:
 
     def _check_end(self, partition: TopicIdPartition, bounds: OffsetBounds) -> None:
         """Check that the log does not end earlier than before.  An empty log ends where the source let it begin.  If it would
-        end earlier, its segments go although nobody has moved its start: its topic is being deleted, and clients would go to 0.
+        end earlier, its segments go although its start has not moved: its topic is being deleted, and clients would go to 0.
 
         Raises:
             MetadataNotReadyError: it would.
@@ -218,8 +218,8 @@ class MountedLogs:
             )
 
     async def watch(self, broker: ListOffsets, interval_s: float) -> None:
-        """Look at the logs of all that is mounted and led here, at every interval and until cancelled, whether or not anybody
-        reads them; and at what is halted, wherever it is led."""
+        """Look at the logs of all that is mounted and led here, at every interval and until cancelled, whether or not clients
+        read them; and at what is halted, wherever it is led."""
         while True:
             led = [partition for partition in self._led() if self.is_mounted(partition)]
             wanted = dict.fromkeys([*led, *self._halted], NO_EPOCH)

@@ -53,7 +53,7 @@ class SaidState(StateLog, StateChanges, Leases, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposer:
-    """Who we are: cluster, and the broker that we stand in front of; and where we propose."""
+    """This gateway's cluster, the broker behind it, and the topic for its proposals."""
 
     cluster_id: str
     broker_id: BrokerId
@@ -334,7 +334,7 @@ class RemoteDeletes:
         return not is_seen_to_renew and self._clock.now_ms() - lease.renewed_ms > lease.duration_ms
 
     async def _until_said(self, partition: TopicIdPartition, delete: UserDelete, asking: Asking) -> None:
-        """Return once the state topic, as read here, has it: nobody reads below it through this gateway any more.
+        """Return once the state topic, as read here, has it: no client reads below it through this gateway any more.
 
         Raises:
             PublishTimeoutError: not in time; it may be carried out yet.

@@ -154,7 +154,7 @@ class PlainSide:
         if wanted and not self._watched:
             self._loop.add_reader(self._socket, self._readable)
             self._watched = True
-        # Unwanted, it is watched on until something comes: who asks, and waits for the answer, is unwanted once a request.
+        # Unwanted, it is watched on until something comes: a client that asks, and waits, is unwanted once a request.
 
     def write(self, data: Buffer) -> None:
         """See :class:`Side`."""

@@ -1,7 +1,7 @@
 """Which partitions of a request are tiered, as the gateway sees them, and which of their records are deleted; and the log
 start, high watermark and last stable offset of the broker's logs, remembered for a moment.
 
-A broker gives records that nobody may have any more (DESIGN.md section 5): it writes its log start down once a minute, and
+A broker gives records that no client may have any more (DESIGN.md section 5): it writes its log start down once a minute, and
 after a crash it begins again below what a user, or retention, has deleted, until the leader's sidecar has trimmed it once more.
 The remote log start is known here, in memory, as far as this process has read the state topic.  Of which history it is, the
 batch's leader epoch says.  So an election that is not known here yet sends no client past what the new leader
@@ -59,7 +59,7 @@ class Moment(Protocol):
     """The tiered partitions as known at a moment."""
 
     def find(self, topic: str, partition: int) -> TieredView | None:
-        """By the topic's name; None where it was not known to be tiered."""
+        """Find a partition by its topic's name; None where it was not known to be tiered."""
         ...
 
 
@@ -90,7 +90,7 @@ ANYBODY = Asker()
 
 class TieredPartitions(Protocol):
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
-        """By the topic's name, or the 16 bytes of its id.  None: it is not tiered, and what the broker says of it stands.
+        """Find it by its topic's name, or the 16 bytes of its id.  None: it is not tiered, and the broker's answer stands.
 
         Raises:
             MetadataNotReadyError: it may be tiered, and nothing is known of it yet; or the name is another topic's by now than
@@ -104,7 +104,7 @@ class TieredPartitions(Protocol):
         ...
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
-        """By the topic's name, as the broker has it on its disk now, whether or not a look at the cluster has met it; None
+        """Find it by its topic's name as the broker has it on disk now, whether or not a look at the cluster has met it; None
         where it is not there, or no rule tiers it.  Reads a small file."""
         ...
 
@@ -151,7 +151,7 @@ class DeletedRecords:
     def classify(
         self, key: PartitionKey, offset: int, records: memoryview, asker: Asker = ANYBODY
     ) -> FilledPartition | None:
-        """Return what a client gets instead of ``records``, asked for from ``offset`` on; None: they are his.
+        """Return what a client gets instead of ``records``, asked for from ``offset`` on; None: it gets them.
 
         Out of range is what natively would be, by the offset alone: of a batch around the log start the client skips what lies
         before it.
@@ -165,7 +165,7 @@ class DeletedRecords:
         except MetadataNotReadyError:
             return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
         except (TruncatedDataError, CorruptDataError):
-            return None  # nobody can read a record of it
+            return None  # no client can read a record of it
         return FilledPartition(error_code=OFFSET_OUT_OF_RANGE, log_start_offset=start) if offset < start else None
 
 
@@ -198,7 +198,7 @@ class Mounts(Protocol):
         ...
 
     def halted(self, partition: TopicIdPartition) -> str:
-        """Return why nobody reads it any more; empty where readers do."""
+        """Return why it is not readable any more; empty where it is."""
         ...
 
     def is_mounted_topic(self, topic: str | bytes) -> bool:

@@ -1,6 +1,6 @@
 """Connections that have not logged in: what they may hold, how many there are, and how long they may take.
 
-Anybody can make them.  So they have a budget of their own, and when it is used up the oldest of them end, and no connection
+Any host can make them.  So they have a budget of their own, and when it is used up the oldest of them end, and no connection
 that has logged in: a login takes some milliseconds, so that new ones get through.  They are let in at a bounded rate then
 (:class:`WaitingLine`), or to turn them away would cost more than to have them.
 
@@ -87,7 +87,7 @@ class Unauthenticated:
                 login.done()
 
     def hold(self, login: PendingLogin, size_bytes: int) -> None:
-        """``login`` holds as much now; where that is too much, who has held something longest goes first."""
+        """Set the bytes that ``login`` holds; where all hold too much, the one that has held something longest goes first."""
         self.held_bytes += size_bytes - login.held_bytes
         login.held_bytes = size_bytes
         if not size_bytes:
@@ -98,7 +98,7 @@ class Unauthenticated:
             self._shed_oldest(self._holding, "unauthenticated_bytes")
 
     def remove(self, login: PendingLogin) -> None:
-        """It has logged in, or is gone."""
+        """Remove a connection that has logged in, or is gone."""
         self.held_bytes -= login.held_bytes
         login.held_bytes = 0
         self._holding.pop(login, None)
@@ -159,7 +159,7 @@ class PendingLogin:
             self._all.hold(self, size_bytes)
 
     def let_in(self, *, by_sasl: bool) -> None:
-        """The broker has answered what it answers only to who is logged in."""
+        """Count it as logged in: the broker has answered what it answers only after a login."""
         self.listener.done[by_sasl] += 1
         self.done()
         if self.listener.is_open is by_sasl:
@@ -167,12 +167,12 @@ class PendingLogin:
             self._all.forget_open()
 
     def ends(self, reason: str) -> None:
-        """Its connection ends: it counts until it is gone, since a client may take its time (TLS's close_notify)."""
+        """Note that its connection ends: it counts until it is gone, since a client may take its time (TLS's close_notify)."""
         if not self.is_done and reason not in _NOT_HELD_OPEN:
             self.leave_open()
 
     def done(self) -> None:
-        """It counts no longer: it is let in, or gone."""
+        """Count it no longer: it is let in, or gone."""
         self.is_done = True
         self._all.remove(self)
 
@@ -267,7 +267,7 @@ class LeftOpen:
     The waiting line helps only while fewer come than are let in.  Each that is let in costs another its place, or is refused by
     the broker; if it learnt of that, it would be back at once, and newer: as many would come as go: one login in three waited
     for as long as the attack lasted.  So while others wait, a client whose connection ends without a login learns of it a while
-    later: its socket stays open, with nobody behind it.  A broker does the same for less
+    later: its socket stays open, and nothing reads it.  A broker does the same for less
     (``connection.failed.authentication.delay.ms``).
     """
 

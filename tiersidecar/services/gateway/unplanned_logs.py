@@ -54,7 +54,7 @@ class UnplannedLogs:
         return partition.partition < self._partitions.get(partition.topic_id, 0)
 
     def halted(self, partition: TopicIdPartition) -> str:
-        """Return why nobody reads it; empty where the plan has it, and where it has nothing to do with a mount."""
+        """Return why it is not readable; empty where the plan has it, and where it has nothing to do with a mount."""
         reason = self._halted.get(partition, "")
         if not reason and partition.topic_id in self._partitions and not self.is_planned(partition):
             count = self._partitions[partition.topic_id]
