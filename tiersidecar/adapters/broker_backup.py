@@ -233,7 +233,7 @@ class Backup:
         return manifest
 
     def _fault_of(self, document: Mapping[str, object], manifest: _Manifest) -> str:
-        """Why the backup is none of this broker's; empty if it is."""
+        """Return why the backup is none of this broker's; empty if it is."""
         if document["version"] != _VERSION:
             return f"its version is {document['version']}, must be {_VERSION}"
         if document["cluster_id"] != self._cluster_id:

@@ -32,7 +32,7 @@ class EndOffsets:
         self._next = _Round()
 
     async def of(self, partition: TopicIdPartition) -> Offset:
-        """The high watermark at this call, or a later one.
+        """Return the high watermark at this call, or a later one.
 
         Raises:
             BrokerRefusedError: with the partition's error.

@@ -83,7 +83,7 @@ async def open_consumer(
     isolation: str = "read_uncommitted",
     fetch_max_wait_ms: int = 500,
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer without a group, that commits nothing and never resets an offset by itself (S-093).
+    """Open a consumer without a group, which commits nothing and never resets an offset by itself (S-093).
 
     Raises:
         BrokerUnreachableError: no broker of ``bootstrap_servers`` answers.
@@ -295,7 +295,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
 
 @contextmanager
 def translated(api: str, subject: str, bootstrap_servers: str) -> Iterator[None]:
-    """A block whose aiokafka errors become ours."""
+    """Translate the aiokafka errors of the block into ours."""
     try:
         yield
     except (*_UNREACHABLE, OSError) as error:
@@ -353,7 +353,7 @@ def _abort_connections(client: Any) -> None:
 
 
 def _batch_of(values: Sequence[bytes], timestamp_ms: int) -> BatchBuilder:
-    """One that aiokafka cannot cut: the batches of its own have the size that its producer is set to."""
+    """Return a batch that aiokafka cannot cut: the batches of its own have the size that its producer is set to."""
     size_bytes = _MOST_HEADER_BYTES + sum(len(value) + _MOST_HEADER_BYTES for value in values)
     batch = BatchBuilder(size_bytes, _NOT_COMPRESSED)
     for value in values:

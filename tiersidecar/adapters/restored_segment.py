@@ -167,7 +167,7 @@ class RestoredSegmentWriter:
     def _aborted(
         self, stored: Iterable[AbortedTransaction], walked: Iterable[AbortedTransaction]
     ) -> list[AbortedTransaction]:
-        """Both together, by marker: behind a hole, the store's alone know where a transaction began before it."""
+        """Return both together, by marker: behind a hole, the store's alone know where a transaction began before it."""
         found: dict[int, AbortedTransaction] = {}
         for entry in (*stored, *walked):
             if not self._span.start <= entry.last_offset < self._span.stop:
@@ -243,7 +243,7 @@ def digest_of(path: Path) -> str:
 
 
 def _created(path: Path, like: os.stat_result) -> BinaryIO:
-    """A new file in place of one that an earlier try left there; no link is followed."""
+    """Create the file in place of one that an earlier try left there; no link is followed."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     if os.fstat(descriptor).st_gid != like.st_gid:

@@ -32,7 +32,7 @@ class ConfigSource:
     text: str = ""
 
     def load(self) -> Config:
-        """The configuration, which never writes: topics that are missing stay so.  Read once per process.
+        """Load the configuration, which never writes: topics that are missing stay so.  Read once per process.
 
         Raises:
             ConfigError: with every fault.

@@ -70,7 +70,7 @@ class OpenPlanning:
     reads: ReadPath
 
     def tier(self, options: ReadOptions) -> RemoteTier:
-        """The remote tier, as ``options`` want to see it."""
+        """Return the remote tier, as ``options`` want to see it."""
         return RemoteTier(self.reads, LeadersLog(self.session.broker), read_committed=options.read_committed)
 
 
@@ -112,7 +112,7 @@ async def open_planning(config: Config, subscription: Subscription) -> AsyncIter
 
 
 async def plan_read(config: Config, options: ReadOptions, pushed: PushedBounds) -> tuple[Share, ...]:
-    """The shares of a read.
+    """Return the shares of a read.
 
     Raises:
         TiersidecarError: as :func:`open_planning` and :meth:`Planner.plan`.

@@ -158,7 +158,7 @@ class PartitionEraser:
         return ErasedSegment(step=step, records=rewritten.erased_records, new=new, rewritten=rewritten)
 
     async def _decided_now(self, step: ErasureStep) -> ErasureStep | str:
-        """The step as what holds now makes it, or why it is not right any more."""
+        """Return the step as what holds now makes it, or why it is not right any more."""
         await self._lease.renew()
         seen = await seen_now(self._session, self._partition.view)
         if reason := reason_not_to_delete(self._session):
@@ -177,7 +177,7 @@ class PartitionEraser:
         return again.reason
 
     async def reason_to_leave(self, step: ErasureStep) -> str:
-        """Why the step is not right any more."""
+        """Return why the step is not right any more."""
         again = await self._decided_now(step)
         if isinstance(again, str):
             return again
@@ -213,7 +213,7 @@ class PartitionEraser:
         await self._put_into_trash(old)
 
     async def _proven(self) -> set[Uuid]:
-        """Segments near that were read and hold none of these records, and of which all objects are there now."""
+        """Return segments near that were read and hold none of these records, and of which all objects are there now."""
         return {
             one.remote_log_segment_id.uuid
             for one in self._near

@@ -96,7 +96,7 @@ async def confirm_cluster(
 async def _only_others(
     bootstrap: Sequence[str], described: ClusterDescription, broker_id: BrokerId, resolve: Resolve
 ) -> dict[str, BrokerId]:
-    """The broker at each address, where all are known for others than ``broker_id``; empty where one may be that one."""
+    """Return the broker at each address, where all are known for others than ``broker_id``; empty where one may be that one."""
     ours = described.brokers.get(broker_id)
     if ours in bootstrap:
         return {}
@@ -111,7 +111,7 @@ async def _only_others(
 
 
 async def _places(address: str, resolve: Resolve) -> frozenset[str]:
-    """Where ``address`` leads, and ``address`` itself."""
+    """Return where ``address`` leads, and ``address`` itself."""
     host, _, port = address.rpartition(":")
     found = await resolve(host.strip("[]"))
     return frozenset({address, *(f"{one}:{port}" for one in found)})

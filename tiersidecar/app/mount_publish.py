@@ -111,7 +111,7 @@ class MountPublisher:
         return found if found.faults else replace(found, report=await self._recoverer(found.claims).plan())
 
     async def _compare(self) -> MountLook:
-        """The cluster with the plan."""
+        """Compare the cluster with the plan."""
         self._say("looking at the cluster's topics")
         views = await self._views()
         seen = await self._seen(views)

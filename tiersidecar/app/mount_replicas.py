@@ -109,7 +109,7 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
 
 
 def _directory_of(owner: TopicIdPartition, node: NodePlaces, held: dict[str, int]) -> Path:
-    """Where the replica is; if nowhere, in the log dir that has the fewest, which ``held`` counts."""
+    """Return where the replica is; if nowhere, in the log dir that has the fewest, which ``held`` counts."""
     found = [Path(log_dir) / str(owner) for log_dir in node.log_dirs if os.path.lexists(Path(log_dir) / str(owner))]
     if not found:
         least = min(held, key=lambda log_dir: (held[log_dir], node.log_dirs.index(log_dir)))
@@ -136,7 +136,7 @@ def _has_logs_beside(seeded: Collection[str], node: NodePlaces) -> bool:
 
 
 def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) -> list[NewFile]:
-    """An empty log from N on, and whose it is.  The broker makes the rest."""
+    """Return an empty log from N on, and whose it is.  The broker makes the rest."""
     topic_id = f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}".encode()
     return [
         NewFile(path=directory / f"{one.start_offset:020d}{_LOG}", data=b""),

@@ -169,7 +169,7 @@ def _require_not_used(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> 
 
 
 def _records_of_controller(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> list[NewFile]:
-    """Those of a controller that has not run; one that has run has the topics in its metadata."""
+    """Return those of a controller that has not run; one that has run has the topics in its metadata."""
     if has_metadata(node):
         return []
     if replicas.are_used:
@@ -182,7 +182,7 @@ def _records_of_controller(plan: MountPlan, node: NodePlaces, replicas: Replicas
 
 
 def _first_records(plan: MountPlan, node: NodePlaces) -> list[NewFile]:
-    """The file with which the metadata log begins; none if the topics are in it already."""
+    """Return the file with which the metadata log begins; none if the topics are in it already."""
     directory = Path(node.metadata_log_dir)
     paths = [directory / name for name in _FIRST_RECORDS if (directory / name).is_file()]
     if not paths:

@@ -50,7 +50,7 @@ class StoreRemains:
         return found
 
     async def _copied(self, topic_id: Uuid, keys: Mapping[int, list[str]], number: int) -> Copied | None:
-        """None where the snapshot is of a partition of which nothing was copied yet."""
+        """Return what was copied; None where the snapshot is of a partition of which nothing was yet."""
         snapshot, faults = await read_latest(self._store, keys[number], (topic_id, number), self._blocking)
         if snapshot is not None:
             return _copied_in(snapshot, keys[number][0])

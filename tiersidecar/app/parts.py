@@ -103,7 +103,7 @@ class Parts(Opened):
 
     @property
     def sources(self) -> Sources:
-        """Where every lane learns of a partition."""
+        """Return where every lane learns of a partition."""
         return Sources(
             table=self.table,
             broker=self.broker,
@@ -114,11 +114,11 @@ class Parts(Opened):
 
     @property
     def reads(self) -> ReadPath:
-        """The read path, which roles that read have."""
+        """Return the read path, which roles that read have."""
         assert self.read_path is not None, "no role of this process reads"
         return self.read_path
 
     @property
     def look_interval_s(self) -> float:
-        """Seconds between two looks at log dirs and leaders when no file event comes first."""
+        """Return seconds between two looks at log dirs and leaders when no file event comes first."""
         return min(self.config.remote_log_manager_task_interval_ms / 1000, _LOOK_INTERVAL_MAX_S)

@@ -195,7 +195,7 @@ class ProcessStatus:
         return local.segments[0].base_offset if local is not None and local.segments else NO_OFFSET
 
     def _remote(self, tiered: TieredPartition) -> tuple[int, int]:
-        """Segments and bytes; zeros while the metadata are not ready."""
+        """Return segments and bytes; zeros while the metadata are not ready."""
         topic_id_partition = tiered.view.topic_id_partition
         if self.metadata is None or not self.metadata.is_ready(topic_id_partition):
             return 0, 0
@@ -266,7 +266,7 @@ class ProcessStatus:
 
 
 def sidecars_of(leases: Iterable[Lease], now_ms: int) -> list[SidecarStatus]:
-    """Those of brokers, by node id.  Clocks of two machines differ: only what is long over is taken for over."""
+    """Return those of brokers, by node id.  Clocks of two machines differ: only what is long over is taken for over."""
     found = [
         SidecarStatus(
             node_id=lease.broker_id,

@@ -31,7 +31,7 @@ UNREADABLE_OWNER = "?"
 
 
 async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str | None:
-    """The id of the cluster that owns the topic id; None where the store does not say."""
+    """Read the id of the cluster that owns the topic id; None where the store does not say."""
     try:
         return _cluster_in(await store.fetch_object(_owner_key(key_prefix, topic_id), max_bytes=MOST_OWNER_BYTES))
     except ObjectNotFoundError:

@@ -124,7 +124,7 @@ class RecoverLook:
         return "" if said is None or self._is_known(said) else f"the store says that its data are cluster {said}'s"
 
     async def _snapshot(self, owner: TopicIdPartition) -> tuple[PartitionSnapshot | None, list[str]]:
-        """The last one, which may be another cluster's, and what is wrong with those after it."""
+        """Return the last one, which may be another cluster's, and what is wrong with those after it."""
         place = owner.topic_id, owner.partition
         snapshot, faults = await read_latest(self._store, self._snapshots.get(place, ()), place, self._blocking)
         if snapshot is not None and not (self._is_known(snapshot.cluster_id) and snapshot.topic_id_partition == owner):

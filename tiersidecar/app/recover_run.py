@@ -102,7 +102,7 @@ class Recoverer:
         return report
 
     async def _owners(self) -> dict[tuple[Uuid, int], TopicIdPartition]:
-        """The partitions of the cluster that may have remote data."""
+        """Return the partitions of the cluster that may have remote data."""
         if self._topics:
             views = [view for topic in self._topics for view in await self._session.partitions(topic)]
         else:
@@ -127,7 +127,7 @@ class Recoverer:
     async def _partitions(
         self, store: Store, owners: dict[tuple[Uuid, int], TopicIdPartition], report: RecoverReport
     ) -> AsyncIterator[BucketPartition]:
-        """Those of the bucket, and after them those that have no object: a snapshot, perhaps, or events."""
+        """Yield those of the bucket, and after them those that have no object: a snapshot, perhaps, or events."""
         below = (
             sorted({f"{one.topic}-{format_uuid(one.topic_id)}/" for one in owners.values()}) if self._topics else ("",)
         )

@@ -141,7 +141,7 @@ class PartitionLook:
 
     @property
     def leader_epoch(self) -> int | None:
-        """The partition's now, None where no leader is known."""
+        """Return the partition's now, None where no leader is known."""
         return self._leader_epoch
 
     def give_up(self, segment_id: str) -> None:
@@ -229,7 +229,7 @@ class PartitionLook:
 
     @cached_property
     def _standing(self) -> dict[str, RemoteLogSegmentMetadata]:
-        """Segments that others may go for, ascending: finished, wholly of the lineage, and neither to be expired as a
+        """Return segments that others may go for, ascending: finished, wholly of the lineage, and neither to be expired as a
         whole nor in the trash."""
         start = self._state.start_in(self._lineage)
         return {

@@ -61,7 +61,7 @@ def request_for(finding: Finding, *, now_ms: int) -> RecopyRequest:
 
 
 def owner_of(finding: Finding) -> TopicIdPartition:
-    """The partition that a finding is of."""
+    """Return the partition that a finding is of."""
     return TopicIdPartition(topic_id=parse_uuid(finding.topic_id), topic=finding.topic, partition=finding.partition)
 
 
@@ -73,7 +73,7 @@ class RecopyDesk:
         self._replicas: dict[TopicIdPartition, frozenset[BrokerId]] = {}
 
     async def standing(self, finding: Finding) -> RecopyRequest | None:
-        """The request that stands for it already."""
+        """Return the request that stands for it already."""
         wanted = request_for(finding, now_ms=0)
         return self._standing(wanted)
 

@@ -78,7 +78,7 @@ class RepairSettings:
 
 
 def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
-    """The summary, and the findings that repair may do something about.
+    """Read the summary, and the findings that repair may do something about.
 
     Raises:
         ConfigError: there is no whole report.
@@ -237,7 +237,7 @@ class Repairer:
         await self._session.state.put_into_trash(owner, [entry])
 
     async def _look_at(self, owner: TopicIdPartition, store: Store, marks: Mapping[str, Mark]) -> PartitionLook:
-        """The partition as it is now: both topics have been read to their ends."""
+        """Return the partition as it is now: both topics have been read to their ends."""
         await self._session.state.catch_up()
         segments = (await self._session.remote_segments([owner]))[owner]
         requested = segments_of(self._session.state.recopies(owner))

@@ -334,13 +334,13 @@ def _advertised(kafka: ServeKafkaSection, port: int, config: ServeConfig) -> Adv
 
 
 def _cluster_id(config: ServeConfig) -> str:
-    """The same for the same place, and no cluster's own."""
+    """Return an id that is the same for the same place, and no cluster's own."""
     place = f"{config.store.place} {config.store.key_prefix}"
     return format_uuid(Uuid(hashlib.sha256(place.encode()).digest()[:16]))
 
 
 def _tls(section: TlsKeys, name: str) -> ssl.SSLContext | None:
-    """The listener's certificate; None without TLS.
+    """Return the listener's certificate; None without TLS.
 
     Raises:
         ConfigError: a file cannot be used.

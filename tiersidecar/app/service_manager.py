@@ -133,5 +133,5 @@ async def _keep_speaking(
 
 
 def _status(text: str) -> str:
-    """One line, as the protocol demands."""
+    """Return one line, as the protocol demands."""
     return f"STATUS={' '.join(text.split())[:_STATUS_CHARACTERS] or 'ready'}"

@@ -53,7 +53,7 @@ def state_dir_of(config: Config, roles: frozenset[Role]) -> Iterator[Path]:
 
 
 def instance_of(directory: Path, new_id: Callable[[], Uuid]) -> str:
-    """The name of this state.dir, made at its first use; a copy of the directory has another one.
+    """Return the name of this state.dir, made at its first use; a copy of the directory has another one.
 
     One that cannot be kept is this process's alone: the next one waits for its lease then.
     """

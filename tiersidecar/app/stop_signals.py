@@ -36,7 +36,7 @@ class BeforeStop:
 
 @contextmanager
 def stop_on_signals(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set; a second signal of the same kind kills at once."""
+    """Yield an event that SIGTERM and SIGINT set; a second signal of the same kind kills at once."""
     stopping = asyncio.Event()
 
     def stop(number: signal.Signals) -> None:

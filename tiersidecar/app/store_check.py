@@ -136,7 +136,7 @@ async def _latencies(store: Store, prefix: str, options: CheckOptions, clock: Cl
 
 
 async def _timed(clock: Clock, requests: list[Awaitable[Any]]) -> float:
-    """Seconds that ``requests`` take, all at once; never 0."""
+    """Return seconds that ``requests`` take, all at once; never 0."""
     began_s = clock.monotonic_s()
     outcomes = await asyncio.gather(*requests, return_exceptions=True)  # none is left running where one fails
     took_s = clock.monotonic_s() - began_s

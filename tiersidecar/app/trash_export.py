@@ -66,7 +66,7 @@ async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson:
 
 
 def directory_of(to: Path, topic_id_partition: TopicIdPartition) -> Path:
-    """Where a partition's files go, directly below ``to`` whatever its topic is called."""
+    """Return where a partition's files go, directly below ``to`` whatever its topic is called."""
     name = (
         topic_id_partition.topic
         if _TOPIC.fullmatch(topic_id_partition.topic)
@@ -114,7 +114,7 @@ class _Export:
         self._start = max(session.state.partition_state(topic_id_partition).highest_start, 0)
 
     async def write(self, segments: list[RemoteLogSegmentMetadata]) -> list[str]:
-        """A file a segment; of what two hold the first counts."""
+        """Return a file a segment; of what two hold the first counts."""
         await asyncio.to_thread(self._directory.mkdir, parents=True, exist_ok=True)
         lines, next_offset, size_bytes = [], self._start, 0
         for standing in _serving(segments):

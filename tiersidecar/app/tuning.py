@@ -82,7 +82,7 @@ def initial_tuning(config: Config, clock: Clock) -> Tuning:
 
 
 def _upload_rate(config: Config) -> int | None:
-    """Bytes per second within uploads; None: no limit.
+    """Return bytes per second within uploads; None: no limit.
 
     The copy quota lets whole segments in, and averages over no more than its windows: a segment that went as fast as it can
     would be a burst of the disk and of a core, and one larger than all windows' worth would be forgotten before it is paid

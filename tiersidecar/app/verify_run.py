@@ -76,7 +76,7 @@ async def verify_segments(config: Config, target: Target, bytes_per_s: int | Non
 async def _verify(
     session: Session, verifier: SegmentVerifier, segment: RemoteLogSegmentMetadata, preceding: Preceding
 ) -> Verified:
-    """A fault of a segment whose deletion has begun since it was listed is none."""
+    """Verify the segment; a fault does not count if its deletion has begun since it was listed."""
     if segment.state is _FINISHED and not await _is_live(session, segment):
         return Verified(segment=segment, verdict=Verdict.GONE, findings=(), read_bytes=0)
     found = await verifier.verify(segment, preceding, session.clock.now_ms())

@@ -324,7 +324,7 @@ def _segment_threads(config: Config) -> ThreadBlocking:
 
 @asynccontextmanager
 async def _open_journal(state_dir: Path, ground: Ground) -> AsyncIterator[CopyJournal]:
-    """The journal of the tier role, whose file is its alone; other processes with this state.dir copy nothing."""
+    """Open the journal of the tier role, whose file is its alone; other processes with this state.dir copy nothing."""
     if Role.TIER not in ground.roles or ground.config.mode is not Mode.ENFORCE:
         yield NoJournal()
         return

@@ -70,7 +70,7 @@ class Lineage:
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
-        """The last epoch, or -1 when there is none."""
+        """Return the last epoch, or -1 when there is none."""
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def epoch_for_offset(self, offset: int) -> LeaderEpoch | None:

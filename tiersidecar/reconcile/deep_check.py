@@ -185,7 +185,7 @@ class Preceding:
         return self.stem[-22:]
 
     def epochs_below(self, offset: int) -> tuple[EpochEntry, ...]:
-        """Those of what it has below ``offset``."""
+        """Return those of what it has below ``offset``."""
         return tuple(epoch for epoch in self.epochs if epoch.start_offset < offset)
 
 
@@ -287,7 +287,7 @@ def _check_epochs(scan: SegmentScan, lineage: Lineage, key: str) -> None:
 async def _parts(
     store: FetchRange, key: str, manifest: Manifest, plan: TransformPlan
 ) -> AsyncGenerator[tuple[int, bytes]]:
-    """The original .log chunk by chunk, each with the position of its first byte."""
+    """Yield the original .log chunk by chunk, each with the position of its first byte."""
     for number in range(manifest.chunk_index.chunk_count):
         chunk = manifest.chunk_index.chunk(number)
         stored = await store.fetch_range(key, chunk.transformed)

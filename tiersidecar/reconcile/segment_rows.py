@@ -54,7 +54,7 @@ def event_fields(value: bytes, place: tuple[int, int]) -> _Row:
 
 
 def _rare_fields(value: bytes, place: tuple[int, int]) -> _Row:
-    """Several epochs, long names, tags of a later version."""
+    """Read a record with several epochs, long names or tags of a later version."""
     event = read_event(value, where=_name(place))
     match event:
         case RemoteLogSegmentMetadata():

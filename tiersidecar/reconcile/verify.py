@@ -112,7 +112,7 @@ class SegmentVerifier:
         )
 
     def key_of(self, segment: RemoteLogSegmentMetadata, kind: str) -> str:
-        """Where the object of ``kind`` is, one of :data:`~tiersidecar.decide.reconcile_segments.KINDS`."""
+        """Return where the object of ``kind`` is, one of :data:`~tiersidecar.decide.reconcile_segments.KINDS`."""
         return f"{self._stem(segment)}.{kind}"
 
     async def _findings(self, segment: RemoteLogSegmentMetadata, preceding: Preceding, now_ms: int) -> list[Finding]:
@@ -127,7 +127,7 @@ class SegmentVerifier:
         return await check.check([{**row, **await self._objects(segment), "preceding": preceding.get(row["stem"])}])
 
     async def _objects(self, segment: RemoteLogSegmentMetadata) -> dict[str, int | None]:
-        """The columns that say which objects there are."""
+        """Return the columns that say which objects there are."""
         found: dict[str, int | None] = {}
         for kind, name in zip(KINDS, OBJECT_COLUMNS, strict=True):
             try:

@@ -55,12 +55,12 @@ class PinName:
 
     @property
     def log_name(self) -> str:
-        """The broker's name of the file whose link makes a pin of the others."""
+        """Return the broker's name of the file whose link makes a pin of the others."""
         return log_file_name(self.base_offset, LogFileKind.LOG)
 
     @property
     def snapshot_name(self) -> str:
-        """The producer snapshot at the end of the segment, which may come later, or never."""
+        """Return the producer snapshot at the end of the segment, which may come later, or never."""
         return log_file_name(self.next_base_offset, LogFileKind.SNAPSHOT)
 
     @property
@@ -85,7 +85,7 @@ class PinName:
 
     @property
     def earlier_snapshot_name(self) -> str:
-        """The producer snapshot where the segment begins: part of a picture only."""
+        """Return the producer snapshot where the segment begins: part of a picture only."""
         return log_file_name(self.base_offset, LogFileKind.SNAPSHOT)
 
     @property
@@ -95,7 +95,7 @@ class PinName:
 
 
 def parse_pin_file(name: str) -> tuple[PinName, str] | None:
-    """The pin that a file belongs to, and what the broker calls the file; None for any file that is no pin's."""
+    """Return the pin that a file belongs to, and what the broker calls the file; None for any file that is no pin's."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -179,7 +179,7 @@ class PinDirectory:
         )
 
     def read(self, names: Sequence[PinName]) -> tuple[Pin, ...]:
-        """The pins of these names, without those that have gone meanwhile."""
+        """Read the pins of these names, without those that have gone meanwhile."""
         pins = []
         for name in names:
             with suppress(FileNotFoundError):
@@ -342,7 +342,7 @@ def epochs_below_end(
 
 
 def _sources(segment: LocalSegment, companion: str) -> tuple[str, ...]:
-    """Where a companion may be: of a deleted segment the producer snapshot is its successor's, and may still be live."""
+    """Return where a companion may be: of a deleted segment the producer snapshot is its successor's, and may still be live."""
     there = segment.path_of(companion)
     return (there,) if not segment.file_suffix else (there, there.removesuffix(segment.file_suffix))
 

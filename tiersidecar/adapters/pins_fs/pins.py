@@ -37,12 +37,12 @@ _HINTS = {
 
 
 def beside(log_dir: str) -> str:
-    """The directory of ours next to ``log_dir``."""
+    """Return the directory of ours next to ``log_dir``."""
     return f"{log_dir}{PINS_SUFFIX}"
 
 
 def find_place(log_dir: str, log_dirs: Sequence[str], *, link: Link = os.link) -> str:
-    """The directory in which new pins of ``log_dir`` are made: beside it, or the log dir itself.
+    """Return the directory in which new pins of ``log_dir`` are made: beside it, or the log dir itself.
 
     Raises:
         PinError: no link can be made in either; says why of both.
@@ -268,7 +268,7 @@ def _without_other_names(pins: Sequence[Pin]) -> list[Pin]:
 
 
 def _cleaner_offset(local: LocalPartition) -> int | None:
-    """The broker's own, as its checkpoint says; -1 where it has none of the partition."""
+    """Return the broker's own, as its checkpoint says; -1 where it has none of the partition."""
     path = Path(local.log_dir, CLEANER_OFFSET_CHECKPOINT)
     try:
         found = read_offset_checkpoint(path.read_bytes(), where=str(path))

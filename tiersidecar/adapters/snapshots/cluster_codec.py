@@ -44,7 +44,7 @@ _SEAL = struct.Struct(">I")
 
 
 def write_cluster_snapshot(snapshot: ClusterSnapshot, key: str = "", *, most_entries: int = MOST_ENTRIES) -> bytes:
-    """The object's bytes.
+    """Return the object's bytes.
 
     Raises:
         StoreError: it is larger than what readers open.
@@ -67,7 +67,7 @@ def write_cluster_snapshot(snapshot: ClusterSnapshot, key: str = "", *, most_ent
 
 
 def read_cluster_snapshot(data: bytes, where: str, *, most_entries: int = MOST_ENTRIES) -> ClusterSnapshot:
-    """The snapshot.
+    """Read the snapshot.
 
     Raises:
         CorruptDataError: damaged, cut short, of a later format, or larger than what is written.

@@ -58,7 +58,7 @@ class StoreClusterShelf:
         return max((key for key in keys if _written_ms(key) <= at_ms), default=keys[0] if keys else None)
 
     async def at(self, key: str) -> ClusterSnapshot:
-        """The one under a key, whichever cluster's.
+        """Return the one under a key, whichever cluster's.
 
         Raises:
             CorruptDataError: it is none.

@@ -60,7 +60,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def write_partition_snapshot(snapshot: PartitionSnapshot, key: str = "") -> bytes:
-    """The object's bytes.  Takes about 10 us for each segment.
+    """Return the object's bytes.  Takes about 10 us for each segment.
 
     Raises:
         StoreError: it is larger than what readers open.
@@ -88,7 +88,7 @@ def _fault_of_size(snapshot: PartitionSnapshot, head: bytes, records: bytes, bod
 
 
 def read_partition_snapshot(data: bytes, *, where: str) -> PartitionSnapshot:
-    """The snapshot.
+    """Read the snapshot.
 
     Raises:
         CorruptDataError: damaged, cut short, of a later format, or larger than what is written.

@@ -37,7 +37,7 @@ def snapshot_key(key_prefix: str, owner: TopicIdPartition, version: SnapshotVers
 
 
 def version_in(key: str) -> SnapshotVersion | None:
-    """The version that a key names; None for a key of something else."""
+    """Return the version that a key names; None for a key of something else."""
     match = _NAME.fullmatch(key.rpartition("/")[2])
     if match is None:
         return None
@@ -80,7 +80,7 @@ class StoreShelf:
 
 
 async def list_snapshots(store: ListObjects, key_prefix: str, topic_id: Uuid | None = None) -> SnapshotKeys:
-    """All that there are, or those of one topic.
+    """Return all that there are, or those of one topic.
 
     Raises:
         StoreError: the store is away.
@@ -102,7 +102,7 @@ async def list_snapshots(store: ListObjects, key_prefix: str, topic_id: Uuid | N
 async def read_latest(
     store: Store, keys: Sequence[str], owner: tuple[Uuid, int], blocking: Blocking
 ) -> tuple[PartitionSnapshot | None, list[str]]:
-    """The latest of ``keys``, which descend, that can be read and is ``owner``'s; and what is wrong with those before it.
+    """Read the latest of ``keys``, which descend, that can be read and is ``owner``'s; and what is wrong with those before it.
 
     Raises:
         StoreError: the store is away.

@@ -44,7 +44,7 @@ def topic_key(topic_id: Uuid) -> bytes:
 
 
 def read_topic_key(key: bytes) -> Uuid | None:
-    """The topic id of a topic's key, None for any other key."""
+    """Read the topic id of a topic's key, None for any other key."""
     kind, _, text = key.decode(errors="replace").partition("/")
     if kind != "topic":
         return None
@@ -67,7 +67,7 @@ def read_partition_key(key: bytes) -> tuple[Uuid, int] | None:
 
 
 def read_value(value: bytes, *, where: str) -> dict[str, Any]:
-    """The JSON object.
+    """Read the JSON object.
 
     Raises:
         CorruptDataError: it is none, or has no schema version.
@@ -94,7 +94,7 @@ def _shared_text(text: str) -> str:
 
 
 def read_partition_state(document: Mapping[str, Any], *, where: str) -> PartitionState:
-    """A partition's state; fields that are absent have their defaults.
+    """Read a partition's state; fields that are absent have their defaults.
 
     Raises:
         CorruptDataError: a field is no integer.
@@ -218,7 +218,7 @@ def _integer(document: Mapping[str, Any], name: str, *, where: str) -> Any:
 
 
 def read_topic_state(document: Mapping[str, Any], *, where: str) -> TopicState:
-    """A topic's state.
+    """Read a topic's state.
 
     Raises:
         CorruptDataError: a field is missing or of another type.
@@ -243,7 +243,7 @@ class Writer(NamedTuple):
 
 
 def cluster_of(document: Mapping[str, Any]) -> str:
-    """The cluster whose sidecar wrote the record; empty in those of the first format."""
+    """Return the cluster whose sidecar wrote the record; empty in those of the first format."""
     cluster_id = document.get("cluster_id", "")
     return cluster_id if isinstance(cluster_id, str) else ""
 
@@ -254,7 +254,7 @@ def stamped(value: bytes, writer: Writer) -> bytes:
 
 
 def without_writer(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The rest of the record, to be written anew."""
+    """Return the rest of the record, to be written anew."""
     return {name: value for name, value in document.items() if name not in Writer._fields}
 
 

@@ -248,15 +248,15 @@ class StateFold:
         return sorted(ours, key=lambda one: (one.start_offset, one.end_offset))
 
     def recopy(self, key: bytes) -> RecopyRequest | None:
-        """The request of this key."""
+        """Return the request of this key."""
         return self._recopies.get(key)
 
     def lease(self, name: str) -> Lease | None:
-        """The lease that counts."""
+        """Return the lease that counts."""
         return self._leases.get(lease_key(name))
 
     def leases(self) -> list[Lease]:
-        """Every lease that counts, by name."""
+        """Return every lease that counts, by name."""
         return sorted(self._leases.values(), key=lambda one: one.name)
 
     def cleaner_claims(self, owner: TopicIdPartition) -> tuple[CleanerClaim, ...]:
@@ -264,7 +264,7 @@ class StateFold:
         return self._claims.get(cleaner_key(owner), ())
 
     def cleaner_value(self, owner: TopicIdPartition, claim: CleanerClaim) -> bytes | None:
-        """The record that says ``claim`` and all that is known; None when that is known already."""
+        """Return the record that says ``claim`` and all that is known; None when that is known already."""
         known = self.cleaner_claims(owner)
         merged = merged_claims([*known, claim])
         if merged == known:
@@ -278,7 +278,7 @@ class StateFold:
         return list(merged_entries([*entries, *kept])) if entries or kept else []
 
     def trash_partitions(self) -> tuple[TopicIdPartition, ...]:
-        """Every partition with an entry."""
+        """Return every partition with an entry."""
         keys = {owner: min(entries) for owner, entries in self._trash.items()}
         for key, state in self._partitions.items():
             if state.kept and (owner := read_partition_key(key)) is not None:
@@ -289,7 +289,7 @@ class StateFold:
         )
 
     def trash_value(self, owner: TopicIdPartition, entry: TrashEntry) -> bytes | None:
-        """The record that says ``entry`` and all that is known of its id; None when that is known already."""
+        """Return the record that says ``entry`` and all that is known of its id; None when that is known already."""
         key = trash_key(owner, entry.id)
         known = self._trash.get((owner.topic_id, owner.partition), {}).get(key)
         if known is not None and known.contains(entry):
@@ -307,7 +307,7 @@ class StateFold:
         return key in self._documents
 
     def merged_value(self, owner: TopicIdPartition, state: PartitionState) -> bytes | None:
-        """The record that says ``state`` and all that is known; None when that is known already."""
+        """Return the record that says ``state`` and all that is known; None when that is known already."""
         known = self.partition_state(owner)
         merged = known.merged_with(state)
         former = self._documents.get(partition_key(owner))
@@ -316,7 +316,7 @@ class StateFold:
         return write_state(merged, without_writer({"topic": owner.topic, **(former or {})}))
 
     def topic_value(self, topic_id: Uuid, state: TopicState) -> bytes | None:
-        """The record of ``state``; None when it is known already."""
+        """Return the record of ``state``; None when it is known already."""
         if self._topics.get(topic_id) == state:
             return None
         return write_state(state, without_writer(self._documents.get(topic_key(topic_id), {})))

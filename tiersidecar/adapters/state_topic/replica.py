@@ -191,7 +191,7 @@ class StateReplica:
             await self._clock.sleep(self._settings.remember_interval_ms / 1000)
 
     def _known(self) -> RememberedTopic | None:
-        """None while it is not all read, or lost."""
+        """Return what is known of the topic; None while it is not all read, or lost."""
         facts, last = self._facts, self._last
         if facts is None or self._lost is not None or not self.is_ready:
             return None

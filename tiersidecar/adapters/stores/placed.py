@@ -49,12 +49,12 @@ class PlacedStore:
 
     @property
     def default(self) -> Store:
-        """The store of what is in no place of a name."""
+        """Return the store of what is in no place of a name."""
         return self._default
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """The others by name, ascending."""
+        """Return the others by name, ascending."""
         return self._places
 
     @property

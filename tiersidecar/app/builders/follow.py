@@ -57,7 +57,7 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
 
 
 def pin_settings(config: Config) -> PinSettings:
-    """None are made or removed but in enforce mode."""
+    """Return the settings of pins; none are made or removed but in enforce mode."""
     enforces = config.mode is Mode.ENFORCE
     return PinSettings(
         limits=PinLimits(max_bytes=config.pins_max_bytes, disk_reserve_percent=config.disk_reserve),

@@ -73,7 +73,7 @@ class RemoteTier:
 
 
 def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO_AUDIT_TOPIC) -> RemoteTier:
-    """The read path, and what stands before it, until ``stack`` closes."""
+    """Open the read path, and what stands before it, until ``stack`` closes."""
     path = parts.reads
     source = _source(parts) if parts.config.source is not None else None
     mounts = _mounts(parts, source) if source is not None else None
@@ -127,7 +127,7 @@ def _mounts(parts: Parts, source: MountedSource) -> MountedLogs:
 
 
 def _seeded(local: LogDirsView) -> list[TopicIdPartition]:
-    """Those on the broker's disks whose logs begin where those of a mount do."""
+    """Return those on the broker's disks whose logs begin where those of a mount do."""
     return [
         partition
         for partition, found in local.partitions.items()

@@ -191,7 +191,7 @@ def hole_advice(config: Config) -> str:
 
 
 def cold_reads_of(config: Config, clock: Clock, telemetry: Telemetry) -> ColdReads:
-    """The readers, within the budgets of ``remote.fetch.quota``."""
+    """Build the counts of the readers, with the budgets of ``remote.fetch.quota``."""
     return ColdReads(
         clock=clock,
         rules=[

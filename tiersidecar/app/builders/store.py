@@ -169,7 +169,7 @@ class HasStore(Protocol):
 
 
 def places_of(config: HasStore) -> Mapping[str, StoreSection]:
-    """The places beside the default one; a configuration that is no sidecar's has none."""
+    """Return the places beside the default one; a configuration that is no sidecar's has none."""
     return config.places if isinstance(config, Config) else {}
 
 
@@ -184,7 +184,7 @@ class OpenedStore(PlacedStore):
 
     @property
     def left_alone(self) -> int:
-        """How many requests were given up and have not ended."""
+        """Return how many requests were given up and have not ended."""
         return sum(store.left_alone for store in self._bounded)
 
 
@@ -217,7 +217,7 @@ async def open_store(
 
 
 def limits_of(section: StoreSection) -> StoreLimits:
-    """How long requests to the store may take."""
+    """Return how long requests to the store may take."""
     return StoreLimits(
         stall_s=section.upload_stall_timeout / 1000,
         upload_s=section.upload_timeout / 1000,
@@ -276,7 +276,7 @@ async def _open_backend(
 
 
 def open_key_ring(config: HasStore) -> DataKeys | None:
-    """The key pairs and the key service, also when encryption is off for new segments: older ones are still to be read.
+    """Return the key pairs and the key service, also when encryption is off for new segments: older ones are still to be read.
 
     Raises:
         ConfigError: a key file that cannot be read or used, each named.
@@ -319,7 +319,7 @@ _OPENED_KEYS: dict[bytes, ServiceKeys] = {}
 
 
 def layout_settings(config: Config, key_ring: DataKeys | None, kafka_version: tuple[int, int]) -> LayoutSettings:
-    """How new segments become objects."""
+    """Return how new segments become objects."""
     section = config.store
     return LayoutSettings(
         key_prefix=section.key_prefix,

@@ -271,7 +271,7 @@ def _notes(session: Session, found: Sequence[PartitionErasure]) -> Iterator[str]
 
 
 def _remaining(partition: PartitionErasure) -> list[tuple[RemoteLogSegmentMetadata, str]]:
-    """Segments that have, or may have, such records and are left alone."""
+    """Return segments that have, or may have, such records and are left alone."""
     return [*((step.segment, step.reason) for step in partition.of(Erasing.LEAVE)), *partition.unread]
 
 

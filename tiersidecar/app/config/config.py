@@ -63,7 +63,7 @@ def document_faults(document: Document) -> list[Fault]:
 
 
 def validation_faults(error: ValidationError, document: Document, model: type[Section]) -> list[Fault]:
-    """Every error of pydantic's as a :class:`Fault`."""
+    """Return every error of pydantic's as a :class:`Fault`."""
     faults: list[Fault] = []
     for details in error.errors(include_url=False):
         path = _path_in(document, details["loc"])
@@ -233,18 +233,18 @@ class Config(TopLevelKeys):
 
     @property
     def secret_places(self) -> tuple[SecretPlace, ...]:
-        """The files that hold its secrets."""
+        """Return the files that hold its secrets."""
         return self._secret_places
 
     def with_status_listen(self, address: Address) -> Self:
-        """The same but for ``status.listen``: two processes beside a broker have one file and an address each."""
+        """Return the same but for ``status.listen``: two processes beside a broker have one file and an address each."""
         return self.model_copy(
             update={"status": self.status.model_copy(update={"listen": address, "advertised": None})}
         )
 
     @property
     def file(self) -> Path:
-        """The file that it was read from, for a command to read it again."""
+        """Return the file that it was read from, for a command to read it again."""
         assert self._file is not None, "this configuration was not read from a file"
         return self._file
 
@@ -287,14 +287,14 @@ class Config(TopLevelKeys):
 
     @property
     def internal_topics(self) -> frozenset[str]:
-        """Topics that are never tiered, whatever the rules say."""
+        """Return topics that are never tiered, whatever the rules say."""
         own = {self.remote_log_metadata_topic_name, self.state_topic_name, self.proposals_topic_name}
         if self.gateway.audit_topic_name is not None:
             own.add(self.gateway.audit_topic_name)
         return INTERNAL_TOPICS | own
 
     def policy_for(self, topic: str) -> TopicPolicy | None:
-        """How ``topic`` is tiered by the first rule that matches it; None: it is left alone."""
+        """Return how ``topic`` is tiered by the first rule that matches it; None: it is left alone."""
         if topic in self.internal_topics:
             return None
         for rule in self.topics:
@@ -308,7 +308,7 @@ class Config(TopLevelKeys):
 
     @property
     def places_of_topics(self) -> frozenset[str]:
-        """Where new segments of any topic may go."""
+        """Return where new segments of any topic may go."""
         return frozenset(rule.place or DEFAULT_PLACE for rule in self.topics)
 
     @property

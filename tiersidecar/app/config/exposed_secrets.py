@@ -35,7 +35,7 @@ class SecretPlace:
 
 
 def secret_places(section: Section, data: Mapping[str, Any], source: str, path: KeyPath = ()) -> Iterator[SecretPlace]:
-    """Those of ``section``, which was validated from ``data``; ``source`` is the file that holds what is written into it.
+    """Yield those of ``section``, which was validated from ``data``; ``source`` is the file that holds what is written into it.
 
     Secrets from the environment have no file.
     """

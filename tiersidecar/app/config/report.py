@@ -36,7 +36,7 @@ WITHOUT_EFFECT: dict[KeyPath, str] = {
 
 
 def settings_without_effect(section: Section, below: KeyPath = ()) -> Iterator[str]:
-    """One sentence for each such key that is set to another value than its default."""
+    """Yield one sentence for each such key that is set to another value than its default."""
     for path, why in WITHOUT_EFFECT.items():
         name = undotted(str(path[-1]))
         if path[:-1] == below and getattr(section, name) != type(section).model_fields[name].default:

@@ -253,7 +253,7 @@ class ServeConfig(Section):
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """The SASL mechanisms that are offered; none where nobody logs in."""
+        """Return the SASL mechanisms that are offered; none where no client logs in."""
         if not self.users:
             return ()
         is_private = self.kafka.has_tls or self.kafka.listen.is_loopback

@@ -156,5 +156,5 @@ class StoreBase(Section):
 
     @property
     def place(self) -> str:
-        """Where the objects are, for reports; no secrets."""
+        """Return where the objects are, for reports; no secrets."""
         raise NotImplementedError

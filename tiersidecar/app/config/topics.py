@@ -176,7 +176,7 @@ class TopicRule(Section):
 
 
 def _with_lag(policy: TopicPolicy, lag_ms: int, lag_bytes: int) -> TopicPolicy:
-    """A lag of -1 is the local retention."""
+    """Resolve a lag of -1 to the local retention."""
     return replace(
         policy,
         copy_lag_ms=policy.effective_local_retention_ms if lag_ms == AS_LOCAL else lag_ms,

@@ -86,7 +86,7 @@ def write_manifest(
     encryption: ManifestEncryption | None = None,
     kafka_version: tuple[int, int] = (4, 3),
 ) -> bytes:
-    """The bytes that the plugin under brokers of ``kafka_version`` writes."""
+    """Return the bytes that the plugin under brokers of ``kafka_version`` writes."""
     document: dict[str, object] = {
         "version": _VERSION,
         "chunkIndex": chunk_index_document(chunk_index),
@@ -295,7 +295,7 @@ _MOST_WIDTH = 4
 
 
 def chunk_index_document(index: ChunkIndex) -> dict[str, object]:
-    """The JSON object, its keys in the plugin's order."""
+    """Return the JSON object, its keys in the plugin's order."""
     original = {"originalChunkSize": index.original_chunk_size, "originalFileSize": index.original_file_size}
     if index.transformed_sizes is None:
         return {
@@ -311,7 +311,7 @@ def chunk_index_document(index: ChunkIndex) -> dict[str, object]:
 def parse_chunk_index(
     document: object, *, where: str = "chunk index", bounds: SegmentBounds = ANY_SEGMENT
 ) -> ChunkIndex:
-    """The inverse of :func:`chunk_index_document`; nothing is opened that ``bounds`` do not allow.
+    """Invert :func:`chunk_index_document`; nothing is opened that ``bounds`` do not allow.
 
     Raises:
         CorruptDataError: naming the key that is missing or wrong.
@@ -371,7 +371,7 @@ def _check_transformed(index: ChunkIndex, where: str) -> None:
 
 
 def write_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """The binary codec: the last size stands by itself, the others are above the least of them.
+    """Encode the sizes in binary: the last one stands by itself, the others are above the least of them.
 
     Raises:
         ValueError: a negative size.
@@ -388,7 +388,7 @@ def write_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def read_chunk_sizes(data: bytes, *, where: str = "chunk sizes") -> tuple[int, ...]:
-    """The inverse of :func:`write_chunk_sizes`.
+    """Invert :func:`write_chunk_sizes`.
 
     Raises:
         CorruptDataError: too short, too long, or impossible numbers.

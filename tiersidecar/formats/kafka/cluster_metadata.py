@@ -58,7 +58,7 @@ def write_topic_records(topic: NewTopic) -> Iterator[bytes]:
 
 
 def write_producer_ids_record(next_producer_id: int) -> bytes:
-    """The value of a ProducerIdsRecord: ids are given out from ``next_producer_id`` on."""
+    """Return the value of a ProducerIdsRecord: ids are given out from ``next_producer_id`` on."""
     return _framed(_PRODUCER_IDS, 0, struct.pack(">iqq", _NO_LEADER, -1, next_producer_id) + _NO_TAGS)
 
 

@@ -241,7 +241,7 @@ def read_head(buffer: bytes | memoryview, position: int) -> tuple[int, int, int,
 
 
 def client_id_and_body(frame: bytes | memoryview) -> tuple[str | None, int]:
-    """The client's id, and where the body begins in a whole frame (with its size).
+    """Return the client's id, and where the body begins in a whole frame (with its size).
 
     Raises:
         MalformedMessageError: the header is none, or of an API or version that kio does not know.

@@ -47,7 +47,7 @@ class Asked:
     """The result of :meth:`message`, where it has been parsed before."""
 
     def message(self) -> Any:
-        """The request as kio's entity.
+        """Return the request as kio's entity.
 
         Raises:
             MalformedMessageError: it is none.
@@ -66,11 +66,11 @@ class Asked:
         return load_response_schema(self.api_key, self.version)
 
     def answered(self, **values: object) -> list[Buffer]:
-        """The response's body: ``values`` where its version has such fields, and blanks for all others."""
+        """Return the response's body: ``values`` where its version has such fields, and blanks for all others."""
         return [write_message(made(self.response_type, **values))]
 
     async def answered_in_rows(self, rows: int, **values: object) -> list[Buffer]:
-        """The same; written in a thread where it has very many ``rows``."""
+        """Return the same; written in a thread where it has very many ``rows``."""
         if rows <= _MOST_WRITTEN_ON_THE_LOOP:
             return self.answered(**values)
         return await asyncio.to_thread(self.answered, **values)
@@ -104,7 +104,7 @@ def has_flexible_header(api_key: int, version: int) -> bool:
 
 
 def made(entity_type: Any, **values: object) -> Any:
-    """An entity with those of ``values`` that its version has; what is left out has its default, or is blank."""
+    """Return an entity with those of ``values`` that its version has; what is left out has its default, or is blank."""
     given: dict[str, object] = {}
     for field in fields(entity_type):
         if field.name in values:
@@ -115,7 +115,7 @@ def made(entity_type: Any, **values: object) -> Any:
 
 
 def items(entity_type: Any, name: str) -> Any:
-    """The type of the entities in the array ``name``."""
+    """Return the type of the entities in the array ``name``."""
     (field,) = (field for field in fields(entity_type) if field.name == name)
     return typing.get_args(_without_none(field.type)[0])[0]
 

@@ -197,7 +197,7 @@ class BucketConnection:
 
     @asynccontextmanager
     async def _room(self, user: User, size_bytes: int, factor: int) -> AsyncIterator[Share | None]:
-        """Memory for a request, before it is parsed; None for one that needs none."""
+        """Take memory for a request, before it is parsed; None for one that needs none."""
         if size_bytes <= _SMALL_BYTES:
             yield None
             return
@@ -205,7 +205,7 @@ class BucketConnection:
             yield _with_room(share, size_bytes)
 
     async def _arrived(self, stack: AsyncExitStack, user: User, size_bytes: int, api_key: int) -> bytes:
-        """The request, without its size; memory for it, until ``stack`` ends, is taken as it arrives, doubling."""
+        """Return the request, without its size; memory for it, until ``stack`` ends, is taken as it arrives, doubling."""
         if size_bytes <= _SMALL_BYTES:
             return await self._rest(size_bytes, api_key)
         arrived, room_bytes = bytearray(_KEY.pack(api_key)), 0
@@ -250,7 +250,7 @@ class BucketConnection:
     # -- bytes
 
     async def _next_head(self, most_bytes: int) -> tuple[int, int]:
-        """The size of the next request, and its API key, which counts in it."""
+        """Return the size of the next request, and its API key, which counts in it."""
         # Neither what has arrived already nor what goes out at once gives others a turn: of small requests thousands would.
         await asyncio.sleep(0)
         first = await self._read(1, self._limits.idle_timeout_s)
@@ -261,7 +261,7 @@ class BucketConnection:
         return size, api_key
 
     async def _rest(self, size_bytes: int, api_key: int) -> bytes:
-        """The request, without its size."""
+        """Return the request, without its size."""
         return _KEY.pack(api_key) + await self._read(size_bytes - _KEY.size, self._limits.request_timeout_s)
 
     async def _read_some(self, most_bytes: int) -> bytes:
@@ -288,7 +288,7 @@ class BucketConnection:
         await self._write([_SIZE.pack(asked.correlation_id) + tags, *body])
 
     async def _write(self, pieces: list[Buffer]) -> None:
-        """Little by little, so that what waits for a client is not in memory twice."""
+        """Write little by little, so that what waits for a client is not in memory twice."""
         small = bytearray(_SIZE.pack(sum(map(len, pieces))))
         for piece in pieces:
             if len(piece) < _WRITTEN_AT_ONCE:

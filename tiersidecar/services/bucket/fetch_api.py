@@ -75,7 +75,7 @@ class _Allowance:
     has_data: bool = False
 
     def of(self, wanted: FetchPartition) -> int:
-        """Bytes for one partition."""
+        """Return bytes for one partition."""
         return max(min(wanted.max_bytes, self.left_bytes), 0)
 
     def take(self, size_bytes: int) -> None:
@@ -104,7 +104,7 @@ class FetchApi:
 
     @asynccontextmanager
     async def answer(self, asked: Asked) -> AsyncIterator[list[Buffer]]:
-        """The response's body, in pieces; what it takes is free again when the context ends.
+        """Give the response's body, in pieces; what it takes is free again when the context ends.
 
         Raises:
             MalformedMessageError: the request is none.
@@ -209,7 +209,7 @@ class FetchApi:
         *,
         read_committed: bool,
     ) -> FetchedBatches:
-        """The first batch comes whatever its size, if nothing else does (KIP-74)."""
+        """Read one partition; the first batch comes whatever its size, if nothing else does (KIP-74)."""
         try:
             return await self._path.reader.read_batches(
                 partition,
@@ -244,7 +244,7 @@ def _own_bytes(fetched: FetchedBatches) -> Sequence[Buffer]:
 
 
 def _written(version: int, rows: Sequence[tuple[PartitionKey, FilledPartition]]) -> list[Buffer]:
-    """The response's body: rows by topic, in the request's order."""
+    """Return the response's body: rows by topic, in the request's order."""
     flexible = is_flexible(version)
     no_tags = b"\0" if flexible else b""
     throttle_ms = max((row.throttle_ms for _, row in rows), default=0)

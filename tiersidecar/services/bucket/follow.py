@@ -270,7 +270,7 @@ class BucketFollower:
         self._telemetry.gauge(BUCKET_REFUSED, len(refused))
 
     def _measured(self) -> dict[str, int]:
-        """How much is served."""
+        """Return how much is served."""
         segments, size_bytes = self._picture.totals()
         partitions = len(self._picture.partitions())
         self._telemetry.gauge(BUCKET_SEGMENTS, segments)
@@ -283,7 +283,7 @@ def _partition_of(listed: ListedManifest) -> TopicIdPartition:
 
 
 def _shown(reason: str) -> str:
-    """For logs and terminals: without what a manifest may have put in of control characters, and halves of others."""
+    """Return the text for logs and terminals, without control characters and broken ones that a manifest may contain."""
     return "".join(one if one.isprintable() else "?" for one in reason[:_MOST_REASON])
 
 

@@ -81,7 +81,7 @@ class ListingFold:
 
 
 def segment_of(listed: ListedManifest, manifest: Manifest) -> RemoteLogSegmentMetadata:
-    """The segment, finished, as its event would have it.
+    """Return the segment, finished, as its event would have it.
 
     Raises:
         CorruptDataError: naming what the manifest lacks, or contradicts.
@@ -119,7 +119,7 @@ def in_event_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteL
 
 
 def as_started(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """The same as its first event has it."""
+    """Return the same as its first event has it."""
     return replace(segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
 
 

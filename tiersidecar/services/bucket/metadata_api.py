@@ -57,7 +57,7 @@ class MetadataApi:
         )
 
     def _named(self, asked: Asked, wanted: Any) -> tuple[str | None, uuid.UUID | None]:
-        """The topic's name, or the id for which the user knows none."""
+        """Return the topic's name, or the id for which the user knows none."""
         if wanted.name is not None:
             return str(wanted.name), None
         name = None if wanted.topic_id is None else self._places.name_of(asked.user, wanted.topic_id)

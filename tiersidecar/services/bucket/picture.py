@@ -66,7 +66,7 @@ class BucketPicture:
         return known is not None and segment_id.uuid in known.uuids
 
     def gone(self, seen: Mapping[TopicIdPartition, Collection[Uuid]]) -> list[RemoteLogSegmentId]:
-        """Those of the picture that are not among ``seen``."""
+        """Return those of the picture that are not among ``seen``."""
         return [
             RemoteLogSegmentId(topic_id_partition=partition, uuid=uuid)
             for partition, known in self._partitions.items()
@@ -139,37 +139,37 @@ class BucketPicture:
     # -- topics
 
     def topics(self) -> Collection[str]:
-        """Their names, in order."""
+        """Return their names, in order."""
         return self._topics.keys()
 
     def topic(self, name: str) -> Mapping[int, TopicIdPartition]:
-        """The partitions of a topic by number; empty for one that the bucket does not have."""
+        """Return the partitions of a topic by number; empty for one that the bucket does not have."""
         return self._topics.get(name, {})
 
     def partition_count(self, name: str) -> int:
-        """One more than the highest partition number of a topic; 0 where there is no such topic."""
+        """Return one more than the highest partition number of a topic; 0 where there is no such topic."""
         return self._counts.get(name, 0)
 
     def name_of(self, topic_id: Uuid) -> str | None:
-        """The name that now stands for ``topic_id``."""
+        """Return the name that now stands for ``topic_id``."""
         return self._names.get(topic_id)
 
     def partitions(self) -> Collection[TopicIdPartition]:
-        """All of them, each topic's under its living id."""
+        """Return all of them, each topic's under its living id."""
         return [partition for topic in self._topics.values() for partition in topic.values()]
 
     def latest_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
-        """The highest leader epoch of which the bucket has had a segment, while it had some; -1 where it has none."""
+        """Return the highest leader epoch of which the bucket has had a segment, while it had some; -1 where it has none."""
         known = self._partitions.get(partition)
         return NO_EPOCH if known is None else known.latest_epoch
 
     def version(self, partition: TopicIdPartition) -> int:
-        """Another number after each change of the partition's segments; -1 where there are none."""
+        """Return another number after each change of the partition's segments; -1 where there are none."""
         known = self._partitions.get(partition)
         return -1 if known is None else known.version
 
     def totals(self) -> tuple[int, int]:
-        """Segments, and the bytes of their logs before any transform, of all partitions."""
+        """Return the segments, and the bytes of their logs before any transform, of all partitions."""
         known = self._partitions.values()
         return sum(len(one.cache) for one in known), sum(one.size_bytes for one in known)
 
@@ -290,7 +290,7 @@ class BucketLineages:
         return self._keeper.last(topic_id_partition)
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """The end of what is remote."""
+        """Return the end of what is remote."""
         return self._keeper.log_end_offset(topic_id_partition)
 
     async def aclose(self) -> None:

@@ -57,7 +57,7 @@ class AddressWatch:
             self._note(name, sorted(node for node in brokers if not listener.advertised.is_mapped(node)))
 
     def reason_not_ready(self) -> str:
-        """Empty unless a listener has no advertised address at all in a cluster of several brokers.
+        """Return the reason; empty unless a listener has no advertised address at all in a cluster of several brokers.
 
         One entry that is missing beside others is for the metric and its alert: a broker that joins a cluster must not take
         all its gateways out of their load balancer at once.

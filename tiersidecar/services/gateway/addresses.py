@@ -207,7 +207,7 @@ def in_share_acknowledge(version: int, body: memoryview, advertised: AdvertisedA
 
 
 def _node(cursor: Cursor, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """Node id, host and an int32 port."""
+    """Replace the address after a node id: host and an int32 port."""
     return _address(cursor, cursor.int32(), ">i", advertised)
 
 

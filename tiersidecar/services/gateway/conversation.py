@@ -145,7 +145,7 @@ class Conversation:
 
     @property
     def unfinished_request(self) -> tuple[int, int]:
-        """Its number, and how many bytes it has at least; 0 bytes between requests, and while they are held."""
+        """Return its number, and how many bytes it has at least; 0 bytes between requests, and while they are held."""
         return self._requests.ended, self._requests.unfinished_bytes
 
     @property

@@ -356,5 +356,5 @@ def _wait_s(opened: Opened) -> float:
 
 
 def _timeout_s(opened: Opened) -> float:
-    """How long the client lets the broker wait for followers."""
+    """Return how long the client lets the broker wait for followers."""
     return max(float(opened.request.timeout.total_seconds()), 0.0)

@@ -73,7 +73,7 @@ class Login:
 
     @property
     def named_principal(self) -> str:
-        """The principal, where its name is known."""
+        """Return the principal, where its name is known."""
         return "" if self.principal in (ANONYMOUS, NOT_KNOWN) else self.principal
 
     # The broker has answered
@@ -129,7 +129,7 @@ def is_last(mechanism: str, answer: bytes) -> bool:
 
 
 def claimed_user(mechanism: str, token: bytes) -> str:
-    """The user's name in a client's first token; "" where there is none to read.
+    """Return the user's name in a client's first token; "" where there is none to read.
 
     PLAIN is RFC 4616, SCRAM RFC 5802; a SCRAM login by a delegation token names the token, and not its owner.
     """
@@ -201,7 +201,7 @@ class Upstream(Protocol):
     """The broker, as this client sees it."""
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
-        """The body of the answer to one more request on this client's own, authenticated broker connection.
+        """Return the body of the answer to one more request on this client's own, authenticated broker connection.
 
         So the broker authorises it as it would the client's own, and takes it for one, quotas included: it is sent under the
         client's own client id.  Only for rewrites that are ``alone``.
@@ -321,14 +321,14 @@ class Rewrite(ABC):
 
     @abstractmethod
     def versions(self) -> range:
-        """The API versions that it can rewrite; ApiVersions offers clients no others."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """Another request body to send instead, as pieces; None passes the client's own."""
+        """Return another request body to send instead, as pieces; None passes the client's own."""
         return None
 
     def passing_request(self, api_version: int, size_bytes: int) -> Passing | None:
-        """How a request that is not read, a frame of ``size_bytes`` with its size, passes; None: as it came."""
+        """Return how a request that is not read, a frame of ``size_bytes`` with its size, passes; None: as it came."""
         return None
 
     def forwarded(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do

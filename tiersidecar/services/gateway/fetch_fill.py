@@ -76,7 +76,7 @@ class BorderTransactions:
     async def aborted_beyond(
         self, exchange: Exchange, key: PartitionKey, partition: TopicIdPartition, history: History
     ) -> tuple[AbortedTransaction, ...] | Undecided | NotLocal:
-        """The aborted transactions that reach over the end of ``history``, which is that of the remote tier."""
+        """Return the aborted transactions that reach over the end of ``history``, which is that of the remote tier."""
 
         async def fetch(offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
             return await _fetch(exchange, key, offset, max_bytes, last_epoch)
@@ -96,7 +96,7 @@ class BorderTransactions:
 async def _fetch(
     exchange: Exchange, key: PartitionKey, offset: int, max_bytes: int, last_epoch: LeaderEpoch
 ) -> LocalBatches:
-    """A broker that does not know ``last_epoch`` yet says that the offset is out of range: it is asked again without."""
+    """Fetch.  A broker that does not know ``last_epoch`` yet says that the offset is out of range: ask again without it."""
     try:
         return await _fetch_of(exchange, key, offset, max_bytes, last_epoch)
     except OffsetOutOfRangeError:
@@ -188,7 +188,7 @@ class FetchFill:
         return answers
 
     async def fill(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition]:
-        """An answer for each of ``wanted.classified``: batches, none because they did not come in time, or an error that
+        """Return an answer for each of ``wanted.classified``: batches, none because they did not come in time, or an error that
         clients try again after."""
         if (throttle_s := self._cold.throttle_s(_reader_of(wanted))) > 0:
             return self._over_budget(wanted, throttle_s)
@@ -203,7 +203,7 @@ class FetchFill:
         return answers
 
     def _over_budget(self, wanted: FillRequest, throttle_s: float) -> dict[PartitionKey, FilledPartition]:
-        """Nothing of each, and how long the client is to stay away."""
+        """Answer each with nothing, and with how long the client is to stay away."""
         self._telemetry.count(READS_SHED, len(wanted.classified), reason="reader_quota")
         self._telemetry.count(FETCH_THROTTLE_SECONDS, throttle_s)
         for _ in wanted.classified:
@@ -228,7 +228,7 @@ class FetchFill:
         grants: Mapping[PartitionKey, int],
         answers: dict[PartitionKey, FilledPartition],
     ) -> dict[PartitionKey, FilledPartition]:
-        """Without the batches that are too many for the response."""
+        """Return the answers without the batches that are too many for the response."""
         sizes = [answers[key].records_bytes for key in grants]
         for key, returned in zip(grants, decide_returned(sizes, [*grants.values()], wanted.local_bytes), strict=True):
             if not returned and answers[key].records_bytes:
@@ -277,7 +277,7 @@ class FetchFill:
     async def _first_of(
         self, pending: set[asyncio.Task[FetchedBatches]], wait_s: float
     ) -> tuple[set[asyncio.Task[FetchedBatches]], set[asyncio.Task[FetchedBatches]]]:
-        """Those that have ended, none if the time came first; and the others."""
+        """Return those that have ended, none if the time came first; and the others."""
         waking = asyncio.ensure_future(self._clock.sleep(max(wait_s, 0.0)))
         try:
             await asyncio.wait((*pending, waking), return_when=asyncio.FIRST_COMPLETED)
@@ -384,7 +384,7 @@ def _reader_of(wanted: FillRequest) -> ColdReader:
 
 
 def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
-    """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.classified``."""
+    """Return bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.classified``."""
     keys = list(wanted.classified)
     limits = [0 if _has_nothing(wanted, key) else min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
     grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)

@@ -133,7 +133,7 @@ class FetchesInHand:
         self._classifier, self._sessions, self._clock, self._blocking = classifier, sessions, clock, blocking
 
     def read(self, exchange: Exchange) -> FetchRequest:
-        """The request, read once.
+        """Return the request, which is read once.
 
         Raises:
             MalformedMessageError: it is none.
@@ -268,7 +268,7 @@ class PassingFetch:
 
 
 def expect_more(connection: ConnectionState, *, found_out_of_range: bool) -> None:
-    """A client that has met what is remote, or deleted, has its next responses collected; each without it is one less."""
+    """Collect the next responses of a client that has met remote or deleted records; each without them is one less."""
     if found_out_of_range:
         connection.fetches_to_collect = _COLLECTED_AFTER
     elif connection.fetches_to_collect:

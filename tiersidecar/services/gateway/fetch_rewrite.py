@@ -251,7 +251,7 @@ class FetchRewrite(Rewrite):
         return withheld
 
     def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
-        """None if not all of it has been read, or a topic has been made anew since it was classified."""
+        """Return None if not all of it has been read, or a topic has been made anew since it was classified."""
         answered = expected.answered
         if not self._classifier.is_still_of(expected.classified, exchange.connection.asker):
             return None
@@ -359,7 +359,7 @@ class _OutOfRange:
         return sum(row.records_bytes for row in self.fetched.partitions if row.key not in self.hidden)
 
     def to_fill(self, classified: Mapping[PartitionKey, Classified], *, wait_s: float) -> FillRequest:
-        """Those of ``classified`` that the remote tier has, or that end there."""
+        """Return those of ``classified`` that the remote tier has, or that end there."""
         return FillRequest(
             exchange=self.exchange,
             request=self.request,

@@ -105,12 +105,12 @@ class Frames:
         return 0 if self._waits or not self._kept else max(self._wanted, len(self._kept))
 
     def close(self) -> None:
-        """Nothing more goes on, of what is being cut either."""
+        """Stop: nothing more goes on, of what is being cut either."""
         self._is_closed = True
         self._kept, self._taken = memoryview(b""), bytearray()
 
     def go_on(self) -> None:
-        """Frames may begin again, first those that came meanwhile.  Raises what ``begin`` and the others raise."""
+        """Let frames begin again, first those that came meanwhile.  Raises what ``begin`` and the others raise."""
         self._waits, self._wanted = False, 0
         self._cut_kept()
 
@@ -244,11 +244,11 @@ class ResponseMemory:
 
     @property
     def part_bytes(self) -> int:
-        """Most that one connection may have."""
+        """Return the most that one connection may have."""
         return max(self.size_bytes // _PARTS, 1)
 
     def part(self, client: Callable[[], str]) -> MemoryPart:
-        """One connection's; ``client`` names whose it is, as far as that is known now."""
+        """Return one connection's; ``client`` names whose it is, as far as that is known now."""
         return MemoryPart(self, client)
 
     def take(self, part: MemoryPart, size_bytes: int, when_there_is_room: Callable[[], None]) -> bool:
@@ -291,7 +291,7 @@ class ResponseMemory:
             self._let_in_beside()
 
     def forget(self, part: MemoryPart) -> None:
-        """It waits for nothing any more."""
+        """Remove ``part`` from the line: it waits for nothing any more."""
         part.waits = False
         for lines in (self._waiting, self._waiting_beside):
             for client, line in tuple(lines.items()):
@@ -362,7 +362,7 @@ class MemoryPart:
 
     @property
     def client(self) -> str:
-        """Whose connection it is; the same as long as it has something, or waits."""
+        """Return whose connection it is; the same as long as it has something, or waits."""
         if not self.held_bytes and not self.waits:
             self._client = self._client_now()
         return self._client
@@ -372,7 +372,7 @@ class MemoryPart:
         return self._memory.take(self, size_bytes, when_there_is_room)
 
     def take_some(self, size_bytes: int) -> int:
-        """At most ``size_bytes``, now: what there is room for, and nothing before those that wait."""
+        """Take at most ``size_bytes``, now: what there is room for, and nothing before those that wait."""
         return self._memory.take_some(self, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:

@@ -50,7 +50,7 @@ class LoginWatch(Protocol):
 
     @property
     def request_bytes(self) -> int | None:
-        """The largest request that it may send now; None: as all others."""
+        """Return the largest request that it may send now; None: as all others."""
         ...
 
     @property

@@ -151,13 +151,13 @@ def _unless_seeded(row: Any) -> Any:
 
 
 def _not_known(row: Any) -> Any:
-    """For now: every client asks again."""
+    """Return an error for now: every client asks again."""
     unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
     return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)
 
 
 def epoch_end(lineage: Lineage, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:
-    """The largest epoch of ``lineage`` up to ``leader_epoch``, and the end (exclusive) of what was written up to it
+    """Return the largest epoch of ``lineage`` up to ``leader_epoch``, and the end (exclusive) of what was written up to it
     (``LeaderEpochFileCache.endOffsetFor``); None from the latest epoch on, whose end the broker knows."""
     if leader_epoch >= lineage.latest_epoch:
         return None

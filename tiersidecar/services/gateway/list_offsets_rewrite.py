@@ -180,7 +180,7 @@ class ListOffsetsRewrite(Rewrite):
         return await in_turns(one, self._rows_to_change(opened))
 
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
-        """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
+        """Change nothing in it: the client may have lost its right to read, and the broker's answer is of long ago."""
         try:
             return _unless_seeded(row) if self._tiered.find(*key, asker) is None else _not_known(row)
         except TiersidecarError:
@@ -267,14 +267,14 @@ class ListOffsetsRewrite(Rewrite):
         return await self._at(question, Offset(end_offset - 1)) if end_offset > 0 else question.row
 
     async def _earliest_pending_upload(self, question: _Question) -> Any:
-        """KIP-1023: the first offset that is not remote yet; the log start while nothing is."""
+        """Return the first offset that is not remote yet (KIP-1023); the log start while nothing is."""
         bounds = await self._reader.bounds(question.partition)
         if bounds.end > 0:
             return await self._at(question, bounds.end)
         return await self._at(question, (await self._offsets.current_of(question.partition)).log_start_offset)
 
     async def _by_timestamp(self, question: _Question) -> Any:
-        """The first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
+        """Return the first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
         # Before the search, which misses what is finished meanwhile.
         bounds, row = await self._reader.bounds(question.partition), question.row
         if _is_deleted(row, bounds):

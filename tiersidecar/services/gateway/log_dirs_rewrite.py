@@ -25,7 +25,7 @@ _IN_ONE_GO = 250
 
 class RemoteSizes(Protocol):
     def led_bytes(self, topic: str, partition: int) -> int | None:
-        """Bytes of finished remote segments; None unless the broker leads the partition, and it is tiered and known."""
+        """Return bytes of finished remote segments; None unless the broker leads the partition, and it is tiered and known."""
         ...
 
 

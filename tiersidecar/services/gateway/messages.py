@@ -132,7 +132,7 @@ async def all_at_once(
 
 
 def rows_of(message: Any) -> dict[RowKey, Any]:
-    """The partitions of a request or response with ``topics``, by topic name and number."""
+    """Return the partitions of a request or response with ``topics``, by topic name and number."""
     return {_key(topic, row): row for topic in message.topics for row in topic.partitions}
 
 

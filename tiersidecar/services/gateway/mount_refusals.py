@@ -47,7 +47,7 @@ class _Walk(Cursor):
         self.left = _MOST_ROWS
 
     def rows(self) -> Iterator[int]:
-        """The numbers of an array's items."""
+        """Yield the numbers of an array's items."""
         for number in range(self.array_length()):
             self.left -= 1
             if self.left < 0:
@@ -129,7 +129,7 @@ class NewPartitionsRefusal(Rewrite):
         return range(4)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """With a number of partitions that no mounted topic can be brought to."""
+        """Put in a number of partitions that no mounted topic can be brought to."""
         request = exchange.request
         walk = _Walk(request, flexible=_has_compact_names(exchange))
         for _ in walk.rows():
@@ -160,7 +160,7 @@ class NewPartitionsRefusal(Rewrite):
 
 
 def mount_refusals(is_mounted: IsMounted, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
-    """By API key."""
+    """Return the refusals by API key."""
     refusals: dict[int, Rewrite] = {key: MountRefusals(key, is_mounted, advertised) for key in _LAYOUTS}
     refusals[ApiKey.PRODUCE] = ProduceRefusal(ApiKey.PRODUCE, is_mounted, advertised)
     refusals[ApiKey.CREATE_PARTITIONS] = NewPartitionsRefusal(is_mounted)
@@ -225,7 +225,7 @@ def _markers_answered(cursor: Cursor, version: int) -> Iterator[tuple[int, int]]
 
 
 def _indexes_asked(walk: _Walk) -> Iterator[tuple[str | bytes, int]]:
-    """Topics whose partitions are nothing but numbers."""
+    """Yield topics whose partitions are nothing but numbers."""
     for _ in walk.rows():
         topic = walk.string()
         for _ in walk.rows():
@@ -234,7 +234,7 @@ def _indexes_asked(walk: _Walk) -> Iterator[tuple[str | bytes, int]]:
 
 
 def _errors_answered(cursor: Cursor) -> Iterator[tuple[int, int]]:
-    """And the answer to that."""
+    """Walk the answer to that."""
     for _ in range(cursor.array_length()):
         cursor.skip_string()
         for _ in range(cursor.array_length()):

@@ -204,7 +204,7 @@ class MountedLogs:
         if known is not None and known.is_for_good:
             return
         if {log_start, log_end} == {0, MOUNTED_START}:
-            return  # the words of two leaders, one of which has lost its log: the next look shows which
+            return  # two leaders' answers, one of which has lost its log: the next look shows which
         if (log_start, log_end) == (MOUNTED_START, MOUNTED_START):
             if known is not None:
                 del self._halted[partition]
@@ -259,7 +259,7 @@ class MountedLogs:
 
 
 def _halt_of(partition: TopicIdPartition, log_start: int, log_end: int) -> _Halt:
-    """Why a log that has the offsets from ``log_start`` up to, not including, ``log_end`` halts its partition."""
+    """Return why a log that has the offsets from ``log_start`` up to, not including, ``log_end`` halts its partition."""
     if log_start == log_end == 0:
         reason = (
             f"{partition} is mounted read-only, and its log in this cluster is an empty one that begins at 0, as a broker "

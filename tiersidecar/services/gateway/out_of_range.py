@@ -99,7 +99,7 @@ class OutOfRangeClassifier:
     def classify_at_once(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
     ) -> dict[PartitionKey, Classified] | None:
-        """Each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
+        """Return each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
         classified = dict[PartitionKey, Classified]()
         for key, wanted in asked.items():
             found = self._remembered(key, wanted.fetch_offset, asker)
@@ -143,7 +143,7 @@ class OutOfRangeClassifier:
     async def classify(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY, *, max_wait_s: float = 0.0
     ) -> dict[PartitionKey, Classified]:
-        """Each partition of ``asked``, for its fetch offset.
+        """Return each partition of ``asked``, for its fetch offset.
 
         Where partitions are mounted read-only, nothing but the store and the source knows of them, and either may hang.  So all
         is looked up within about the client's ``max_wait_s``; what is not known by then the client asks for again.

@@ -117,7 +117,7 @@ class ProducePassing:
         return produce_topic(cursor, self._version), cursor.array_length()
 
     def _partition(self, cursor: Cursor) -> tuple[int, int]:
-        """Where its number is, and the size of its records."""
+        """Return where its number is, and the size of its records."""
         at = cursor.position
         cursor.skip(_INDEX.size)
         length = cursor.uvarint() - 1 if cursor.flexible else cursor.int32()

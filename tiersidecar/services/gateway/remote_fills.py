@@ -75,14 +75,14 @@ class RemoteFills:
         """Reads ahead that are under way, and how many bytes each may bring."""
 
     def take_ready(self, wants: Sequence[FillWant]) -> list[FetchedBatches] | None:
-        """The batches of all ``wants``, if they have been read ahead; None if one has not."""
+        """Return the batches of all ``wants``, if they have been read ahead; None if one has not."""
         if not all(self._is_ready(want) for want in wants):
             return None
         found = [one for want in wants if (one := self._take(want)) is not None]
         return found if len(found) == len(wants) else None  # one may have grown too old between the two looks
 
     async def read(self, want: FillWant) -> FetchedBatches:
-        """The batches wanted; a caller that is cancelled leaves the read going on, and has it when it asks again.
+        """Return the batches wanted; the read goes on if the caller is cancelled, and is there when it asks again.
 
         Raises:
             As :meth:`RemoteLogReader.read_batches`.
@@ -202,7 +202,7 @@ class RemoteFills:
 
 
 def _part(whole: FetchedBatches, slices: tuple[BatchSlice, ...]) -> FetchedBatches:
-    """With those of the aborted transactions that touch it: one that had ended before it would hide later records of its
+    """Cut out a part and the aborted transactions that touch it: one that had ended before it would hide later records of its
     producer."""
     start, stop = slices[0].base_offset, slices[-1].next_offset
     aborted = whole.aborted_transactions
@@ -241,7 +241,7 @@ def parts_of(slices: Sequence[BatchSlice], max_bytes: int) -> Iterator[tuple[Bat
 
 
 def _batch_at(view: memoryview, at: int) -> tuple[Offset, Offset, int]:
-    """Base and next offset of the batch at byte ``at``, and where it ends."""
+    """Return base and next offset of the batch at byte ``at``, and where it ends."""
     if len(view) - at >= BATCH_HEADER_SIZE:
         base, length, magic, delta = _WALKED.unpack_from(view, at)
         if magic == 2:

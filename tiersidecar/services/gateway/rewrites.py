@@ -137,7 +137,7 @@ class ApiVersionsRewrite(Rewrite):
         return range(5)
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """A broker that does not know the request's version answers in version 0, with an error (KIP-511)."""
+        """Rewrite the answer; a broker that does not know the request's version uses version 0, with an error (KIP-511)."""
         version = 0 if response[:2] == _UNSUPPORTED_VERSION.to_bytes(2, "big") else exchange.api_version
         cursor = Cursor(response, flexible=version >= 3)
         cursor.skip(2)  # error_code
@@ -159,7 +159,7 @@ class ApiVersionsRewrite(Rewrite):
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:
-    """The whole frame of the answer to an ApiVersions request that is too new for the gateway.
+    """Return the whole frame of the answer to an ApiVersions request that is too new for the gateway.
 
     As a broker's, which clients know how to go on from: version 0, the error, and the versions of ApiVersions.
     """

@@ -78,11 +78,11 @@ class Side(Protocol):
         ...
 
     def close(self) -> None:
-        """After what has been written has gone."""
+        """Close once what has been written has gone."""
         ...
 
     def abort(self) -> None:
-        """At once."""
+        """Close at once."""
         ...
 
 

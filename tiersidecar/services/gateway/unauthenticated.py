@@ -60,7 +60,7 @@ class Unauthenticated:
         return len(self._all) >= limits.max_connections or len(self._by_ip.get(ip, ())) >= limits.max_connections_per_ip
 
     def enter(self, listener: ListenerLogins, ip: str, now_s: float, shed: Callable[[str], None]) -> PendingLogin:
-        """A connection from ``ip`` that is to log in; ``shed`` ends it, for a reason.  Older ones may be shed for it."""
+        """Enter a connection from ``ip`` that is to log in; ``shed`` ends it, for a reason.  Older ones may be shed for it."""
         login = PendingLogin(self, listener, ip, now_s, shed)
         if listener.is_open:
             login.is_done = True
@@ -145,7 +145,7 @@ class PendingLogin:
 
     @property
     def request_bytes(self) -> int | None:
-        """The largest request that it may send now; None: as all others."""
+        """Return the largest request that it may send now; None: as all others."""
         return None if self.is_done else self._all.limits.request_bytes
 
     @property

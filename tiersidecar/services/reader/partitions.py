@@ -18,11 +18,11 @@ from tiersidecar.services.reader.routes import FROM_OFFSET, LIMIT_SEGMENTS, part
 
 class PartitionCatalogue(Protocol):
     def partitions(self) -> Collection[TopicIdPartition]:
-        """The partitions whose remote log metadata this process keeps; of one name only the living topic id."""
+        """Return the partitions whose remote log metadata this process keeps; of one name only the living topic id."""
 
 
 def topics_of(catalogue: PartitionCatalogue) -> dict[str, list[TopicIdPartition]]:
-    """Partitions by topic, both in order."""
+    """Return partitions by topic, both in order."""
     topics: dict[str, list[TopicIdPartition]] = {}
     for partition in sorted(catalogue.partitions(), key=lambda one: (one.topic, one.partition)):
         topics.setdefault(partition.topic, []).append(partition)
