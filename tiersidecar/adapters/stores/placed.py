@@ -174,9 +174,9 @@ class PlacedStore:
         except StoreError as error:
             if not place:
                 raise
-            raise self._named(error, place) from error
+            raise self._with_place(error, place) from error
 
-    def _named(self, error: StoreError, place: str) -> StoreError:
+    def _with_place(self, error: StoreError, place: str) -> StoreError:
         one, named = self._places[place], copy(error)
         named.key = place_prefix(place) + error.key.removeprefix(one.key_prefix)
         named.reason = f"place {place} ({one.store.description}): {error.reason}"
