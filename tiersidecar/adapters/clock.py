@@ -95,7 +95,7 @@ class ThreadBlocking:
 
 
 def _end_of(running: Future[T]) -> asyncio.Future[None]:
-    """Done when ``running`` is, with whatever result.
+    """Return a future that is done when ``running`` is, with whatever result.
 
     Half the processor time of asyncio.wrap_future and shield, which pass results through two more futures; and a
     StopIteration, which asyncio's futures do not take, leaves no task waiting for ever.

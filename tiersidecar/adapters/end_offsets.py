@@ -52,7 +52,7 @@ class EndOffsets:
         return answer.offset
 
     async def _ask(self, asked: _Round) -> None:
-        """Abandoned, it is done again by the next one of the round."""
+        """Ask; if abandoned, the next one of the round asks again."""
         if self._next is asked:
             self._next = _Round()
         try:

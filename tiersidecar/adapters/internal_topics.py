@@ -90,7 +90,7 @@ async def ensure_topic(broker: TopicBroker, topic: InternalTopic, *, may_create:
 
 
 def leader_epochs(views: tuple[LeaderView, ...]) -> dict[int, int]:
-    """Leader epoch by partition."""
+    """Return the leader epoch by partition."""
     return {view.topic_id_partition.partition: view.leader_epoch for view in views}
 
 

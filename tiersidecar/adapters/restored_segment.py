@@ -88,7 +88,7 @@ class RestoredSegmentWriter:
         self._open: _Open | None = None
 
     def take(self, piece: memoryview) -> None:
-        """The next slice of the .log.
+        """Take the next slice of the .log.
 
         Raises:
             CorruptDataError: a batch is damaged, out of order, or lies across an end of the span.
@@ -232,7 +232,7 @@ class _Open:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file, read from the disk as far as the system lets go of what it has in memory.
+    """Return the SHA-256 of a file, read from the disk as far as the system lets go of what it has in memory.
 
     Raises:
         OSError: it cannot be read.

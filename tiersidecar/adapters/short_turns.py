@@ -17,7 +17,7 @@ _PAGE_BYTES = 4096
 
 
 def short_turns(fileno: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Position and count of each turn of reading from ``start`` to ``stop``, in order; between two turns it sleeps.
+    """Yield position and count of each turn of reading from ``start`` to ``stop``, in order; sleep between two turns.
 
     They are 16 at most, and of 64 KiB at least: all rests together take no more than 9 ms, however large the range.
 

@@ -104,7 +104,7 @@ class PrometheusTelemetry:
         self._counters.clear()
 
     def series(self, metric: Metric) -> Sequence[tuple[Mapping[str, str], float]]:
-        """Labels and value of each series of a counter or gauge; empty for one that is absent until it is set.
+        """Return labels and value of each series of a counter or gauge; empty for one that is absent until it is set.
 
         Raises:
             ValueError: not in the catalogue.

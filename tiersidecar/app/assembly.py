@@ -16,7 +16,7 @@ from tiersidecar.tasks.roster import Roster
 
 
 def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
-    """By plain constructor calls; ``stack`` closes what is made here."""
+    """Build the parts by plain constructor calls; ``stack`` closes what is made here."""
     fetches = HedgedFetches(
         opened.store,
         percent=opened.config.read.hedged_fetches_percent,

@@ -47,7 +47,7 @@ def takes_option(name: str) -> bool:
 
 
 def config_source(options: Mapping[str, str]) -> ConfigSource:
-    """By ``config``, the path of a sidecar's configuration file; or by that file's keys as options: those of the sections
+    """Find it by ``config``, the path of a sidecar's configuration file; or by its keys as options: those of the sections
     ``broker`` and ``store`` with these names in front, the topics' names as they are.
 
     Raises:

@@ -188,11 +188,11 @@ class PartitionEraser:
         return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
 
     def require(self) -> None:
-        """The lease holds."""
+        """Require that the lease holds."""
         self._lease.require()
 
     async def within_ms(self) -> int:
-        """COPY_SEGMENT_FINISHED is read back while the lease holds, or given up: the lease is renewed right before."""
+        """Renew the lease: COPY_SEGMENT_FINISHED is read back while it holds, or given up."""
         await self._lease.renew_now()
         return min(_FINISH_WITHIN_MS, self._lease.left_ms)
 
@@ -200,7 +200,7 @@ class PartitionEraser:
         return self._tools.eraser.prover(stored)
 
     async def retire(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, records: int) -> None:
-        """``new``, which is finished, has none of these records."""
+        """Retire ``old``: ``new``, which is finished, has none of these records."""
         _log.info(
             "erase.rewritten",
             topic=self._partition.owner.topic,
@@ -236,7 +236,7 @@ class _OneErasure:
         self.after_ms = worker.after_ms
 
     def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
-        """The journal is the sidecar's: what a killed erasure leaves goes after the copy grace."""
+        """Note nothing: the journal is the sidecar's, and what a killed erasure leaves goes after the copy grace."""
         return nullcontext()
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:

@@ -30,7 +30,7 @@ class HeldLease:
 
     @property
     def left_ms(self) -> int:
-        """For how long what is sent now may take until it is carried out; not positive where it is too late."""
+        """Return how long what is sent now may take until it is carried out; not positive where it is too late."""
         return int(self._lease.duration_ms - _MARGIN_MS - (self._clock.monotonic_s() - self._sent_s) * 1000)
 
     def require(self) -> None:

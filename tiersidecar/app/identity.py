@@ -118,7 +118,7 @@ async def _places(address: str, resolve: Resolve) -> frozenset[str]:
 
 
 async def resolve_host(host: str) -> frozenset[str]:
-    """By the system's resolver, within a few seconds."""
+    """Resolve by the system's resolver, within a few seconds."""
     try:
         async with asyncio.timeout(_RESOLVE_S):
             rows = await asyncio.get_running_loop().getaddrinfo(host, None)
@@ -140,7 +140,7 @@ async def own_host_name() -> str:
 
 
 def longer_name(name: str, canonical: str) -> str:
-    """``canonical`` if it is ``name`` with a domain; machines that have it in /etc/hosts as localhost keep their own."""
+    """Return ``canonical`` if it is ``name`` with a domain; machines that have it in /etc/hosts as localhost keep their own."""
     return canonical if canonical.partition(".")[0] == name.partition(".")[0] and len(canonical) > len(name) else name
 
 

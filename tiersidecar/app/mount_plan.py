@@ -178,7 +178,7 @@ class MountPlanner:
     async def _misnamed(
         self, found: Mapping[Owner, Sequence[FoundPartition]], cluster: ClusterSnapshot | None
     ) -> list[Owner]:
-        """The topics with an id that another name has: by its owner object, else by the cluster, else with more segments."""
+        """Return topics whose id belongs to another name: by its owner object, else by the cluster, else with more segments."""
         by_id: defaultdict[Uuid, list[str]] = defaultdict(list)
         for name, topic_id in found:
             by_id[topic_id].append(name)
@@ -352,7 +352,7 @@ async def _key_at(lineage: Lineage, shelf: StoreClusterShelf, at_ms: int) -> str
 
 
 def _former_cluster(owners: Collection[Lineage], wanted: Wanted) -> str:
-    """The cluster whose data are mounted; empty if no cluster has claimed anything in the store: native tiering does not."""
+    """Return the cluster whose data are mounted; empty if none has claimed anything in the store: native tiering does not."""
     unreadable = [owner for owner in owners if owner[0] == UNREADABLE_OWNER]
     owners = [owner for owner in owners if owner[0] != UNREADABLE_OWNER]
     asked, known = wanted.former_cluster_id, sorted({owner[0] for owner in owners})

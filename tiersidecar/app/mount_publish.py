@@ -266,7 +266,7 @@ class MountPublisher:
             await self._session.clock.sleep(_LOOK_AGAIN_S)
 
     async def _restore(self, known: GroupCommits, group: str, wanted: GroupRestore) -> str:
-        """Kafka's name of what keeps it from being done, empty where nothing does."""
+        """Restore; return Kafka's name of the error that prevents it, empty where none does."""
         if known.error or not wanted.commits:
             return known.error
         return await self._session.broker.groups.commit(group, wanted.commits)

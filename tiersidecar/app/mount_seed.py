@@ -150,7 +150,7 @@ def _require_unknown_cluster(plan: MountPlan, meta: MetaProperties) -> None:
 
 
 def _require_not_run(plan: MountPlan, node: NodePlaces) -> None:
-    """Unless its mounted logs stay empty: a log that begins at N in place of one with records beyond would be taken for it."""
+    """Refuse a node that has run, unless its mounted logs stay empty: a log from N on would pass for one with records."""
     if not plan.is_read_only and has_metadata(node):
         raise MountRefusedError(
             reason=f"the node of {node.metadata_log_dir} has been started: its metadata log is not empty. A mount sets up a "

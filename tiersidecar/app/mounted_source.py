@@ -177,7 +177,7 @@ class MountedSource:
                 pause_s = min(2 * pause_s, max(_MOST_PAUSE_S, interval_s))
 
     async def _look_at_remains(self) -> None:
-        """At all that was asked for.
+        """Look at all that was asked for.
 
         Raises:
             StoreError: the store is away; what was not looked at is looked at next time.

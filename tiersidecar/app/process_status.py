@@ -130,7 +130,7 @@ class ProcessStatus:
         return await self._explains(topic, partition).explain(topic, partition, offset)
 
     def _explains(self, topic: str, partition: int) -> ExplainTask:
-        """Asked by a process that stands by, or stands still, it would report what another one decides."""
+        """Return the task, unless this process stands by, or stands still: it would report what another one decides."""
         if self.explains is None or self.standing_by():
             raise NotLedHereError(topic=topic, partition=partition, leader_id=-1)
         return self.explains
@@ -179,7 +179,7 @@ class ProcessStatus:
         )
 
     def _transaction_waits(self, topic_id_partition: TopicIdPartition) -> str:
-        """With what copying itself says of them: the last stable offset that it waits at."""
+        """Return them with what copying itself says: the last stable offset that it waits at."""
         record = self.table.record(topic_id_partition)
         waits = wait_told(record.transaction_waits or ())
         return "; ".join(filter(None, (record.copy_held_back, waits))) if waits else ""

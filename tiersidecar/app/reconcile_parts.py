@@ -41,7 +41,7 @@ async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str |
 
 
 async def read_owners(store: Store, key_prefixes: Iterable[str]) -> dict[str, str]:
-    """By topic id, all that the store says; of several places that say something of one, the first counts."""
+    """Read all that the store says, by topic id; of several places that say something of one, the first counts."""
     owners: dict[str, str] = {}
     for key_prefix in key_prefixes:
         keys = [stored.key async for stored in store.list_objects(f"{key_prefix}{OWNERS}")]

@@ -139,7 +139,7 @@ class RecoverLook:
         known: dict[Uuid, RemoteLogSegmentMetadata],
         listed: SnapshotSegments | None,
     ) -> dict[Uuid, StoredObjects]:
-        """Objects of the snapshot's segments that were written under a former ``key.prefix``: they are asked for one by one."""
+        """Find objects of the snapshot's segments that were written under a former ``key.prefix``, one by one."""
         found: dict[Uuid, StoredObjects] = {}
 
         async def look(listed: tuple[Uuid, RemoteLogSegmentMetadata]) -> None:

@@ -122,7 +122,7 @@ class RecoverReport:
             )
 
     def take_unknown(self, owner: TopicIdPartition, segments: int) -> None:
-        """Objects of a topic id that the cluster does not have, or under another name."""
+        """Count objects of a topic id that the cluster does not have, or under another name."""
         self._unknown[f"{owner.topic}-{format_uuid(owner.topic_id)}"] += segments
 
     @property
@@ -142,7 +142,7 @@ class RecoverReport:
                 yield f"{name}: publish {', '.join(part for part in parts if part)}"
 
     def facts(self) -> dict[str, Any]:
-        """Totals."""
+        """Return the totals."""
         topics = self._topics.values()
         return {
             "topics": len(topics),
@@ -186,7 +186,7 @@ class RecoverReport:
             yield "offsets of consumer groups are the cluster's own: this does not bring them back"
 
     def details(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the details for ``--json``."""
         return {
             "snapshots_as_of_ms": self.oldest_ms,
             "left_by_reason": {reason.value: count for reason, count in sorted(self.left.items())},

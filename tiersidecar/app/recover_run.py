@@ -153,7 +153,7 @@ class Recoverer:
     async def _each(
         self, partitions: AsyncIterator[BucketPartition], look: RecoverLook, report: RecoverReport, act: Act | None
     ) -> None:
-        """Some partitions at once; the listing waits for them."""
+        """Recover some partitions at once; the listing waits for them."""
         ready: asyncio.Queue[BucketPartition | None] = asyncio.Queue(_PARTITIONS_AT_ONCE)
 
         async def take_them() -> None:
@@ -195,7 +195,7 @@ class Recoverer:
         await metadata.publish_all(events, within_ms=lease.left_ms)
 
     async def _publish_state(self, snapshot: PartitionSnapshot, merged: PartitionState, lease: HeldLease) -> None:
-        """Pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""
+        """Publish pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""
         state, owner = self._session.state, snapshot.topic_id_partition
         await lease.renew()
         lease.require()

@@ -45,7 +45,7 @@ class Mark:
 
 
 async def read_marks(store: Store, key_prefix: str) -> dict[str, Mark]:
-    """By key, the newest of each; a line that cannot be read marks nothing, nor does an object that no run has put."""
+    """Read the newest of each key; an unreadable line marks nothing, nor does an object that no run has put."""
     found: dict[str, Mark] = {}
     names = [stored.key async for stored in store.list_objects(f"{key_prefix}{MARKS}")]
     for name in names:
@@ -73,7 +73,7 @@ def _read_mark(line: bytes) -> Mark | None:
 async def put_marks(
     store: Store, key_prefix: str, marks: Sequence[Mark], *, name: str, most_bytes: int = MOST_MARKS_BYTES
 ) -> None:
-    """Marks of one run, in as many objects as readers need."""
+    """Write the marks of one run, in as many objects as readers need."""
     lines = (json.dumps(asdict(mark), ensure_ascii=False).encode() + b"\n" for mark in marks)
     for number, document in enumerate(_documents(lines, most_bytes)):
         suffix = f"-{number}" if number else ""
@@ -145,7 +145,7 @@ class PartitionLook:
         return self._leader_epoch
 
     def give_up(self, segment_id: str) -> None:
-        """It is to go: no other may go because of it."""
+        """Note that it is to go: no other may go because of it."""
         self._doubted.add(segment_id)
 
     async def look(self, finding: Finding) -> Look:

@@ -96,7 +96,7 @@ class RecopyDesk:
         return asked
 
     async def wait(self, requests: Sequence[RecopyRequest], *, most_s: float) -> list[RecopyOutcome]:
-        """Until each is done or declined by all replicas, or the time is over."""
+        """Wait until each is done or declined by all replicas, or the time is over."""
         until_s = self._session.clock.monotonic_s() + most_s
         while True:
             outcomes = [await self._outcome(request) for request in requests]

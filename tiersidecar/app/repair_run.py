@@ -97,7 +97,7 @@ def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
 
 
 def report_facts(summary: Mapping[str, Any], config: Config, cluster_id: str, metadata: TopicBounds) -> ReportFacts:
-    """For :func:`tiersidecar.decide.reconcile_repair.refusal`; ``metadata`` is the metadata topic as it is now."""
+    """Return facts for :func:`tiersidecar.decide.reconcile_repair.refusal`; ``metadata`` is the topic as it is now."""
     seen = FormerLook(
         run_id=summary["run_id"],
         topic_id=summary.get("metadata_topic_id", ""),
@@ -200,7 +200,7 @@ class Repairer:
             await put_marks(store, self._key_prefix, marks, name=name)
 
     async def _delete(self, store: Store, marks: Mapping[str, Mark], lease: HeldLease, one: PlannedStep) -> None:
-        """Decided anew, on what holds now; nothing is waited for between the decision and the deed.
+        """Decide anew, on what holds now, and delete; nothing is waited for between the two.
 
         Raises:
             LeaseHeldError: another repair may act by now.
@@ -223,7 +223,7 @@ class Repairer:
             await self._remover(store, now.metadata, lease).remove(removal)
 
     async def _put_into_trash(self, segment: RemoteLogSegmentMetadata, leader_epoch: int | None, reason: str) -> None:
-        """The leader's sidecar deletes it when that is due, if others still hold its records then."""
+        """Put it into the trash: the leader's sidecar deletes it when due, if others still hold its records then."""
         owner, config = segment.topic_id_partition, self._session.config
         entry = needless(
             segment,
@@ -269,7 +269,7 @@ class Repairer:
         return PlannedStep(finding=finding, step=step, metadata=look.metadata, stored=look.stored)
 
     def _remover(self, store: Store, metadata: RemoteLogSegmentMetadata, lease: HeldLease) -> SegmentRemover:
-        """Asks the lease again before each event and before the objects: a publish may wait for longer than it lasts."""
+        """Build one that asks the lease again before each event and the objects: a publish may wait longer than it lasts."""
         assert self._session.metadata is not None
         return SegmentRemover(
             metadata_log=self._session.metadata,

@@ -142,7 +142,7 @@ class _Serving:
             await follower.follow(refresh_s)
 
     async def _begin_notices(self, follower: BucketFollower) -> BucketNotices | None:
-        """Before the first listing, so that nothing comes between; a cluster that is away is asked again later."""
+        """Begin before the first listing, so that nothing comes between; a cluster that is away is asked again later."""
         section = self._config.events
         if section is None:
             return None
@@ -323,7 +323,7 @@ class _Serving:
 
 
 def _advertised(kafka: ServeKafkaSection, port: int, config: ServeConfig) -> Advertised:
-    """``port`` is the real one where a free one was asked for."""
+    """Return the address; ``port`` is the real one where a free one was asked for."""
     host = socket.gethostname() if kafka.listen.host in {"0.0.0.0", "::"} else kafka.listen.host
     at = kafka.advertised
     return Advertised(

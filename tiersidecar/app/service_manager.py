@@ -44,7 +44,7 @@ class Progress:
     def counting(
         self, what: str, turns: Callable[[], int], *, limit_s: float, busy: Callable[[], bool] = lambda: True
     ) -> Iterator[None]:
-        """While the body runs, ``turns`` must grow within each ``limit_s`` seconds for which ``busy`` says true."""
+        """Require, while the body runs, that ``turns`` grows within each ``limit_s`` seconds for which ``busy`` says true."""
         one = _Counted(
             what=what, turns=turns, busy=busy, limit_s=limit_s, seen=turns(), since_s=self._clock.monotonic_s()
         )

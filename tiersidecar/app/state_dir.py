@@ -73,7 +73,7 @@ def instance_of(directory: Path, new_id: Callable[[], Uuid]) -> str:
 
 
 def _take_from_others(directory: Path) -> None:
-    """Files that a former release let group or others read; the directory is the operator's (systemd's, say) and stays."""
+    """Restrict files that a former release let group or others read; the directory is the operator's and stays."""
     for path in (path for pattern in _OWN_FILES for path in directory.glob(pattern)):
         with suppress(OSError):  # another user's, or gone this moment
             status = path.lstat()

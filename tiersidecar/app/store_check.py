@@ -85,7 +85,7 @@ class StoreCheck:
 
 
 def percentiles(times: list[float]) -> dict[str, float]:
-    """Median, 90th and 99th percentile by the nearest rank, and the longest."""
+    """Return median, 90th and 99th percentile by the nearest rank, and the longest."""
     ordered = sorted(times)
 
     def at(share: float) -> float:
@@ -245,7 +245,7 @@ async def _listed(store: Store, prefix: str) -> list[StoredObject]:
 
 @asynccontextmanager
 async def _scratch(store: Store, prefix: str) -> AsyncIterator[str]:
-    """``prefix``, of which nothing stays: also when the check fails or is cancelled (Ctrl-C)."""
+    """Give ``prefix``, of which nothing stays, also when the check fails or is cancelled (Ctrl-C)."""
     try:
         yield prefix
     finally:

@@ -65,7 +65,7 @@ class Reloader:
 
 @asynccontextmanager
 async def reloading_on_hangup(reloader: Reloader) -> AsyncIterator[None]:
-    """While the body runs, SIGHUP reloads; without it the signal would end the process."""
+    """Reload on SIGHUP while the body runs; otherwise the signal would end the process."""
     loop = asyncio.get_running_loop()
     # On the loop: a file of some kilobytes, rarely, and nothing else sees rates that are half applied.
     loop.add_signal_handler(signal.SIGHUP, reloader.reload)

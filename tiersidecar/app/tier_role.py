@@ -179,7 +179,7 @@ async def _while(lease: TierLease, *, ours: bool, work: Coroutine[Any, Any, None
 
 
 async def _work(parts: Parts, role: TierParts, gates: StoreGates) -> None:
-    """All that copies, trims, expires and follows; never ends."""
+    """Run all that copies, trims, expires and follows; never ends."""
     config = parts.config
     async with Lanes(
         clock=parts.clock,

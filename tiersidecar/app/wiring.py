@@ -86,7 +86,7 @@ async def _names_of_status(config: Config) -> list[str]:
 
 
 async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Role]) -> Ground:
-    """Clock, threads, telemetry and the status service.
+    """Open clock, threads, telemetry and the status service.
 
     Raises:
         ListenError: the status address cannot be listened on.

@@ -36,7 +36,7 @@ class CleanerClaim:
 
 
 def short_name(segment_uuid: Uuid) -> str:
-    """Eight characters of a segment's id: there are thousands in a claim, and different ids stay distinct."""
+    """Return eight characters of a segment's id: there are thousands in a claim, and different ids stay distinct."""
     return format_uuid(segment_uuid)[:_NAME_CHARACTERS]
 
 

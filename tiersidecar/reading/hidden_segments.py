@@ -27,7 +27,7 @@ def hidden_segments(metadata: MetadataView, segments: Sequence[RemoteLogSegmentM
 
 
 def _overlapping(ascending: Sequence[RemoteLogSegmentMetadata]) -> Iterator[list[RemoteLogSegmentMetadata]]:
-    """Runs of segments each of which has offsets of one before it."""
+    """Yield runs of segments each of which has offsets of one before it."""
     run: list[RemoteLogSegmentMetadata] = []
     stop = -1
     for one in ascending:

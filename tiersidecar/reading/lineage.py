@@ -69,7 +69,7 @@ class LogStarts(Protocol):
         """Return the first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
 
     def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
-        """Segments that an erasure has replaced, or is about to: they are not given out where others hold their offsets."""
+        """Return segments that an erasure has replaced, or will: they are not given out where others hold their offsets."""
 
 
 class StateAndTrash(StateLog, TrashLog, Protocol):

@@ -93,7 +93,7 @@ def _frozen(owner: TopicIdPartition, rows: Mapping[Uuid, _Row]) -> BucketPartiti
 
 
 def manifest_key(key_prefix: str, owner: TopicIdPartition, uuid: Uuid, start_offset: int) -> str:
-    """Key of a segment's manifest."""
+    """Return the key of a segment's manifest."""
     place = f"{owner.qualified}/{start_offset:020d}-{format_uuid(uuid)}"
     return f"{key_prefix}{place}.{ObjectKind.MANIFEST}"
 

@@ -276,7 +276,7 @@ async def _check_log(
 
 
 def _check_epochs(scan: SegmentScan, lineage: Lineage, key: str) -> None:
-    """No checksum covers a batch's leader epoch: only the history that was uploaded with it shows a damaged one."""
+    """Check leader epochs, which no checksum covers: only the history that was uploaded with a batch shows a damaged one."""
     if not lineage.explains(scan.leader_epochs, scan.leader_epoch_ends):
         found = ", ".join(f"{epoch} from offset {start}" for epoch, start in scan.leader_epochs)
         known = ", ".join(f"{epoch} from offset {start}" for epoch, start in lineage.entries)

@@ -29,7 +29,7 @@ th,td{border-color:#333c48}}
 
 
 def report_page(summary: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
-    """``shown`` are the first findings; the files beside the page have all of them."""
+    """Return the page.  ``shown`` are the first findings; the files beside the page have all of them."""
     count = sum(summary["findings"].values())
     verdict = '<p class="ok">Clean.</p>' if count == 0 else f'<p class="bad">{count} findings.</p>'
     kinds = "".join(
@@ -167,7 +167,7 @@ def _parquet(stack: ExitStack, path: Path) -> Callable[[list[dict[str, Any]]], N
 
 
 def write_summary(summary: Summary, directory: Path) -> None:
-    """The page, then the summary."""
+    """Write the page, then the summary."""
     rows = list(islice(read_findings(directory), _SHOWN))
     (directory / PAGE_FILE).write_text(report_page(summary.document(), rows), encoding="utf-8")
     (directory / SUMMARY_FILE).write_text(json.dumps(summary.document(), indent=2) + "\n", encoding="utf-8")

@@ -150,7 +150,7 @@ async def _read_manifest(
 
 
 def _preceding(columns: Mapping[str, Any]) -> list[Preceding]:
-    """Few, and more than one only after elections."""
+    """Return the preceding segments: few, and more than one only after elections."""
     return [
         replace(_ended(row), before=tuple(_ended(before) for before in row["before"] or ()))
         for row in columns["preceding"] or ()

@@ -84,7 +84,7 @@ def _unreadable(fault: str) -> _Row:
 
 
 def _custom(data: bytes | None, place: tuple[int, int]) -> tuple[str | None, int | None, str | None]:
-    """Object prefix, remote size and fault.  Kafka takes any bytes: an event counts, whatever plugin they are of."""
+    """Return object prefix, remote size and fault.  Kafka takes any bytes: an event counts, whatever plugin they are of."""
     if not data:
         return None, None, None
     try:

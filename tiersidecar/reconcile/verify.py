@@ -177,7 +177,7 @@ def _verdict(findings: Sequence[Finding]) -> Verdict:
 
 
 def _custom(segment: RemoteLogSegmentMetadata) -> tuple[str | None, int | None]:
-    """Object prefix and remote size, as far as they are recorded; custom metadata of another plugin say neither."""
+    """Return object prefix and remote size, as far as recorded; custom metadata of another plugin say neither."""
     try:
         recorded = read_custom_metadata(segment.custom_metadata, where="custom metadata")
     except CorruptDataError:

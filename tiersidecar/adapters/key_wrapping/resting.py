@@ -91,7 +91,7 @@ class _Rest:
             self._error, self._rest_s = None, _FIRST_REST_S
 
     def _failed(self, error: KeyServiceError | KeyRefusedError, *, is_trial: bool) -> None:
-        """Those that were under way when it began to rest are no reason to rest longer."""
+        """Begin to rest; requests that were under way then are no reason to rest longer."""
         with self._lock:
             if is_trial:
                 self._rest_s = min(2 * self._rest_s, _MOST_REST_S)

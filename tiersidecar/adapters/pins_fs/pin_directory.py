@@ -49,7 +49,7 @@ class PinName:
 
     @property
     def prefix(self) -> str:
-        """Before it comes nothing, after it what the broker calls the file."""
+        """Return the beginning of the pin's file names, before the broker's name of the file."""
         owner = f"{format_uuid(self.owner.topic_id)}.{self.owner.partition}"
         return f"{PIN_PREFIX}{owner}.{self.base_offset:020d}-{self.next_base_offset:020d}."
 
@@ -79,7 +79,7 @@ class PinName:
 
     @property
     def usual_names(self) -> tuple[str, ...]:
-        """Companions that every sealed segment has, but for the broker's accidents."""
+        """Return the companions that every sealed segment has, but for the broker's accidents."""
         transaction_index = log_file_name(self.base_offset, LogFileKind.TRANSACTION_INDEX)
         return tuple(name for name in self.companion_names if name != transaction_index)
 
@@ -90,7 +90,7 @@ class PinName:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """In the order in which they are made: the .log last."""
+        """Return all names in the order in which they are made: the .log last."""
         return (LEADER_EPOCH_CHECKPOINT, self.earlier_snapshot_name, *self.companion_names, self.log_name)
 
 
@@ -159,7 +159,7 @@ class PinDirectory:
         self.path, self._log_dir, self._link, self._failpoints = path, log_dir, link, failpoints
 
     def list_names(self) -> PinListing:
-        """Ascending by partition and base offset.
+        """List the names, ascending by partition and base offset.
 
         Raises:
             OSError: the directory cannot be read.

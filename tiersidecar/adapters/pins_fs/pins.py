@@ -70,7 +70,7 @@ def explain_link_error(error: OSError) -> str:
 
 
 def _places(log_dir: str, log_dirs: Sequence[str]) -> Iterator[str]:
-    """In order of preference.  A directory of ours inside any log dir would keep a broker from starting."""
+    """Return the places in order of preference.  A directory of ours inside any log dir would keep a broker from starting."""
     parent = Path(log_dir).parent
     inside = any(parent.is_relative_to(other) for other in log_dirs)
     if not inside and not (parent / META_PROPERTIES).exists():

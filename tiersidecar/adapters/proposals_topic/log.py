@@ -250,7 +250,7 @@ class ProposalsTopic:
         return answer.offset
 
     async def _watch(self, before: TopicFacts) -> None:
-        """A topic that was made anew, or another leader, is begun with afresh."""
+        """Watch for a topic that was made anew, or another leader, and begin afresh then."""
         while True:
             await self._clock.sleep(_WATCH_S)
             facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=False)

@@ -80,7 +80,7 @@ class StoreClusterShelf:
             await self._store.delete_objects(older)
 
     async def _keys(self, cluster_id: str) -> list[str]:
-        """Ascending by the time of writing."""
+        """List the keys, ascending by the time of writing."""
         listed = self._store.list_objects(cluster_directory(self._key_prefix, cluster_id))
         return sorted([stored.key async for stored in listed if _written_ms(stored.key) >= 0])
 

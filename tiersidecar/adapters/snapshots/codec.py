@@ -275,7 +275,7 @@ class _Opened:
         self._stream = io.BufferedReader(decompressor.stream_reader(frame, _PIECE_BYTES), _PIECE_BYTES)
 
     def read(self, count: int) -> bytes:
-        """Exactly ``count`` bytes.
+        """Read exactly ``count`` bytes.
 
         Raises:
             ValueError: so many are not left, or cannot be opened.

@@ -32,7 +32,7 @@ SnapshotKeys = dict[tuple[Uuid, int], list[str]]
 
 
 def snapshot_key(key_prefix: str, owner: TopicIdPartition, version: SnapshotVersion) -> str:
-    """Key of a snapshot: later ones sort higher."""
+    """Return the key of a snapshot: later ones sort higher."""
     return f"{snapshot_directory(key_prefix, owner)}{version.leader_epoch:010d}-{version.serial:019d}.snapshot"
 
 
@@ -74,7 +74,7 @@ class StoreShelf:
         self._last[owner] = [*older[1 - _KEPT :], key]
 
     async def _keys(self, owner: TopicIdPartition) -> list[str]:
-        """Ascending by version."""
+        """List the keys, ascending by version."""
         listed = self._store.list_objects(snapshot_directory(self._key_prefix, owner))
         return sorted([stored.key async for stored in listed if version_in(stored.key) is not None])
 

@@ -34,12 +34,12 @@ _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
 @lru_cache(maxsize=16_384)  # asked for each partition at every look
 def partition_key(owner: TopicIdPartition) -> bytes:
-    """Key of a partition's state; the topic's name has no part in it."""
+    """Return the key of a partition's state; the topic's name has no part in it."""
     return f"partition/{format_uuid(owner.topic_id)}/{owner.partition}".encode()
 
 
 def topic_key(topic_id: Uuid) -> bytes:
-    """Key of a topic's state."""
+    """Return the key of a topic's state."""
     return f"topic/{format_uuid(topic_id)}".encode()
 
 
@@ -55,7 +55,7 @@ def read_topic_key(key: bytes) -> Uuid | None:
 
 
 def read_partition_key(key: bytes) -> tuple[Uuid, int] | None:
-    """Topic id and partition of a partition's key, None for any other key."""
+    """Read topic id and partition of a partition's key, None for any other key."""
     kind, _, rest = key.decode(errors="replace").partition("/")
     text, _, number = rest.rpartition("/")
     if kind != "partition" or not number.isdecimal():
@@ -259,7 +259,7 @@ def without_writer(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_state(state: PartitionState | TopicState, former: Mapping[str, Any]) -> bytes:
-    """``state`` over what ``former``, the value before, has besides."""
+    """Return ``state`` over what ``former``, the value before, has besides."""
     version = max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION))
     said = asdict(state)
     if isinstance(state, PartitionState):

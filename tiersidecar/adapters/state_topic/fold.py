@@ -87,7 +87,7 @@ class StateFold:
         return StateFold(self.cluster_id, changes=self.changes + 1)
 
     def apply(self, key: bytes | None, value: bytes | None, *, where: str) -> None:
-        """One record, in the topic's order.  What cannot be read is passed over with an error in the log."""
+        """Apply one record, in the topic's order.  An unreadable one is passed over with an error in the log."""
         if key is None:
             return
         if value is None:
@@ -225,7 +225,7 @@ class StateFold:
         return bool(self.cluster_id) and cluster_of(self._documents.get(partition_key(owner), {})) == self.cluster_id
 
     def foreign_partitions(self) -> dict[TopicIdPartition, ForeignState]:
-        """Partitions that only records of other clusters name; what cannot be read is passed over with an error in the log."""
+        """Return partitions that only records of other clusters name; unreadable ones are skipped, with an error in the log."""
         found = {}
         for key, document in self.foreign.items():
             identity = read_partition_key(key)
@@ -241,7 +241,7 @@ class StateFold:
         return found
 
     def recopies(self, owner: TopicIdPartition) -> list[RecopyRequest]:
-        """Requests of the partition, ascending by offset."""
+        """Return the requests of the partition, ascending by offset."""
         if not self._recopies:
             return []
         ours = (one for one in self._recopies.values() if one.topic_id_partition == owner)
@@ -272,7 +272,7 @@ class StateFold:
         return write_cleaner_claims(owner, merged, without_writer(self._documents.get(cleaner_key(owner), {})))
 
     def trash(self, owner: TopicIdPartition) -> list[TrashEntry]:
-        """Entries of the partition, ascending by id: those with a record, and those that its own record carries."""
+        """Return the partition's entries, ascending by id: those with a record, and those that its own record carries."""
         entries = self._trash.get((owner.topic_id, owner.partition), {}).values()
         kept = self.partition_state(owner).kept
         return list(merged_entries([*entries, *kept])) if entries or kept else []

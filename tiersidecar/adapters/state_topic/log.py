@@ -334,7 +334,7 @@ class TopicBasedStateLog:
                         await self._write(key, value, subject=key.decode())
 
     def _writing_of(self, key: bytes) -> asyncio.Lock:
-        """Entries of a partition's trash come and go: they have one lock between them."""
+        """Return the lock of the key.  Entries of a partition's trash come and go: they have one lock between them."""
         return self._writing[key if read_trash_key(key) is None else key.rsplit(b"/", 4)[0]]
 
     async def _forget(self, key: bytes, *, subject: str) -> None:

@@ -41,7 +41,7 @@ class TrashKey(NamedTuple):
 
 
 def trash_key(owner: TopicIdPartition, entry_id: TrashId) -> bytes:
-    """Key of an entry; the topic's name has no part in it."""
+    """Return the key of an entry; the topic's name has no part in it."""
     named = f"{entry_id.generation}/{entry_id.leader_epoch}/{entry_id.kind}/{entry_id.opened_ms}"
     return f"trash/{format_uuid(owner.topic_id)}/{owner.partition}/{named}".encode()
 
@@ -78,12 +78,12 @@ _CLEANER = "cleaner"
 
 
 def cleaner_key(owner: TopicIdPartition) -> bytes:
-    """Key of how far a partition is cleaned; the topic's name has no part in it."""
+    """Return the key of how far a partition is cleaned; the topic's name has no part in it."""
     return f"{_CLEANER}/{format_uuid(owner.topic_id)}/{owner.partition}".encode()
 
 
 def read_cleaner_key(key: bytes) -> tuple[Uuid, int] | None:
-    """Topic id and partition, None for any other key."""
+    """Read topic id and partition, None for any other key."""
     parts = key.decode(errors="replace").split("/")
     if len(parts) != 3 or parts[0] != _CLEANER or not parts[2].isdecimal():
         return None
@@ -205,7 +205,7 @@ _PAUSE, _ALL_TOPICS = "pause", "all"
 
 
 def pause_key(thing: PausedThing) -> bytes:
-    """Key of a pause."""
+    """Return the key of a pause."""
     return f"{_PAUSE}/{_ALL_TOPICS if thing.topic_id is None else format_uuid(thing.topic_id)}/{thing.kind}".encode()
 
 
@@ -248,7 +248,7 @@ _LOSS = "loss/"
 
 
 def loss_key(loss_id: str) -> bytes:
-    """Key of an acceptance; each has an id of its own."""
+    """Return the key of an acceptance; each has an id of its own."""
     return f"{_LOSS}{loss_id}".encode()
 
 
@@ -293,7 +293,7 @@ _LEASE_TYPES: dict[str, type] = {
 
 
 def lease_key(name: str) -> bytes:
-    """Key of a lease."""
+    """Return the key of a lease."""
     return f"{_LEASE}{name}".encode()
 
 

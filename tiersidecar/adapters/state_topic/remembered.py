@@ -29,7 +29,7 @@ class LastRecord:
 
     @classmethod
     def of(cls, offset: int, key: bytes | None, value: bytes | None) -> LastRecord:
-        """``offset`` and a digest of the others."""
+        """Return ``offset`` and a digest of the others."""
         parts = (b"\0" if one is None else b"\1%d:%b" % (len(one), one) for one in (key, value))
         return cls(offset=offset, digest=hashlib.sha256(b"".join(parts)).hexdigest())
 

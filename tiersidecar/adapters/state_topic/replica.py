@@ -240,7 +240,7 @@ class StateReplica:
         self.read_back.advance(self._position)
 
     def _require_same(self, record: ConsumerRecord) -> None:
-        """Compaction may have removed the last record that was read, but never replaces it.
+        """Halt if the last record that was read is another: compaction may have removed it, but never replaces it.
 
         Raises:
             BrokerRefusedError: there is another one in its place; the next session says what that means.

@@ -92,7 +92,7 @@ class RestingStore(WrappedStore):
         self._failures = 0
 
     def _failed(self, reason: str, *, is_trial: bool) -> None:
-        """Those that were under way when it began to rest are no reason to rest longer."""
+        """Begin to rest; requests that were under way then are no reason to rest longer."""
         self._failures, self._reason = self._failures + 1, reason
         if is_trial:
             self._rest_s = min(2 * self._rest_s, _MOST_REST_S)

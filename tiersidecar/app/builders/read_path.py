@@ -50,7 +50,7 @@ async def open_index_cache(
     clock: Clock,
     suffix: str = "",
 ) -> AsyncIterator[IndexFilesSource]:
-    """Index files in front of those in the ``store``, at most ``bound`` of them.  ``suffix`` makes the directory this
+    """Open index files in front of those in the ``store``, at most ``bound`` of them.  ``suffix`` makes the directory this
     process's own.
 
     Raises:
@@ -72,7 +72,7 @@ async def open_index_cache(
 async def open_chunk_cache(
     config: Config, *, blocking: Blocking, clock: Clock, telemetry: Telemetry, suffix: str = ""
 ) -> AsyncIterator[Sequence[ChunkLayer]]:
-    """Chunks on disk as a layer; none unless ``read.chunk.cache.disk.bytes`` asks for it.
+    """Open chunks on disk as a layer; none unless ``read.chunk.cache.disk.bytes`` asks for it.
 
     Where it does not, what an earlier process left in the directory is dropped: a directory of 0 bytes is opened all the same.
 

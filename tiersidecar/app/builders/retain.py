@@ -76,7 +76,7 @@ def build_expire(
     checks: TopicChecks,
     has_failed: Callable[[TopicIdPartition], bool],
 ) -> ExpireTask:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     config = parts.config
     limits = ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round)
     return ExpireTask(

@@ -47,7 +47,7 @@ _ADDRESSING: dict[bool | None, Literal["auto", "path", "virtual"]] = {None: "aut
 
 
 def s3_settings(section: S3Store) -> S3Settings:
-    """Where the key is unset, what the store takes by itself."""
+    """Return the settings; where the key is unset, what the store takes by itself."""
     part_size_bytes, in_flight = section.s3_multipart_upload_part_size, section.s3_multipart_upload_parts_in_flight
     secret, sse = section.aws_secret_access_key, section.s3_server_side_encryption
     key_id, call, attempt = section.aws_access_key_id, section.s3_api_call_timeout, section.s3_api_call_attempt_timeout

@@ -28,7 +28,7 @@ class TierParts:
 
 
 def build_tier_parts(parts: Parts) -> TierParts:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     config, identity = parts.config, parts.identity
     if config.mode is not Mode.ENFORCE:
         return _tier_parts(parts, UNQUESTIONED, lambda: "", None)

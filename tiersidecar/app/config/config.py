@@ -82,7 +82,7 @@ def _fault(document: Document, path: KeyPath, message: str) -> Fault:
 
 
 def _path_in(document: Document, loc: KeyPath) -> KeyPath:
-    """``loc`` without what pydantic adds to it: tags of unions, and the names of validators."""
+    """Return ``loc`` without what pydantic adds to it: tags of unions, and the names of validators."""
     value: Any = document.data
     path: list[str | int] = []
     for position, part in enumerate(loc):
@@ -171,7 +171,7 @@ _KEY_PAIR = re.compile(r"encryption\.key\.pairs\.(.+)\.((?:public|private)\.key\
 
 
 def without_plugin_prefixes(document: Document) -> Document:
-    """``document`` with such keys moved to where they belong; a key that is set there already becomes a fault."""
+    """Return ``document`` with such keys moved to where they belong; a key that is set there already becomes a fault."""
     for key in [key for key in document.data if key.startswith(("rsm.config.", "rlmm.config."))]:
         value, line = document.data.pop(key), document.lines[(key,)]
         target, value = _target(key, value)
@@ -226,7 +226,7 @@ class Config(TopLevelKeys):
     _secret_places: tuple[SecretPlace, ...] = PrivateAttr(())
 
     def read_from(self, path: Path, data: Mapping[str, Any] | None = None) -> Self:
-        """Itself, with its :attr:`file` known, and the :attr:`secret_places` of ``data``, the file's."""
+        """Return itself, with its :attr:`file` known, and the :attr:`secret_places` of ``data``, the file's."""
         self._file = path
         self._secret_places = tuple(secret_places(self, data or {}, str(path)))
         return self
@@ -303,7 +303,7 @@ class Config(TopLevelKeys):
         return None
 
     def place_of_topic(self, topic: str) -> str:
-        """Where new segments of ``topic`` go, by the first rule that matches it; empty: the store of section ``store``."""
+        """Return where new segments of ``topic`` go, by the first rule that matches; empty: the store of section ``store``."""
         return next((rule.place or DEFAULT_PLACE for rule in self.topics if rule.matches(topic)), DEFAULT_PLACE)
 
     @property
@@ -383,7 +383,7 @@ class Config(TopLevelKeys):
         return faults
 
     def _metadata_retention_faults(self, index: int, policy: TopicPolicy) -> list[tuple[KeyPath, str]]:
-        """Events that expire before their segments leave objects that nothing names (S-237)."""
+        """Return the faults: events that expire before their segments leave objects that nothing names (S-237)."""
         kept_ms, total_ms = self.remote_log_metadata_topic_retention_ms, policy.retention_ms
         if kept_ms == UNLIMITED or (total_ms != UNLIMITED and kept_ms > total_ms):
             return []

@@ -63,7 +63,7 @@ def _places_in(value: Any, given: Any, source: str, path: KeyPath) -> Iterator[S
 
 
 def _files_of(section: Section, path: KeyPath) -> Iterator[SecretPlace]:
-    """Files that are secret whole: a private key, a certificate file that has its key in it, a token."""
+    """Yield files that are secret whole: a private key, a certificate file that has its key in it, a token."""
     values = {key: getattr(section, undotted(key)) for key, _ in keys_in(type(section))}
     if values.get(_KEY) is None and values.get(_CERTIFICATE) is not None:
         yield SecretPlace(format_path((*path, _CERTIFICATE)), values[_CERTIFICATE])
@@ -91,7 +91,7 @@ class ExposedSecret:
 
 
 def exposed_secrets(places: Iterable[SecretPlace]) -> tuple[ExposedSecret, ...]:
-    """Ascending by file.  Modes of directories do not count: they are changed for other reasons, and files are copied.
+    """Return them ascending by file.  Modes of directories do not count: they change for other reasons, and files are copied.
 
     No file is named that another user owns and that only a group of this process may read: that is how it is let in
     (root:kafka 0640, a secret on Kubernetes with fsGroup).

@@ -47,7 +47,7 @@ MASK = "********"
 
 
 def effective_settings(section: Section, *, units: bool) -> dict[str, Any]:
-    """Every key that has a value, by its name in the file; secrets masked.  ``units`` writes 4MiB rather than 4194304."""
+    """Return every key that has a value, by its name in the file, secrets masked.  ``units``: 4MiB rather than 4194304."""
     settings: dict[str, Any] = {}
     for key, field in keys_in(type(section)):
         value = getattr(section, undotted(key))
@@ -69,7 +69,7 @@ def render_yaml(settings: Mapping[str, Any]) -> str:
 
 
 def warnings_of(config: Config) -> tuple[str, ...]:
-    """Settings that work, and that may not be what was wanted; on this machine, and one sentence each."""
+    """Return settings that work but may not be what was wanted, on this machine; one sentence each."""
     kinds = (_intent_warnings, _topic_warnings, _security_warnings, _store_warnings, _secret_warnings)
     return tuple(warning for kind in kinds for warning in kind(config))
 

@@ -167,7 +167,7 @@ class TopicRule(Section):
         )
 
     def faults_with(self, defaults: RetentionDefaults) -> list[tuple[KeyPath, str]]:
-        """Retentions that contradict each other (T-77)."""
+        """Return retentions that contradict each other (T-77)."""
         policy = self.policy(defaults)
         return [
             *_retention_faults("ms", policy.retention_ms, policy.local_retention_ms, policy.copy_disabled),

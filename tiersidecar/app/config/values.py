@@ -246,7 +246,7 @@ Resolved = Annotated[str, BeforeValidator(resolve_secret)]
 
 
 def shown(value: object) -> str:
-    """``value`` as a message quotes it: short, and for sections and lists only what it is."""
+    """Return ``value`` as a message quotes it: short, and for sections and lists only what it is."""
     match value:
         case None:
             return "nothing"

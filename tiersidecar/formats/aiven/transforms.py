@@ -74,7 +74,7 @@ class ChunkIndex:
 
     @property
     def transformed_size(self) -> int:
-        """Size of the whole transformed object in bytes."""
+        """Return the size of the whole transformed object in bytes."""
         count = self.chunk_count
         if self._starts or not count:
             return self._starts[count] if count else 0
@@ -184,7 +184,7 @@ class ChunkCipher:
         object.__setattr__(self, "_aead", AESGCM(self.data_key))
 
     def encrypt(self, plain: Buffer, iv: bytes) -> bytearray:
-        """``plain`` under ``iv``, ``ENCRYPTION_OVERHEAD`` bytes larger."""
+        """Encrypt ``plain`` under ``iv``; the result is ``ENCRYPTION_OVERHEAD`` bytes larger."""
         if len(iv) != IV_SIZE:
             raise ValueError(f"an IV has {IV_SIZE} bytes, not {len(iv)}")
         out = bytearray(len(plain) + ENCRYPTION_OVERHEAD)

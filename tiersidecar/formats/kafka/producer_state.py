@@ -97,7 +97,7 @@ def _state(row: tuple[Any, ...]) -> ProducerState:
 
 
 def write_producer_snapshot(states: Iterable[ProducerState] = ()) -> bytes:
-    """The bytes of a snapshot; without states, the empty one of a partition that no idempotent producer has written to."""
+    """Return the bytes of a snapshot; without states, the empty one of a partition without idempotent producers."""
     entries = [_ENTRY.pack(*astuple(state)) for state in states]
     body = len(entries).to_bytes(4, "big") + b"".join(entries)
     return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body

@@ -62,7 +62,7 @@ class Asked:
 
     @property
     def response_type(self) -> Any:
-        """Kio's entity of the response."""
+        """Return kio's entity of the response."""
         return load_response_schema(self.api_key, self.version)
 
     def answered(self, **values: object) -> list[Buffer]:

@@ -60,7 +60,7 @@ class FetchStep(Enum):
 
 
 def decide_fetch(offset: int, *, start: int, end: int, readable_to: int) -> FetchStep:
-    """``start`` is inclusive; ``end``, and ``readable_to`` (the last stable offset for read_committed), exclusive."""
+    """Decide.  ``start`` is inclusive; ``end`` and ``readable_to`` (the last stable offset for read_committed), exclusive."""
     if not start <= offset <= end:
         return FetchStep.OUT_OF_RANGE
     return FetchStep.READ if offset < readable_to else FetchStep.NOTHING_YET
@@ -79,7 +79,7 @@ class _Allowance:
         return max(min(wanted.max_bytes, self.left_bytes), 0)
 
     def take(self, size_bytes: int) -> None:
-        """So much of it is used."""
+        """Count ``size_bytes`` as used."""
         self.left_bytes -= size_bytes
         self.has_data |= size_bytes > 0
 

@@ -189,7 +189,7 @@ class BucketFollower:
     async def _read(
         self, batch: list[ListedManifest], seen: dict[TopicIdPartition, set[Uuid]], refused: dict[str, Refused]
     ) -> tuple[list[RemoteLogSegmentMetadata], StoreError | None]:
-        """The segments of ``batch`` that are new, and what kept some from being read; notes those that are there still, and
+        """Return the new segments of ``batch``, and what kept some from being read; note those that are there still, and
         those that cannot be taken."""
         new, claimed = list[ListedManifest](), set[RemoteLogSegmentId]()
         for listed in batch:

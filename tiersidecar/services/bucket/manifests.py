@@ -111,7 +111,7 @@ def segment_of(listed: ListedManifest, manifest: Manifest) -> RemoteLogSegmentMe
 
 
 def in_event_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Ascending by event time: of two that cover the same offsets, the later one is read, as after a replay of their events."""
+    """Sort by event time: of two that cover the same offsets, the later one is read, as after a replay of their events."""
     return sorted(
         segments,
         key=lambda segment: (segment.event_timestamp_ms, segment.start_offset, segment.remote_log_segment_id.uuid),
@@ -131,7 +131,7 @@ def _check_key(listed: ListedManifest, said: ManifestSegment) -> None:
 
 
 def _check_numbers(listed: ListedManifest, said: ManifestSegment) -> None:
-    """JSON's numbers have no bound; those of Kafka's protocol, and of the picture's rows, do."""
+    """Check the numbers: JSON's have no bound; those of Kafka's protocol, and of the picture's rows, do."""
     number = said.remote_log_segment_id.topic_id_partition.partition
     if number >= _MOST_PARTITIONS:
         raise _refused(listed, f"partition {number}: a topic has {_MOST_PARTITIONS} here at most")
@@ -159,7 +159,7 @@ def _check_objects(listed: ListedManifest, manifest: Manifest) -> None:
 
 
 def _epochs(listed: ListedManifest, said: ManifestSegment) -> tuple[EpochEntry, ...]:
-    """Ascending, the first one's start raised to the segment's, as events have them."""
+    """Return them ascending, the first one's start raised to the segment's, as events have them."""
     entries = said.segment_leader_epochs
     if not entries:
         raise _refused(listed, "it names no leader epoch")

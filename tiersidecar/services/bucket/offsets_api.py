@@ -50,7 +50,7 @@ def decide_offset(timestamp: int, bounds: LogBounds, *, read_committed: bool) ->
 
 
 def decide_epoch_end(lineage: Lineage, leader_epoch: int, end: Offset) -> tuple[LeaderEpoch, Offset]:
-    """The largest epoch up to ``leader_epoch``, and the end (exclusive) of what was written up to it; -1 and -1 for an epoch
+    """Return the largest epoch up to ``leader_epoch``, and the end (exclusive) of what it wrote; -1 and -1 for an epoch
     that the bucket does not know yet, or for none (``LeaderEpochFileCache.endOffsetFor``)."""
     if leader_epoch == NO_EPOCH:
         return NO_EPOCH, NO_OFFSET

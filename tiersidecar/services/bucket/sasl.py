@@ -125,7 +125,7 @@ class ScramSecrets:
         )
 
     def hmac(self, key: bytes, message: bytes) -> bytes:
-        """HMAC by the hash."""
+        """Return the HMAC by the hash."""
         return hmac.digest(key, message, self.hash_name)
 
 
@@ -188,7 +188,7 @@ def _text(token: bytes) -> str:
 
 
 def _fields(message: str) -> dict[str, str]:
-    """``n=…,r=…``: of a name twice the first counts."""
+    """Read ``n=…,r=…``; if a name comes twice, the first counts."""
     found: dict[str, str] = {}
     for part in message.split(","):
         name, _, value = part.partition("=")

@@ -260,7 +260,7 @@ class Conversation:
         return Passes(total) if passing is None else Looks(total, _looking(passing, self._broker.write))
 
     def _check_may_ask(self, api_key: int, total: int) -> None:
-        """Before the login no more than this is read of a request that the broker will not answer.
+        """Check the request before more of it is read: before the login the broker would not answer it.
 
         Raises:
             MalformedMessageError: it must log in first, or the request is too large for that.
@@ -302,7 +302,7 @@ class Conversation:
         rewrite.forwarded(exchange)
 
     def _unknown_api_versions(self, frame: memoryview) -> None:
-        """Too new for us: answered here, in its turn."""
+        """Answer an ApiVersions that is too new for us, in its turn."""
         correlation_id = read_head(frame, 0)[3]
         self._expect(Pending(Fate.OWN, frame=unsupported_api_versions(correlation_id)))
         self._send_own()
@@ -351,7 +351,7 @@ class Conversation:
         return self._state.login.is_raw
 
     def _classify_token(self, frame: memoryview, size: int) -> Verdict | None:
-        """None: it is to be classified as a request.
+        """Classify a token; None: it is to be classified as a request.
 
         The first frame after the handshake is a token whatever it begins with.  A later one that begins as a request is taken
         for one: no token of a mechanism that we know does.  One may end without a last token of the broker's (GSSAPI).
@@ -404,7 +404,7 @@ class Conversation:
         return self._classify_read_answer(first, frame, _SIZE_BYTES + size)
 
     def _classify_token_answer(self, frame: memoryview, size: int) -> Verdict | None:
-        """None: the token had no answer, which the one to the request behind it proves."""
+        """Classify a token's answer; None: the token had none, as the answer to the request behind it proves."""
         if not 0 <= size <= _MOST_TOKEN_BYTES:
             raise UnaskedAnswerError(f"a SASL token of {size} bytes")
         if len(self._pending) > 1 and size >= _ID.size:
@@ -562,7 +562,7 @@ def _framed(header: Buffer, body: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _body_offset(frame: memoryview, api_key: int, api_version: int) -> int:
-    """Where the body begins in a whole response: behind size, correlation id and, in flexible versions, tagged fields."""
+    """Return where the body of a whole response begins: after size, correlation id and, if flexible, tagged fields."""
     flexible = api_key != ApiKey.API_VERSIONS and has_flexible_header(api_key, api_version)
     cursor = Cursor(frame, flexible=flexible, position=_RESPONSE_HEAD_BYTES)
     cursor.skip_tagged_fields()

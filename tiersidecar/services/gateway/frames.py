@@ -152,7 +152,7 @@ class Frames:
             self._send(view[run:at])
 
     def _step(self, view: memoryview, run: int, at: int, step: int) -> int:
-        """``step`` bytes more, up to ``at``, of what is under way; gives from where on bytes are still to be sent."""
+        """Take ``step`` bytes more, up to ``at``, of what is under way; return from where on bytes are still to be sent."""
         under_way = self._under_way
         self._left -= step
         is_whole = self._left == 0
@@ -343,7 +343,7 @@ class ResponseMemory:
 
 
 def _next_turn(lines: _Lines, client: str) -> None:
-    """The first of ``client`` has what it waited for; the others' turns come before the next of them."""
+    """Remove the first of ``client``, which has what it waited for; the others' turns come before its next one."""
     line = lines.pop(client)
     first = line.popleft()
     if line:

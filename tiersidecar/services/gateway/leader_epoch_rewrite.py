@@ -104,8 +104,8 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         return changed_row(row, leader_epoch=end[0], end_offset=end[1])
 
     async def _end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:
-        """An end between the tiers may only be where the broker's file begins by now: of the epochs below it, a process beside
-        the role ``tier`` knows those that pins have kept once they are remote (simulation, cluster seed 59).
+        """Return the end.  It is between the tiers only where the broker's file begins: a process beside the role ``tier``
+        knows the epochs below it that pins have kept, once they are remote (simulation, cluster seed 59).
 
         Raises:
             OffsetBetweenTiersError: it is one of those.

@@ -337,8 +337,8 @@ def _unless_seeded(row: Any) -> Any:
 
 
 def _not_known(row: Any) -> Any:
-    """For now: every client asks again.  librdkafka does not after NOT_LEADER_OR_FOLLOWER, and where it has asked for both ends
-    takes the error of the one for an empty log (``rd_kafka_query_watermark_offsets``)."""
+    """Return an error after which every client asks again.  librdkafka does not after NOT_LEADER_OR_FOLLOWER, and if it asked
+    for both ends takes the error of one for an empty log (``rd_kafka_query_watermark_offsets``)."""
     return _failed(row, ErrorCode.leader_not_available)
 
 

@@ -59,21 +59,21 @@ async def is_any(
 
 
 async def write_rows(message: Any, changed: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
-    """``message`` written with other rows in place of some of its own."""
+    """Write ``message`` with other rows in place of some of its own."""
     if sum(len(topic.partitions) for topic in message.topics) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
         return _with_rows(message, changed)
     return await blocking.run(_with_rows, message, changed)
 
 
 async def write_only(message: Any, rows: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
-    """``message`` written with ``rows``, and no others of its own."""
+    """Write ``message`` with ``rows``, and no others of its own."""
     if len(rows) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
         return _with_only(message, rows)
     return await blocking.run(_with_only, message, rows)
 
 
 async def write_answer(request: Any, answered: Any, rows: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
-    """``answered`` written with ``rows``, in the order of the request.  It has at least one topic of its own."""
+    """Write ``answered`` with ``rows``, in the order of the request.  It has at least one topic of its own."""
     if len(rows) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
         return _answer_of(request, answered, rows)
     return await blocking.run(_answer_of, request, answered, rows)
@@ -162,7 +162,7 @@ def _answer_of(request: Any, answered: Any, rows: Mapping[RowKey, Any]) -> bytes
 
 
 def changed_row(row: Any, **values: object) -> Any:
-    """``row`` with those of ``values`` that its version has."""
+    """Return ``row`` with those of ``values`` that its version has."""
     known = {field.name for field in fields(row)}
     return replace(row, **{name: value for name, value in values.items() if name in known})
 

@@ -194,7 +194,7 @@ class OutOfRangeClassifier:
     async def _classify_one(
         self, offset: int, view: TieredView, offsets: BrokerOffsets | None, is_copy_pending: bool | None
     ) -> Classified:
-        """``is_copy_pending`` is for the last word; None: by what is known."""
+        """Classify one; ``is_copy_pending`` is for the last word; None: by what is known."""
         if offsets is None:
             return RETRY
         partition = view.topic_id_partition

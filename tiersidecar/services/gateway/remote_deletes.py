@@ -238,7 +238,7 @@ class RemoteDeletes:
         return leader
 
     def _learn(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
-        """The client's next delete is of this epoch, though the table may not know it for a while."""
+        """Note this epoch: the client's next delete is of it, though the table may not know it for a while."""
         if len(self._epochs) >= _MOST_EPOCHS:
             self._epochs.clear()
         self._epochs[partition] = leader_epoch
@@ -362,7 +362,7 @@ def _is_final(error: RetriableError) -> bool:
 
 
 def _said_by(to_delete: ToDelete, offset: int) -> UserDelete:
-    """Whose work the broker's own log start is, the leader's sidecar decides."""
+    """Return the delete to propose; the leader's sidecar decides what moved the broker's own log start."""
     return UserDelete(offset=Offset(offset), leader_epoch=to_delete.leader_epoch, trims=False)
 
 

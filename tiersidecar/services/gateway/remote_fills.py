@@ -109,7 +109,7 @@ class RemoteFills:
         await self._flights.aclose()
 
     async def _read_alone(self, want: FillWant) -> tuple[FetchedBatches, ...]:
-        """One fill, kept if its reader could not wait for it (U2): caches smaller than a fill would have it read again, and too
+        """Read one fill, kept if its reader could not wait (U2): caches smaller than a fill would have it read again, and too
         late again, for ever (simulation, cluster seed 54)."""
         (fetched,) = await self._read(want, 1)
         if fetched.slices and not self._waiting[want]:
@@ -217,7 +217,7 @@ _WALKED = Struct(">qi4xb6xi")
 
 
 def parts_of(slices: Sequence[BatchSlice], max_bytes: int) -> Iterator[tuple[BatchSlice, ...]]:
-    """``slices`` in order and without copying, each part of whole batches and at most ``max_bytes``; a batch that is larger is
+    """Cut ``slices`` in order, without copying, each part of whole batches and at most ``max_bytes``; a batch that is larger is
     a part of its own.
 
     ``slices`` are the checked ones of a :class:`BatchCutter`.

@@ -96,7 +96,7 @@ class SaslAuthenticateRewrite(Rewrite):
 def frame_rewrites(
     advertised: AdvertisedAddresses, *, topic_id: TopicIds = lambda name: None, raw_tokens: bool = False
 ) -> dict[int, Rewrite]:
-    """All of these but ApiVersions', which has to know the others.  ``topic_id`` is what the gateway takes for a topic's id."""
+    """Return all of these but ApiVersions', which has to know the others.  ``topic_id`` gives the gateway's id of a topic."""
     known = address_rewrites(advertised)
     return {
         **known,
@@ -107,7 +107,7 @@ def frame_rewrites(
 
 
 def address_rewrites(advertised: AdvertisedAddresses) -> dict[int, AddressRewrite]:
-    """For every API whose responses name brokers; the versions are those of Kafka 4.3."""
+    """Return a rewrite for every API whose responses name brokers; the versions are those of Kafka 4.3."""
     known: dict[ApiKey, tuple[range, FindAddresses]] = {
         ApiKey.PRODUCE: (range(14), addresses.in_produce),
         ApiKey.FETCH: (range(4, 19), addresses.in_fetch),

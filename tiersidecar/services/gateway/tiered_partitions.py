@@ -335,7 +335,7 @@ class BrokerOffsetsCache:
         return {one: known for one, known in found if known is not None and known.asked_at_s >= since_s}
 
     async def _wait(self, partitions: Collection[TopicIdPartition], within_s: float | None = None) -> None:
-        """Where there are mounts, for what the leaders say, and then for what is seen of it."""
+        """Wait for the leaders' offsets, and where there are mounts, then for what clients see of them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 for _ in range(2 if self._mounts.are_any else 1):

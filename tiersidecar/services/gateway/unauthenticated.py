@@ -81,7 +81,7 @@ class Unauthenticated:
             self._shed_oldest(self._all, _LOGIN_TIMEOUT)
 
     def forget_open(self) -> None:
-        """Those of listeners that are known to be open are none of ours."""
+        """Forget the connections of listeners that are known to be open."""
         for login in tuple(self._all):
             if login.listener.is_open:
                 login.done()
