@@ -39,7 +39,7 @@ class LeadersLog:
     async def aborted_beyond(
         self, topic_id_partition: TopicIdPartition, history: History, open_at_end: frozenset[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
-        """See :class:`~tiersidecar.spark.datasource.planning.AbortedBeyond`.
+        """Return the aborted transactions that reach over the end of ``history``, by the broker's own log from there on.
 
         Raises:
             BrokerRefusedError: we may not read the topic, or the leader does not have the offset.

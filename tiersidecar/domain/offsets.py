@@ -166,7 +166,7 @@ class Lineage:
 
 
 def _assigned(entries: Iterable[tuple[int, int]]) -> tuple[EpochEntry, ...]:
-    """See :meth:`Lineage.of`."""
+    """Return the entries that stay (:meth:`Lineage.of`)."""
     kept: list[EpochEntry] = []
     for epoch, start_offset in entries:
         if kept and kept[-1].epoch == epoch and kept[-1].start_offset <= start_offset:

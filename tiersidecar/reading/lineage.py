@@ -83,19 +83,19 @@ class StateLogStarts:
         self._state_log = state_log
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """See :class:`LogStarts`."""
+        """Return the first offset of the history ``lineage`` that a reader may have at all."""
         return self._state_log.partition_state(topic_id_partition).start_in(lineage)
 
     def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """See :class:`LogStarts`."""
+        """Return the offset up to which trims of the history ``lineage`` gave up remote data."""
         return self._state_log.partition_state(topic_id_partition).held_in(lineage)
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
-        """See :class:`LogStarts`."""
+        """Return the first offset that a reader may have of what ``leader_epoch`` wrote."""
         return self._state_log.partition_state(topic_id_partition).start_for(leader_epoch)
 
     def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
-        """See :class:`LogStarts`."""
+        """Return segments that an erasure has replaced, or will."""
         return replaced_segments(self._state_log.trash(topic_id_partition))
 
 
@@ -208,7 +208,7 @@ class LineageKeeper:
         self._flights: SingleFlight[TopicIdPartition, _Known] = SingleFlight("lineage", max_flights=10_000)
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
-        """See :class:`LineageSource`."""
+        """Return the lineage for the live file as it is now."""
         self._require_ready(topic_id_partition)
         known = self._known.get(topic_id_partition)
         if known is not None and self._is_as_it_was(topic_id_partition, known):
@@ -221,17 +221,17 @@ class LineageKeeper:
         )
 
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
-        """See :class:`LineageSource`."""
+        """Return :meth:`lineage`, chosen anew from every segment that is finished now."""
         # Not by a flight that began earlier: it may have missed the segment that the caller knows of.
         return self._keep(topic_id_partition, await self._build(topic_id_partition, is_anew=True))
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
-        """See :class:`LineageSource`."""
+        """Return the last lineage given out, which may be out of date; None where there was none."""
         known = self._known.get(topic_id_partition)
         return None if known is None else known.lineage
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """See :class:`LineageSource`."""
+        """Return the end of the remote log (exclusive)."""
         known = self._known.get(topic_id_partition)
         if known is None:
             return _end_offset(_finished(self._metadata.list_remote_log_segments(topic_id_partition)))

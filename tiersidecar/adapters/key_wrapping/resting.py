@@ -35,12 +35,12 @@ class RestingWrapping:
         return self._wrap.reason
 
     def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
-        """See :class:`KeyWrapping`."""
+        """Return a data key of 32 bytes under the key for new segments, bound to ``context``."""
         with self._wrap.tried((KeyServiceError, KeyRefusedError)):
             return self._wrapping.wrap(data_key, context)
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        """See :class:`KeyWrapping`."""
+        """Return the data key, also of one that was wrapped under a former key."""
         with self._unwrap.tried((KeyServiceError,)):
             return self._wrapping.unwrap(wrapped, context)
 

@@ -110,7 +110,7 @@ class FilesystemPins:
         self._asked: dict[tuple[str, str], asyncio.Task[Any]] = {}
 
     async def prepare(self) -> Mapping[str, str]:
-        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        """Find a place for each log dir that has none yet; return the log dirs without one, and why."""
         without: dict[str, str] = {}
         for log_dir in self._log_dirs:
             if log_dir in self._places:
@@ -126,7 +126,7 @@ class FilesystemPins:
         return without
 
     async def scan(self, *, sweep: bool) -> PinsView:
-        """See :class:`~tiersidecar.ports.pins.ReadPins`.  Both places of each log dir are read."""
+        """Read every pin in every log dir.  Both places of each log dir are read."""
         pins: list[Pin] = []
         faults: dict[str, str] = {}
         for log_dir in self._log_dirs:
@@ -137,7 +137,7 @@ class FilesystemPins:
         return PinsView(pins=tuple(pins), faults=faults)
 
     async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
-        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        """Link the files of a sealed segment of ``local``."""
         directory = self._place_of(local)
         assert segment.next_base_offset is not None, "only sealed segments are pinned"
         name = PinName(
@@ -153,7 +153,7 @@ class FilesystemPins:
             raise PinError(path=directory.path, reason=explain_link_error(error)) from error
 
     async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
-        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        """Link sealed segments of ``local``, as they are at one moment."""
         directory = self._place_of(local)
         owner = PinnedPartition.of(local.topic_id_partition)
         named = [
@@ -171,11 +171,11 @@ class FilesystemPins:
         return Picture(pins=pins, cleaner_offset=cleaner_offset)
 
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
-        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        """Return the last look given to :meth:`note_look`; None where there is none."""
         return await self._blocking.run(_read_look, self._look_path(local))
 
     async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
-        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        """Keep the look beside the pins, for this process and the next, if no segment was sealed since ``local`` was seen."""
         path = self._look_path(local)
         try:
             await self._blocking.run(_write_look, path, local, look)
@@ -194,7 +194,7 @@ class FilesystemPins:
         return directory
 
     async def unpin(self, pin: Pin) -> None:
-        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        """Remove the pin's links; those that are gone already are no error."""
         directory = self._directory(pin.segment.directory, pin.log_dir)
         name = PinName(owner=pin.owner, base_offset=pin.base_offset, next_base_offset=pin.next_base_offset)
         try:
@@ -203,7 +203,7 @@ class FilesystemPins:
             raise PinError(path=directory.path, reason=explain_link_error(error)) from error
 
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:
-        """See :class:`~tiersidecar.ports.pins.MeasureDisks`."""
+        """Return the space by log dir, without log dirs whose space is not known."""
         spaces: dict[str, DiskSpace] = {}
         for log_dir in self._log_dirs:
             with suppress(PinError):  # its scan says what is wrong with it
@@ -212,7 +212,7 @@ class FilesystemPins:
         return spaces
 
     async def without_other_names(self, pins: Sequence[Pin]) -> Sequence[Pin]:
-        """See :class:`~tiersidecar.ports.pins.LookAtLinks`."""
+        """Return those of which the .log has no name but ours: a pin keeps its bytes alone."""
         by_log_dir: dict[str, list[Pin]] = {}
         for pin in pins:
             by_log_dir.setdefault(pin.log_dir, []).append(pin)

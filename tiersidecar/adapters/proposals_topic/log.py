@@ -193,11 +193,11 @@ class ProposalsTopic:
 
     @property
     def is_in_use(self) -> bool:
-        """See :class:`~tiersidecar.ports.proposals.Proposals`."""
+        """Return whether there has been a proposal, ever, as far as is known."""
         return self._is_in_use
 
     async def propose(self, proposal: DeleteProposal) -> None:
-        """See :class:`~tiersidecar.ports.proposals.Propose`."""
+        """Return once the proposal is durable (acks=all)."""
         await self._producer.send(
             self._settings.topic,
             partition=0,
@@ -210,7 +210,7 @@ class ProposalsTopic:
         await self._producer.close()
 
     async def keep_reading(self, take: TakeProposals, *, max_age_ms: int) -> None:
-        """See :class:`~tiersidecar.ports.proposals.Proposals`."""
+        """Create the topic if it is missing; pass ``take`` new proposals and recent ones; never end."""
         await keep_trying(
             lambda connected: self._session(take, max_age_ms, connected),
             topic=self._settings.topic,

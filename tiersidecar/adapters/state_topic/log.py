@@ -156,7 +156,7 @@ class TopicBasedStateLog:
         await self._replica.catch_up()
 
     def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
-        """See :class:`~tiersidecar.ports.state_log.Pauses`."""
+        """Return why ``kind`` stands still for the topic, or, with None, for all topics."""
         return why_paused(self._replica.ready_fold().pauses, topic_id, kind)
 
     def pauses(self) -> Sequence[Pause]:
@@ -174,7 +174,7 @@ class TopicBasedStateLog:
         return self._replica.ready_fold().leases()
 
     def cleaner_claims(self, topic_id_partition: TopicIdPartition) -> Sequence[CleanerClaim]:
-        """See :class:`~tiersidecar.ports.state_records.CleanerLog`."""
+        """Return the leaders' claims of how far they had cleaned a partition."""
         return self._replica.ready_fold().cleaner_claims(topic_id_partition)
 
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
@@ -185,7 +185,7 @@ class TopicBasedStateLog:
 
     @property
     def topic_id(self) -> str:
-        """See :class:`~tiersidecar.ports.state_records.AcceptedLosses`."""
+        """Return the state topic's present id; empty while that is not known."""
         return self._replica.topic_id
 
     def accepted_losses(self) -> Collection[str]:
@@ -201,21 +201,21 @@ class TopicBasedStateLog:
 
     @property
     def changes(self) -> int:
-        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        """Return how many records were applied so far that say something of topics or partitions."""
         return self._replica.fold.changes
 
     def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
-        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        """Return the partitions of which something was said since :attr:`changes` was that."""
         return self._replica.fold.changed_since(changes)
 
     async def advanced(self) -> None:
-        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        """Return once more of the topic has been applied than when this was called."""
         await self._replica.advanced()
 
     # -- publishing
 
     async def publish_lease(self, lease: Lease) -> Lease:
-        """See :class:`~tiersidecar.ports.state_records.Leases`; raises as :meth:`publish_partition_state`."""
+        """Claim, renew or release the lease; raises as :meth:`publish_partition_state`."""
         key = lease_key(lease.name)
         async with self._writing[key]:
             self._replica.require_ready()
@@ -264,7 +264,7 @@ class TopicBasedStateLog:
         await self._forget(topic_key(topic_id), subject=f"topic {format_uuid(topic_id)}")
 
     async def request_recopy(self, request: RecopyRequest) -> None:
-        """See :class:`~tiersidecar.ports.state_records.RecopyRequests`; raises as :meth:`publish_partition_state`."""
+        """Request a copy, or request it again; return after read-back; raises as :meth:`publish_partition_state`."""
         key = recopy_key(request)
         async with self._writing_of(key):
             if self._replica.ready_fold().recopy(key) != request:
@@ -284,7 +284,7 @@ class TopicBasedStateLog:
         await self._forget(recopy_key(request), subject=recopy_key(request).decode())
 
     async def publish_pause(self, pause: Pause) -> None:
-        """See :class:`~tiersidecar.ports.state_log.PauseLog`; raises as :meth:`publish_partition_state`."""
+        """Begin the pause, in place of one of the same thing; raises as :meth:`publish_partition_state`."""
         key = pause_key(pause.thing)
         async with self._writing_of(key):
             if self._replica.ready_fold().pauses.get(pause.thing) != pause:
@@ -295,7 +295,7 @@ class TopicBasedStateLog:
         await self._forget(pause_key(pause.thing), subject=pause_key(pause.thing).decode())
 
     async def publish_cleaner_claim(self, topic_id_partition: TopicIdPartition, claim: CleanerClaim) -> None:
-        """See :class:`~tiersidecar.ports.state_records.CleanerLog`; raises as :meth:`publish_partition_state`."""
+        """Merge ``claim`` with what is known, write it, return after read-back; raises as :meth:`publish_partition_state`."""
         key = cleaner_key(topic_id_partition)
         async with self._writing_of(key):  # each write contains the one before
             value = self._replica.ready_fold().cleaner_value(topic_id_partition, claim)
@@ -303,7 +303,7 @@ class TopicBasedStateLog:
                 await self._write(key, value, subject=key.decode())
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
-        """See :class:`~tiersidecar.ports.state_records.TrashLog`; raises as :meth:`publish_partition_state`."""
+        """Merge each with what is known of its id, and write it; raises as :meth:`publish_partition_state`."""
         for entry in entries:
             key = trash_key(topic_id_partition, entry.id)
             async with self._writing_of(key):

@@ -103,7 +103,7 @@ class Cleaner:
         )
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
-        """See :meth:`CleanedTransactions.take_retained`."""
+        """Take the retained ones (:meth:`CleanedTransactions.take_retained`)."""
         return self._transactions.take_retained()
 
     def _may_drop(self, batch: memoryview, header: RecordBatchHeader, where: str, position: int) -> bool:

@@ -201,7 +201,7 @@ class TransactionWalk:
         self._aborted: list[AbortedTransaction] = []
 
     def take(self, batch: Buffer, *, where: str, position: int) -> None:
-        """See :class:`~tiersidecar.domain.segments.FollowTransactions`."""
+        """Take the next batch, of format 2, whose checksum holds."""
         base_offset, attributes, delta, timestamp_ms, producer_id, epoch, sequence = _FIELDS.unpack_from(batch)
         if attributes & CONTROL_FLAG:
             self._take_markers(batch, where, position)
@@ -251,7 +251,7 @@ class WalkWithin:
         self._walk, self._start, self._stop = walk, start, stop
 
     def take(self, batch: Buffer, *, where: str, position: int) -> None:
-        """See :class:`~tiersidecar.domain.segments.FollowTransactions`."""
+        """Take the next batch, of format 2, whose checksum holds."""
         if self._start <= _FIELDS.unpack_from(batch)[0] < self._stop:
             self._walk.take(batch, where=where, position=position)
 

@@ -176,7 +176,7 @@ class BucketPicture:
     # -- MetadataView
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
-        """See :class:`~tiersidecar.ports.metadata_log.MetadataView`, as all below."""
+        """Return whether the partition is known (:class:`~tiersidecar.ports.metadata_log.MetadataView`, as all below)."""
         return topic_id_partition in self._partitions
 
     def remote_log_segment_metadata(
@@ -274,7 +274,7 @@ class BucketLineages:
         self._flights: SingleFlight[tuple[TopicIdPartition, int], Lineage] = SingleFlight("lineage", max_flights=10_000)
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
-        """See :class:`~tiersidecar.reading.lineage.LineageSource`; it is never older than the picture."""
+        """Return the lineage; it is never older than the picture."""
         version = self._picture.version(topic_id_partition)
         known = self._known.get(topic_id_partition)
         if known is not None and known[0] == version:
@@ -282,11 +282,11 @@ class BucketLineages:
         return await self._flights.run((topic_id_partition, version), lambda: self._chosen(topic_id_partition, version))
 
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
-        """See :class:`~tiersidecar.reading.lineage.LineageSource`."""
+        """Return :meth:`lineage`, chosen anew from every segment that is finished now."""
         return await self.lineage(topic_id_partition)
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
-        """See :class:`~tiersidecar.reading.lineage.LineageSource`."""
+        """Return the last lineage given out, which may be out of date; None where there was none."""
         return self._keeper.last(topic_id_partition)
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:

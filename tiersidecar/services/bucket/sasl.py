@@ -78,7 +78,7 @@ class PlainLogin:
         self._users = users
 
     def step(self, token: bytes) -> LoginStep:
-        """See :class:`Login`."""
+        """Take the client's next token."""
         parts = _text(token).split("\0")
         if len(parts) != 3 or not parts[1]:
             raise LoginRefusedError("a PLAIN token has an empty authorization id, a name and a password")
@@ -139,7 +139,7 @@ class ScramLogin:
         self._gs2, self._first_bare, self._server_first = "", "", ""
 
     def step(self, token: bytes) -> LoginStep:
-        """See :class:`Login`."""
+        """Take the client's next token."""
         message = _text(token)
         return self._first(message) if self._kept is None else self._final(message, self._kept)
 

@@ -59,11 +59,11 @@ class Users:
         return self._users.get(name) if is_right else None
 
     async def log_in(self, credentials: Credentials) -> None:
-        """See :class:`~tiersidecar.ports.broker.AuthorizeRead`."""
+        """Return once the user's password is checked."""
         self._user_of(credentials)
 
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
-        """See :class:`~tiersidecar.ports.broker.AuthorizeRead`."""
+        """Return whether the user may read ``topic``."""
         return self._user_of(credentials).may_read(topic)
 
     def _user_of(self, credentials: Credentials) -> User:

@@ -150,7 +150,7 @@ class DeleteRecordsRewrite(Rewrite):
         self._remote = RemoteDeletes(tiers=tiers, state=state, proposer=proposer, broker=broker, clock=clock)
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(3)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
@@ -176,7 +176,7 @@ class DeleteRecordsRewrite(Rewrite):
             audit_delete(exchange, topic, partition, offset, UNKNOWN, self._audit)
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         connection = exchange.connection
         asked_at, connection.asker.asked_at = connection.asker.asked_at, None
         if not await is_any(is_any_deleted, response, exchange.api_version, self._blocking):

@@ -249,7 +249,7 @@ class PassingFetch:
         )
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """See :class:`Passing`."""
+        """Return the bytes that may go on: the same number in all as came, in order, whatever the pieces."""
         passed = self._walk.feed(data)
         if self._walk.is_done:
             if self._walk.found_out_of_range:

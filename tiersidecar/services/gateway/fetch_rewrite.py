@@ -116,7 +116,7 @@ class FetchRewrite(Rewrite):
             telemetry.count(GATEWAY_OUT_OF_RANGE, 0, outcome=verdict.name.lower())
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return FETCH_VERSIONS
 
     def prepare(self, exchange: Exchange) -> Rewritten:
@@ -134,11 +134,11 @@ class FetchRewrite(Rewrite):
         return splice(exchange.request, [(position, position + len(refusal), refusal)])
 
     def forwarded(self, exchange: Exchange) -> None:
-        """See :class:`Rewrite`."""
+        """Prepare what can be for the answer: the request, which was read, is on its way."""
         self._in_hand.expect(exchange)
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
-        """See :class:`Rewrite`.  At once, unless something has to be read or looked at first."""
+        """Return what the client gets instead of ``response``.  At once, unless something has to be read or looked at first."""
         if self._in_hand.is_to_be_read_apart(exchange):
             return self._rewrite_large(exchange, response)
         return self._rewrite(exchange, response)
@@ -267,7 +267,7 @@ class FetchRewrite(Rewrite):
         return _replaced(answered, await self._answers(out_of_range))
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
-        """See :class:`Rewrite`.  A client that has lately met what is remote is not sent away with what passes."""
+        """Let a large response pass, but not for a client that has lately met remote data."""
         if exchange.connection.fetches_to_collect or self._in_hand.is_to_be_read_apart(exchange):
             return None
         request = self._in_hand.read(exchange)

@@ -252,7 +252,7 @@ class ResponseMemory:
         return MemoryPart(self, client)
 
     def take(self, part: MemoryPart, size_bytes: int, when_there_is_room: Callable[[], None]) -> bool:
-        """See :class:`MemoryPart`."""
+        """Return whether ``size_bytes`` are the caller's now."""
         if size_bytes > self.part_bytes:
             lines = self._waiting_beside
             if not self.beside_bytes and not lines:
@@ -268,13 +268,13 @@ class ResponseMemory:
         return False
 
     def take_some(self, part: MemoryPart, size_bytes: int) -> int:
-        """See :class:`MemoryPart`."""
+        """Take at most ``size_bytes``, now: what there is room for, and nothing before those that wait."""
         taken = min(size_bytes, self._room_now(part))
         self._give(part, taken)
         return taken
 
     def give_back(self, part: MemoryPart, size_bytes: int) -> None:
-        """See :class:`MemoryPart`."""
+        """Return what was taken, and let others in."""
         # What is beside is more than a part can have of the memory: less than that is of the memory.
         of_beside = part.beside_bytes if size_bytes >= part.beside_bytes else 0
         of_memory = size_bytes - of_beside

@@ -56,7 +56,7 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         self._offsets, self._pending, self._blocking, self._clock = tiers.offsets, tiers.pending, blocking, clock
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(2, 5)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
@@ -66,7 +66,7 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         return None
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         is_late = exchange.connection.is_late(self._clock.monotonic_s(), _BROKER_WAITS_S)
         opened = await read_exchange(exchange, response, self._blocking)
         asked = opened.asked

@@ -78,7 +78,7 @@ class ListOffsetsRewrite(Rewrite):
         self._blocking, self._clock, self._new = blocking, clock, NewPartitions(clock)
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(1, 12)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
@@ -88,7 +88,7 @@ class ListOffsetsRewrite(Rewrite):
         return None
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         read_s = self._clock.monotonic_s()
         if not await is_any(is_any_listed, response, exchange.api_version, self._blocking):
             return None

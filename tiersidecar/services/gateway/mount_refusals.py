@@ -68,11 +68,11 @@ class MountRefusals(Rewrite):
         self.most_request_bytes = self._layout.most_request_bytes
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return self._layout.versions
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return another request body to send instead, as pieces; None passes the client's own."""
         request, version = exchange.request, exchange.api_version
         for topic, at in self._layout.asked(_Walk(request, flexible=self._layout.is_flexible(version)), version):
             (partition,) = _INDEX.unpack_from(request, at)
@@ -90,7 +90,7 @@ class MountRefusals(Rewrite):
         return partition | _NO_PARTITION if partition >= 0 and self._is_mounted(topic) else partition
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         version, layout, is_changed = exchange.api_version, self._layout, False
         for at, error_at in layout.answered(Cursor(response, flexible=layout.is_flexible(version)), version):
             (partition,) = _INDEX.unpack_from(response, at)
@@ -109,7 +109,7 @@ class ProduceRefusal(MountRefusals):
     reads_request = False
 
     def passing_request(self, api_version: int, size_bytes: int) -> Passing:
-        """See :class:`Rewrite`."""
+        """Return how a request that is not read, a frame of ``size_bytes`` with its size, passes."""
         return ProducePassing(
             api_version, size_bytes, number_of=self._number_of, most_rows=_MOST_ROWS, most_tags=_MOST_TAGS
         )
@@ -125,7 +125,7 @@ class NewPartitionsRefusal(Rewrite):
         self._is_mounted = is_mounted
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(4)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
@@ -144,7 +144,7 @@ class NewPartitionsRefusal(Rewrite):
         return None
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         cursor = Cursor(response, flexible=_has_compact_names(exchange))
         cursor.skip(4)  # throttle_time_ms
         changes = list[Replacement]()

@@ -39,7 +39,7 @@ class ProducePassing:
         self._walk = self._all_fields()
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """See :class:`~tiersidecar.services.gateway.exchange.Passing`.
+        """Return the bytes that may go on: the same number in all as came, in order, whatever the pieces.
 
         Raises:
             MalformedMessageError: it is no Produce request of this version.

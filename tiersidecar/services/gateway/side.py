@@ -54,7 +54,7 @@ class Side(Protocol):
 
     @property
     def has_hung_up(self) -> bool:
-        """See :class:`~tiersidecar.services.gateway.host.End`."""
+        """Return whether the peer has ended the connection."""
         ...
 
     async def take(self, connected: socket.socket) -> None:
@@ -126,28 +126,28 @@ class PlainSide:
 
     @property
     def is_full(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether something waits."""
         return self.full_since_s is not None
 
     @property
     def waiting_bytes(self) -> int:
-        """See :class:`Side`."""
+        """Return what waits to be sent."""
         return sum(map(len, self._waiting)) if self._waiting else 0
 
     @property
     def has_hung_up(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether the peer has ended the connection."""
         return self._socket is None or has_ended(self._socket)
 
     async def take(self, connected: socket.socket) -> None:
-        """See :class:`Side`."""
+        """Begin, with a connected socket that does not block."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self.is_gone = connected, False
         if self._closing:
             self._end()
 
     def read(self, *, wanted: bool) -> None:
-        """See :class:`Side`."""
+        """Begin or stop to read."""
         if self._socket is None or self._closing:
             return
         self._reading = wanted
@@ -157,7 +157,7 @@ class PlainSide:
         # Unwanted, it is watched on until something comes: a client that asks, and waits, is unwanted once a request.
 
     def write(self, data: Buffer) -> None:
-        """See :class:`Side`."""
+        """Send now what the socket takes; a copy of the rest waits."""
         if self._socket is None or self._closing:
             return
         if self._waiting:
@@ -168,7 +168,7 @@ class PlainSide:
             self._wait_with([bytes(memoryview(data)[sent:])])
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """See :class:`Side`."""
+        """Write pieces that nobody changes any more: they are not copied."""
         if self._socket is None or self._closing:
             return
         if self._waiting:
@@ -183,14 +183,14 @@ class PlainSide:
             self._wait_with(left)
 
     def close(self) -> None:
-        """See :class:`Side`."""
+        """Close once what has been written has gone."""
         self._unwatch()
         self._closing = True
         if not self._waiting:
             self._end()
 
     def abort(self) -> None:
-        """See :class:`Side`."""
+        """Close at once."""
         self._closing = True
         self._end()
 

@@ -39,22 +39,22 @@ class TlsSide(asyncio.Protocol):
 
     @property
     def is_full(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether something waits."""
         return self.full_since_s is not None
 
     @property
     def waiting_bytes(self) -> int:
-        """See :class:`Side`."""
+        """Return what waits to be sent."""
         return sum(map(len, self._waiting)) if self._waiting else 0
 
     @property
     def has_hung_up(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether the peer has ended the connection."""
         peer = None if self._transport is None or self.is_gone else self._transport.get_extra_info("socket")
         return peer is None or has_ended(peer)
 
     async def take(self, connected: socket.socket) -> None:
-        """See :class:`Side`."""
+        """Begin, with a connected socket that does not block."""
         loop = asyncio.get_running_loop()
         if self._server_hostname is None:
             await loop.connect_accepted_socket(
@@ -104,7 +104,7 @@ class TlsSide(asyncio.Protocol):
         self._events.lost()
 
     def read(self, *, wanted: bool) -> None:
-        """See :class:`Side`."""
+        """Begin or stop to read."""
         if self._transport is None or self._closing or wanted == self._reading:
             return
         self._reading = wanted
@@ -114,18 +114,18 @@ class TlsSide(asyncio.Protocol):
             self._transport.pause_reading()
 
     def write(self, data: Buffer) -> None:
-        """See :class:`Side`."""
+        """Send now what the socket takes; a copy of the rest waits."""
         self.write_all((data if isinstance(data, bytes) else bytes(data),))
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """See :class:`Side`."""
+        """Write pieces that nobody changes any more: they are not copied."""
         if self._transport is None or self._closing:
             return
         self._waiting.extend(pieces)
         self._hand_on()
 
     def close(self) -> None:
-        """See :class:`Side`."""
+        """Close once what has been written has gone."""
         self.read(wanted=False)
         self._closing = True
         if not self._waiting:
@@ -150,6 +150,6 @@ class TlsSide(asyncio.Protocol):
         return self.full_since_s is None
 
     def abort(self) -> None:
-        """See :class:`Side`."""
+        """Close at once."""
         if self._transport is not None and not self.is_gone:
             self._transport.abort()
