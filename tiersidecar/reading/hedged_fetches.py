@@ -73,7 +73,7 @@ class HedgedFetches:
         return await self._hedged(times, lambda: self._store.fetch_range(key, byte_range))
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
-        """Return a whole small object (manifest, index blob), of at most ``max_bytes``; used for manifests, all of them small."""
+        """Return a whole small object of at most ``max_bytes``; used for manifests, all of them small."""
         times = self._times_of(0)
         return await self._hedged(times, lambda: self._store.fetch_object(key, max_bytes=max_bytes))
 

@@ -258,8 +258,7 @@ class TableMoment:
 class TieredPartitionsInTable:
     """The gateway's :class:`~tiersidecar.services.gateway.tiered_partitions.TieredPartitions`, by the partition table.
 
-    A partition counts as far as the names on the broker's disk are still of the same topics.  ``look_soon`` has the cluster
-    looked at: a client has met a partition that no look has.
+    A partition counts while the names on disk are of the same topics.  ``look_soon``: a client met an unknown partition.
     """
 
     def __init__(

@@ -148,7 +148,7 @@ class ServeHttpSection(TlsKeys):
 
 
 class ServeReadSection(Section):
-    """What reading takes of the machine, for both listeners together."""
+    """The resources for reading, for both listeners together."""
 
     threads: Annotated[int, Field(ge=1, le=1000)] = 10
     """Reads that go on at once."""
