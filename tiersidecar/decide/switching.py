@@ -270,7 +270,7 @@ def _loss(facts: PartitionFacts, former: Mapping[str, str | None], cluster: Mapp
     if retention_bytes == UNLIMITED:
         return ""
     if facts.local_bytes is None:
-        return f"the size of partition {facts.partition} is not known, so the restored retention.bytes cannot be checked"
+        return f"the size of partition {facts.partition} is not known, so the restored retention.bytes cannot be judged"
     if facts.local_bytes - retention_bytes > facts.remote_bytes_still_local:
         return (
             f"partition {facts.partition} has {facts.local_bytes} bytes, of which {facts.remote_bytes_still_local} are remote: "

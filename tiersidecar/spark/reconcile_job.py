@@ -237,8 +237,8 @@ def with_preceding(segments: DataFrame) -> DataFrame:
         .groupBy(keys)
         .agg(F.collect_list("one").alias("going_on"))
     )
-    ended = F.transform("ended", lambda each: each.withField("before", F.lit(None).cast(_ENDED)))
-    preceding = F.coalesce(ended, F.col("going_on")).cast(_PRECEDING)
+    without_before = F.transform("ended", lambda each: each.withField("before", F.lit(None).cast(_ENDED)))
+    preceding = F.coalesce(without_before, F.col("going_on")).cast(_PRECEDING)
     return known.join(going_on, keys, "left").withColumn("preceding", preceding).drop("ended", "going_on")
 
 
