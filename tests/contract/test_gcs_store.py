@@ -156,7 +156,7 @@ class TestFaults:
     ) -> None:
         way.keeps_at_once = 256 * 1024
         pieces = [os.urandom(MIB) for _ in range(2)] + [os.urandom(300_000)]
-        await far_store.put_object(KEY, PiecesBody(pieces, tells_size=False))
+        await far_store.put_object(KEY, PiecesBody(pieces, knows_size=False))
         assert await far_store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
 
     @pytest.mark.parametrize("pieces", [1, 3], ids=["of one request", "of several chunks"])

@@ -141,9 +141,9 @@ class TestUploads:
 
     @pytest.mark.parametrize("excess", [-1, 0, 1], ids=["a byte less than a part", "a part", "a byte more than a part"])
     async def test_sizes_around_a_part(self, store: S3Store, excess: int) -> None:
-        for key, tells_size in (("a/known", True), ("a/unknown", False)):
+        for key, knows_size in (("a/known", True), ("a/unknown", False)):
             data = os.urandom(PART_BYTES + excess)
-            await store.put_object(key, PiecesBody([data[: 3 * MIB], data[3 * MIB :]], tells_size))
+            await store.put_object(key, PiecesBody([data[: 3 * MIB], data[3 * MIB :]], knows_size))
             assert await store.fetch_object(key, max_bytes=2**30) == data
 
     async def test_a_conditional_upload_in_parts_leaves_what_is_there(self, store: S3Store) -> None:

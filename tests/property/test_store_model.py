@@ -45,9 +45,9 @@ class StoreModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.loop.close()
 
-    @rule(key=KEYS, pieces=PIECES, if_absent=st.booleans(), tells_size=st.booleans())
-    def put(self, key: str, pieces: list[bytes], if_absent: bool, tells_size: bool) -> None:
-        put = self.store.put_object(key, PiecesBody(pieces, tells_size), if_absent=if_absent)
+    @rule(key=KEYS, pieces=PIECES, if_absent=st.booleans(), knows_size=st.booleans())
+    def put(self, key: str, pieces: list[bytes], if_absent: bool, knows_size: bool) -> None:
+        put = self.store.put_object(key, PiecesBody(pieces, knows_size), if_absent=if_absent)
         if if_absent and key in self.model:
             with pytest.raises(ObjectExistsError):
                 self.loop.run_until_complete(put)

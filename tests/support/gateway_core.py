@@ -42,7 +42,7 @@ class RecordedAudit:
     def __init__(self) -> None:
         self.events = list[tuple[str, Mapping[str, object]]]()
 
-    def tell(self, event: str, facts: Mapping[str, object]) -> None:
+    def record(self, event: str, facts: Mapping[str, object]) -> None:
         self.events.append((event, facts))
 
     def of(self, event: str) -> list[Mapping[str, object]]:

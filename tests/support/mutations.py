@@ -334,8 +334,8 @@ def fills_one_batch_too_far() -> Patches:
         original(self, want, fetched)
         if fetched.slices:
             wrong = replace(want, offset=Offset(fetched.next_offset + 2))
-            stretch = remote_fills._Stretch(following=wrong, fills=9, left=9)
-            self._ready.put(wrong, remote_fills._Ready(fetched, self._clock.monotonic_s(), stretch), 1)
+            run = remote_fills._Run(following=wrong, fills=9, left=9)
+            self._ready.put(wrong, remote_fills._Ready(fetched, self._clock.monotonic_s(), run), 1)
 
     return [patch.object(RemoteFills, "_look_ahead", look_ahead)]
 

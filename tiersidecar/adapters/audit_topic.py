@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 _MAX_QUEUED = 10_000
 """Events of each kind that wait in memory."""
 _MAX_QUEUED_BYTES = 16 * 2**20
-"""Of each kind: an event names what its client has named, in a request of 16 KiB."""
+"""For each kind: an event names what its client has named, in a request of 16 KiB."""
 _MAX_TEXT = 512
 _AT_ONCE = 100
 """Events of each kind that are written together."""
@@ -61,7 +61,7 @@ class KafkaAuditTopic:
         self._filled, self._empty = asyncio.Event(), asyncio.Event()
         self._empty.set()
 
-    def tell(self, event: str, facts: Mapping[str, object]) -> None:
+    def record(self, event: str, facts: Mapping[str, object]) -> None:
         """Queue the event, or count it as lost if the queue of its kind is full."""
         queue = self._queues[event]
         if len(queue) >= _MAX_QUEUED or self._bytes[event] >= _MAX_QUEUED_BYTES:

@@ -75,11 +75,11 @@ class Backup:
 
     @property
     def is_made(self) -> bool:
-        """Whether anything was saved."""
+        """Return whether anything was saved."""
         return bool(self._manifest.files)
 
     def check(self, changes: Sequence[FileChange]) -> None:
-        """Whether :meth:`apply` may go on.
+        """Check that :meth:`apply` may go on.
 
         Raises:
             HandoverError: as there.
@@ -233,7 +233,7 @@ class Backup:
         return manifest
 
     def _fault_of(self, document: Mapping[str, object], manifest: _Manifest) -> str:
-        """Why the backup is none of this broker's; empty if it is."""
+        """Return why the backup is none of this broker's; empty if it is."""
         if document["version"] != _VERSION:
             return f"its version is {document['version']}, must be {_VERSION}"
         if document["cluster_id"] != self._cluster_id:
@@ -252,7 +252,7 @@ class Backup:
         return ""
 
     def _is_checkpoint(self, path: Path) -> bool:
-        """Whether it is, by its name, one of the files that a hand-over changes."""
+        """Return whether it is, by its name, one of the files that a hand-over changes."""
         if path.name == LOG_START_OFFSET_CHECKPOINT:
             return path.parent in self._log_dirs
         directory = parse_log_directory(path.parent.name)

@@ -77,7 +77,7 @@ def require_broker_user(log_dir: Path) -> None:
 
 
 def _make_lock_file(path: Path) -> bool:
-    """Whether there was none."""
+    """Create the file unless it is there; return whether it was created."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
     except FileExistsError:

@@ -95,19 +95,19 @@ class ThreadBlocking:
 
 
 def _end_of(running: Future[T]) -> asyncio.Future[None]:
-    """Done when ``running`` is, with whatever result.
+    """Return a future that is done when ``running`` is, with whatever result.
 
     Half the processor time of asyncio.wrap_future and shield, which pass results through two more futures; and a
-    StopIteration, which asyncio's futures do not take, leaves nobody waiting for ever.
+    StopIteration, which asyncio's futures do not take, leaves no task waiting for ever.
     """
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
-    running.add_done_callback(lambda _: _tell(loop, ended))
+    running.add_done_callback(lambda _: _notify(loop, ended))
     return ended
 
 
-def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    """In the thread that worked.  A loop that has closed meanwhile left it alone in a dead disk."""
+def _notify(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    """Notify the loop, from the worker thread.  A loop that has closed meanwhile abandoned the thread on a dead disk."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(_end, ended)
 

@@ -89,7 +89,7 @@ class FileCopyJournal:
 
 @asynccontextmanager
 async def open_copy_journal(state_dir: Path, *, blocking: Blocking) -> AsyncIterator[FileCopyJournal]:
-    """The journal of ``state_dir``, which must be this process's alone."""
+    """Open the journal of ``state_dir``, which must be this process's alone."""
     journal = FileCopyJournal(state_dir / NAME, blocking=blocking)
     await journal.open()
     try:
@@ -129,7 +129,7 @@ def _write_line(fileno: int, line: str) -> None:
 
 
 def _write_anew(path: Path, begun: tuple[Uuid, ...]) -> int:
-    """The file with just these entries, whole or not at all; it is open for appending."""
+    """Write the file with just these entries, whole or not at all; return it open for appending."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.new")
     fileno = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)

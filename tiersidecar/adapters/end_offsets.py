@@ -15,7 +15,7 @@ from tiersidecar.ports.broker import ListOffsets, OffsetAnswer, OffsetSpec
 
 @dataclass(slots=True)
 class _Round:
-    """One ListOffsets, for all who came before it was sent."""
+    """One ListOffsets, for all callers that came before it was sent."""
 
     partitions: set[TopicIdPartition] = field(default_factory=set)
     answers: Mapping[TopicIdPartition, OffsetAnswer] | None = None
@@ -23,8 +23,8 @@ class _Round:
 
 
 class EndOffsets:
-    """One request at a time.  Whoever comes while it is on its way may have come after it was answered, and is served by the
-    next one, together with all others who wait for that."""
+    """Sends one request at a time.  A caller that comes while it is on its way may have come after it was answered, and is
+    served by the next one, together with all others that wait for that."""
 
     def __init__(self, broker: ListOffsets) -> None:
         self._broker = broker
@@ -32,7 +32,7 @@ class EndOffsets:
         self._next = _Round()
 
     async def of(self, partition: TopicIdPartition) -> Offset:
-        """The high watermark at this call, or a later one.
+        """Return the high watermark at this call, or a later one.
 
         Raises:
             BrokerRefusedError: with the partition's error.
@@ -44,7 +44,7 @@ class EndOffsets:
             if mine.answers is None and mine.failure is None:
                 await self._ask(mine)
         if mine.failure is not None:
-            raise mine.failure.with_traceback(None)  # it would grow with each who raises it
+            raise mine.failure.with_traceback(None)  # it would grow with each caller that raises it
         assert mine.answers is not None
         answer = mine.answers[partition]
         if answer.error is not None:
@@ -52,7 +52,7 @@ class EndOffsets:
         return answer.offset
 
     async def _ask(self, asked: _Round) -> None:
-        """Abandoned, it is done again by the next one of the round."""
+        """Ask; if abandoned, the next one of the round asks again."""
         if self._next is asked:
             self._next = _Round()
         try:

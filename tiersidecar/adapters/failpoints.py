@@ -77,7 +77,7 @@ class EnvironmentFailpoints:
             threading.Event().wait()
 
     def _must_stall(self, name: str) -> bool:
-        """Does whatever else is due at ``name``."""
+        """Do whatever else is due at ``name``."""
         armed = self._armed.get(name)
         if armed is None or not armed.is_due():
             return False

@@ -24,7 +24,7 @@ from tiersidecar.ports.broker import (
 
 
 class TopicBroker(DescribeCluster, DescribePartitions, DescribeConfigs, ListOffsets, CreateTopics, Protocol):
-    """What keeping a topic needs of the broker."""
+    """The parts of the broker that keeping a topic needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ async def ensure_topic(broker: TopicBroker, topic: InternalTopic, *, may_create:
 
 
 def leader_epochs(views: tuple[LeaderView, ...]) -> dict[int, int]:
-    """Leader epoch by partition."""
+    """Return the leader epoch by partition."""
     return {view.topic_id_partition.partition: view.leader_epoch for view in views}
 
 
@@ -129,7 +129,7 @@ class OthersTopics:
         return self._wrong
 
     async def describe_cluster(self) -> ClusterDescription:
-        """As the port says.
+        """Describe the cluster (see the port).
 
         Raises:
             WrongSourceError: it is another cluster.

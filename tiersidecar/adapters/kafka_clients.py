@@ -22,7 +22,7 @@ _STOP_TIMEOUT_S = 10
 _CANCEL_TIMEOUT_S = 1.0
 """How long a cancelled send waits for the answer that is mostly on its way."""
 _MOST_HEADER_BYTES = 64
-"""Of a batch, and of a record."""
+"""The header of a batch, and of a record."""
 _NOT_COMPRESSED = 0
 _UNREACHABLE = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError)
 
@@ -32,7 +32,7 @@ Sent = Awaitable[asyncio.Future[Any]]
 
 
 class SendRecord(Protocol):
-    """What is asked of :class:`KeptProducer`."""
+    """The used part of :class:`KeptProducer`."""
 
     async def send(
         self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
@@ -83,7 +83,7 @@ async def open_consumer(
     isolation: str = "read_uncommitted",
     fetch_max_wait_ms: int = 500,
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer without a group, that commits nothing and never resets an offset by itself (S-093).
+    """Open a consumer without a group, which commits nothing and never resets an offset by itself (S-093).
 
     Raises:
         BrokerUnreachableError: no broker of ``bootstrap_servers`` answers.
@@ -252,7 +252,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
         self._is_dropped = False
         self._requests: set[asyncio.Task[Any]] = set()
         self._send_request = self._sender._send_produce_req  # noqa: SLF001 - as the class says
-        self._sender._send_produce_req = self._send_unless_dropped  # noqa: SLF001 - likewise
+        self._sender._send_produce_req = self._send_unless_dropped  # noqa: SLF001 - as above
 
     async def stop_or_drop(self) -> None:
         """Flush and stop, in bounded time; what is not written then is not written any more."""
@@ -262,7 +262,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
             self.drop()
 
     def drop(self) -> None:
-        """Send nothing from now on, not even what is in a connection's buffer; whoever waits for an answer gets an error.
+        """Send nothing from now on, not even what is in a connection's buffer; callers that wait for an answer get an error.
         The client is to be closed by the caller."""
         if self._is_dropped:
             return
@@ -279,7 +279,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
         batches = [*accumulator._pending_batches, *chain(*accumulator._batches.values())]  # noqa: SLF001
         accumulator.fail_all(KafkaConnectionError("the producer was given up, with another send that had no answer"))
         for batch in batches:
-            batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of what nobody looks at
+            batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of an exception never retrieved
 
     async def _send_unless_dropped(self, node_id: int, batches: Mapping[Any, Any]) -> None:
         if self._is_dropped:
@@ -295,7 +295,7 @@ class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
 
 @contextmanager
 def translated(api: str, subject: str, bootstrap_servers: str) -> Iterator[None]:
-    """A block whose aiokafka errors become ours."""
+    """Translate the aiokafka errors of the block into ours."""
     try:
         yield
     except (*_UNREACHABLE, OSError) as error:
@@ -309,7 +309,7 @@ def translated(api: str, subject: str, bootstrap_servers: str) -> Iterator[None]
 async def _stop(stop: Coroutine[Any, Any, None], client: Any) -> None:
     """Stop one of aiokafka's clients, in bounded time.
 
-    aiokafka 0.14's consumer awaits the fetches that it cancels: one that had not begun yet cancels whoever awaits ``stop``,
+    aiokafka 0.14's consumer awaits the fetches that it cancels: one that had not begun yet cancels the caller of ``stop``,
     before the connections are closed.  So a task of its own takes that, and the connections are closed here.
     """
     stopping = asyncio.create_task(stop)
@@ -334,13 +334,13 @@ def _create_no_topics(client: Any) -> None:
             connection.send = _ask_modestly(connection.send)
         return connection
 
-    client._get_conn = get_modest_connection  # noqa: SLF001 - likewise
+    client._get_conn = get_modest_connection  # noqa: SLF001 - as above
 
 
 def _ask_modestly(send: Callable[..., Any]) -> Callable[..., Any]:
     def send_modestly(request: Any, *how: Any, **options: Any) -> Any:
         if isinstance(request, MetadataRequest):
-            request._allow_auto_topic_creation = False  # noqa: SLF001 - likewise
+            request._allow_auto_topic_creation = False  # noqa: SLF001 - as above
         return send(request, *how, **options)
 
     return send_modestly
@@ -348,12 +348,12 @@ def _ask_modestly(send: Callable[..., Any]) -> Callable[..., Any]:
 
 def _abort_connections(client: Any) -> None:
     for connection in client._conns.values():  # noqa: SLF001 - closing one would flush its buffer
-        if connection._writer is not None:  # noqa: SLF001 - likewise
-            connection._writer.transport.abort()  # noqa: SLF001 - likewise
+        if connection._writer is not None:  # noqa: SLF001 - as above
+            connection._writer.transport.abort()  # noqa: SLF001 - as above
 
 
 def _batch_of(values: Sequence[bytes], timestamp_ms: int) -> BatchBuilder:
-    """One that aiokafka cannot cut: the batches of its own have the size that its producer is set to."""
+    """Return a batch that aiokafka cannot cut: the batches of its own have the size that its producer is set to."""
     size_bytes = _MOST_HEADER_BYTES + sum(len(value) + _MOST_HEADER_BYTES for value in values)
     batch = BatchBuilder(size_bytes, _NOT_COMPRESSED)
     for value in values:
@@ -364,7 +364,7 @@ def _batch_of(values: Sequence[bytes], timestamp_ms: int) -> BatchBuilder:
 
 
 def _looked_at(sent: asyncio.Future[Any]) -> asyncio.Future[Any]:
-    # When its waiter is cancelled nobody else asks for the outcome: that is no complaint of asyncio's.
+    # When its waiter is cancelled nothing else asks for the outcome: asyncio is not to complain of that.
     sent.add_done_callback(lambda done: done.cancelled() or done.exception())
     return sent
 

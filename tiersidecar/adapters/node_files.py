@@ -69,7 +69,7 @@ def _become(uid: int, gid: int) -> None:
 
 
 def _groups(uid: int, gid: int) -> list[int]:
-    """The groups that the node has, which may give it the way to its log dirs."""
+    """Return the groups that the node has, which may give it the way to its log dirs."""
     try:
         return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
     except KeyError:  # a user of a container, say

@@ -18,7 +18,7 @@ _HINTS = {
 
 
 def explain_os_error(error: OSError) -> str:
-    """What happened, to which path, and what it means: ``Permission denied: '/srv/tier' (the daemon's user may ...)``."""
+    """Return the error, its path, and what it means: ``Permission denied: '/srv/tier' (the daemon's user may ...)``."""
     number = error.errno or 0
     said = error.strerror or os.strerror(number)
     places = " -> ".join(repr(os.fspath(place)) for place in (error.filename, error.filename2) if place is not None)

@@ -1,4 +1,4 @@
-"""What the process asks of the kernel and the C library: file descriptors, reuse of freed memory, idle I/O (U14)."""
+"""Requests of the process to the kernel and the C library: file descriptors, reuse of freed memory, idle I/O (U14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subprocesses at idle priority, which end with us when we are told to end."""
+"""Subprocesses at idle priority, which end with this process when it is asked to end."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class IdlePrograms:
 
 
 def _at_idle_priority() -> list[str]:
-    """In front of a command: setting it in the child before exec is not safe in a process with threads."""
+    """Return what to put in front of a command: setting it in the child before exec is not safe in a process with threads."""
     known = {"nice": ("-n", "19"), "ionice": ("-c", "3")}
     return [word for name, words in known.items() if (path := shutil.which(name)) for word in (path, *words)]
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """The whole group: a JVM and its workers."""
+    """End the whole group: a JVM and its workers."""
     _signal(process.pid, signal.SIGTERM)
     try:
         async with asyncio.timeout(_GRACE_S):

@@ -1,4 +1,4 @@
-"""Read your writes: who published at an offset waits until our own consumer has passed it (S-091)."""
+"""Read your writes: the publisher at an offset waits until our own consumer has passed it (S-091)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class ReadBack:
         self._fates: OrderedDict[int, TiersidecarError] = OrderedDict()
 
     def dropped(self, offset: int, error: TiersidecarError) -> None:
-        """The record at ``offset`` was refused by the state machine."""
+        """Note that the state machine refused the record at ``offset``."""
         self._fates[offset] = error
         self._forget()
 
     @contextmanager
     def remembering(self) -> Iterator[None]:
-        """While the body runs, all fates are kept: it writes more records than are remembered else."""
+        """Keep all fates while the body runs: it writes more records than are remembered else."""
         self._remembering += 1
         try:
             yield
@@ -46,7 +46,7 @@ class ReadBack:
             self._fates.popitem(last=False)
 
     def advance(self, position: int) -> None:
-        """Everything below ``position`` has been applied."""
+        """Note that everything below ``position`` has been applied."""
         self._position = position
         for waiter, offset in list(self._waiters.items()):
             if offset < position and not waiter.done():
@@ -57,7 +57,7 @@ class ReadBack:
 
         Raises:
             IllegalTransitionError: it was dropped: another leader's event came before it.
-            UnknownSegmentError: likewise.
+            UnknownSegmentError: it was dropped for the same reason.
         """
         await self.reach(offset + 1)
         fate = self._fates.get(offset)
@@ -70,7 +70,7 @@ class ReadBack:
 
         Raises:
             IllegalTransitionError: one was dropped: another leader's event came before it.
-            UnknownSegmentError: likewise.
+            UnknownSegmentError: one was dropped for the same reason.
         """
         await self.reach(written[-1].stop)
         for offset, fate in self._fates.items():

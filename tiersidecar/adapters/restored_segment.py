@@ -57,7 +57,7 @@ class RestoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredSegment:
-    """What was written.  ``producers`` is the producer snapshot at its end."""
+    """The written segment.  ``producers`` is the producer snapshot at its end."""
 
     base_offset: Offset
     files: tuple[RestoredFile, ...]
@@ -88,7 +88,7 @@ class RestoredSegmentWriter:
         self._open: _Open | None = None
 
     def take(self, piece: memoryview) -> None:
-        """The next slice of the .log.
+        """Take the next slice of the .log.
 
         Raises:
             CorruptDataError: a batch is damaged, out of order, or lies across an end of the span.
@@ -142,14 +142,14 @@ class RestoredSegmentWriter:
             self._open.abandon()
 
     def _wants(self, header: RecordBatchHeader, position: int) -> bool:
-        """Whether the batch is of the span."""
+        """Return whether the batch is of the span."""
         span = self._span
         if header.last_offset < span.start or header.base_offset >= span.stop:
             return False
         begins_before = header.base_offset < span.start and not span.may_begin_before
         if begins_before or header.last_offset >= span.stop:
-            told = f"offsets {header.base_offset} to {header.last_offset} lie across the end of [{span.start}, {span.stop})"
-            raise CorruptDataError(where=self._where, position=position, reason=f"a batch of {told}: logs differ")
+            batch = f"offsets {header.base_offset} to {header.last_offset} lie across the end of [{span.start}, {span.stop})"
+            raise CorruptDataError(where=self._where, position=position, reason=f"a batch of {batch}: logs differ")
         if self._open is None:
             base = Offset(min(header.base_offset, span.start))
             self._open = _Open(self._directory, base, span.stop, self._producers, self._like, self._where)
@@ -167,7 +167,7 @@ class RestoredSegmentWriter:
     def _aborted(
         self, stored: Iterable[AbortedTransaction], walked: Iterable[AbortedTransaction]
     ) -> list[AbortedTransaction]:
-        """Both together, by marker: behind a hole, the store's alone know where a transaction began before it."""
+        """Return both together, by marker: behind a hole, the store's alone know where a transaction began before it."""
         found: dict[int, AbortedTransaction] = {}
         for entry in (*stored, *walked):
             if not self._span.start <= entry.last_offset < self._span.stop:
@@ -232,7 +232,7 @@ class _Open:
 
 
 def digest_of(path: Path) -> str:
-    """SHA-256 of a file, read from the disk as far as the system lets go of what it has in memory.
+    """Return the SHA-256 of a file, read from the disk as far as the system lets go of what it has in memory.
 
     Raises:
         OSError: it cannot be read.
@@ -243,7 +243,7 @@ def digest_of(path: Path) -> str:
 
 
 def _created(path: Path, like: os.stat_result) -> BinaryIO:
-    """A new file in place of one that an earlier try left there; no link is followed."""
+    """Create the file in place of one that an earlier try left there; no link is followed."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     if os.fstat(descriptor).st_gid != like.st_gid:

@@ -47,7 +47,7 @@ def missing_right_of(error: BaseException) -> BrokerRefusedError | None:
 
 
 def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error in nested groups of one; else the group itself."""
+    """Return the one error in nested groups of one; else the group itself."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

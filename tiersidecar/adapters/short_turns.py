@@ -1,4 +1,4 @@
-"""Reading a file in short turns with rests between them, for whoever is in no hurry (docs/design/0012).
+"""Reading a file in short turns with rests between them, for callers in no hurry (docs/design/0012).
 
 A thread of the broker that wakes up on this core waits for the end of a turn at most.  All functions here block.
 """
@@ -17,12 +17,12 @@ _PAGE_BYTES = 4096
 
 
 def short_turns(fileno: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Position and count of each turn of reading from ``start`` to ``stop``, in order; between two turns it sleeps.
+    """Yield position and count of each turn of reading from ``start`` to ``stop``, in order; sleep between two turns.
 
     They are 16 at most, and of 64 KiB at least: all rests together take no more than 9 ms, however large the range.
 
     From here on the disk is asked for one turn ahead, and no further.  What the kernel reads ahead of its own accord it brings
-    in, page by page, within one read: with the 8 MiB of ``read_ahead_kb`` that some hosts set, a stretch of 1 to 4 ms, which
+    in, page by page, within one read: with the 8 MiB of ``read_ahead_kb`` that some hosts set, for 1 to 4 ms at a time, which
     no thread of the broker interrupts.
     """
     turn_bytes = max((stop - start) // _TURNS, _LEAST_TURN_BYTES)

@@ -104,7 +104,7 @@ class PrometheusTelemetry:
         self._counters.clear()
 
     def series(self, metric: Metric) -> Sequence[tuple[Mapping[str, str], float]]:
-        """Labels and value of each series of a counter or gauge; empty for one that is absent until it is set.
+        """Return labels and value of each series of a counter or gauge; empty for one that is absent until it is set.
 
         Raises:
             ValueError: not in the catalogue.
@@ -115,7 +115,7 @@ class PrometheusTelemetry:
         return [(sample.labels, sample.value) for family in known.collect() for sample in family.samples]
 
     def render(self, *, partitions: bool = False) -> bytes:
-        """The text exposition (version 0.0.4): per-partition series as they are, or summed by their other labels."""
+        """Return the text exposition (version 0.0.4): per-partition series as they are, or summed by their other labels."""
         return generate_latest(self._plain) + generate_latest(self._detailed if partitions else self._sums)
 
     def _register(self, metric: Metric) -> LibraryMetric | _PartitionGauge:
@@ -163,7 +163,7 @@ class _PartitionGauge(Collector):
         self.values.pop(labels, None)
 
     def collect(self) -> Iterator[Family]:
-        """All series, in the order in which they were first set."""
+        """Yield all series, in the order in which they were first set."""
         family = GaugeMetricFamily(self.metric.name, self.metric.help, labels=self.metric.labels)
         for labels, value in self.values.copy().items():
             family.add_metric(labels, value)

@@ -16,7 +16,7 @@ from tiersidecar.tasks.roster import Roster
 
 
 def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
-    """By plain constructor calls; ``stack`` closes what is made here."""
+    """Build the parts by plain constructor calls; ``stack`` closes what is made here."""
     fetches = HedgedFetches(
         opened.store,
         percent=opened.config.read.hedged_fetches_percent,
@@ -90,8 +90,8 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
 
 
 def policies_of(opened: Opened) -> TopicPolicies:
-    """Of a read-only mount: what is mounted is tiered, whatever rules and state topic say, and nothing else is; not even a
-    topic that has its name by now."""
+    """Return the policies.  In a read-only mount the mounted topics are tiered, whatever rules and state topic say, and no
+    others; not even a topic that has the name by now."""
     config, table, mounted = opened.config, opened.table, opened.mount.topics
     if config.source is None:
         return TopicPolicies(table=table, state=opened.state, defaults=config.policy_for, unnamed=config.unnamed_policy)

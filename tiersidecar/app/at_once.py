@@ -11,7 +11,7 @@ B = TypeVar("B")
 
 
 async def at_once(act: Callable[[A], Awaitable[B]], things: Iterable[A], most: int) -> list[B]:
-    """``act`` on all ``things``, ``most`` at a time, and return what came of each, in their order.
+    """Run ``act`` on all ``things``, ``most`` at a time, and return the result of each, in their order.
 
     Raises:
         The first error, which ends the others.

@@ -36,7 +36,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point of the ``tiersidecar`` command."""
+    """Run the ``tiersidecar`` command."""
     app()
 
 

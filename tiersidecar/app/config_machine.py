@@ -56,7 +56,7 @@ def brokers_listeners(setting: str | None) -> Iterator[Listener]:
 
 
 async def check_reach(what: str, host: str, port: int) -> Finding:
-    """Try an address that clients are told: a gateway may not be started yet, a name that nobody knows is wrong in any case."""
+    """Try an address that clients get: a gateway may not be started yet, an unknown name is wrong in any case."""
     if not await resolve_host(host):
         return error(
             "gateway", f"{what}: {host} cannot be resolved here", "set an address that clients, and this machine, know"

@@ -41,7 +41,7 @@ def read_share(
     min_timestamp_ms: int | None = None,
     telemetry: Telemetry | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of one share, in this process; raises as :meth:`ShareReader.rows`."""
+    """Yield rows of one share, in this process; raises as :meth:`ShareReader.rows`."""
     log_errors_only()
     with BackgroundLoop("tiersidecar reads") as loop:
         stack = AsyncExitStack()

@@ -32,7 +32,7 @@ class ConfigSource:
     text: str = ""
 
     def load(self) -> Config:
-        """The configuration, which never writes: topics that are missing stay so.  Read once per process.
+        """Load the configuration, which never writes: topics that are missing stay so.  Read once per process.
 
         Raises:
             ConfigError: with every fault.
@@ -47,7 +47,7 @@ def takes_option(name: str) -> bool:
 
 
 def config_source(options: Mapping[str, str]) -> ConfigSource:
-    """By ``config``, the path of a sidecar's configuration file; or by that file's keys as options: those of the sections
+    """Find it by ``config``, the path of a sidecar's configuration file; or by its keys as options: those of the sections
     ``broker`` and ``store`` with these names in front, the topics' names as they are.
 
     Raises:
@@ -86,7 +86,7 @@ def _document(given: Mapping[str, str]) -> str:
 
 
 def _value(name: str, text: str) -> object:
-    """As the file would have it: numbers, truths, lists and maps too."""
+    """Return the value as the file would have it: numbers, truths, lists and maps too."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

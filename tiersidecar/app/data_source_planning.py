@@ -31,7 +31,7 @@ _THREADS = 4
 
 
 class LeadersLog:
-    """What lies behind the border of the tiers, by the partition's leader."""
+    """The log behind the border of the tiers, by the partition's leader."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self._broker, self._walks = broker, BorderWalks()
@@ -39,7 +39,7 @@ class LeadersLog:
     async def aborted_beyond(
         self, topic_id_partition: TopicIdPartition, history: History, open_at_end: frozenset[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
-        """See :class:`~tiersidecar.spark.datasource.planning.AbortedBeyond`.
+        """Return the aborted transactions that reach over the end of ``history``, by the broker's own log from there on.
 
         Raises:
             BrokerRefusedError: we may not read the topic, or the leader does not have the offset.
@@ -63,14 +63,14 @@ class LeadersLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPlanning:
-    """What planning looks things up in; the metadata is that of ``partitions``."""
+    """The sources of planning; the metadata is that of ``partitions``."""
 
     session: Session
     partitions: Sequence[TopicIdPartition]
     reads: ReadPath
 
     def tier(self, options: ReadOptions) -> RemoteTier:
-        """The remote tier, as ``options`` want to see it."""
+        """Return the remote tier, as ``options`` want to see it."""
         return RemoteTier(self.reads, LeadersLog(self.session.broker), read_committed=options.read_committed)
 
 
@@ -81,7 +81,7 @@ async def open_planning(config: Config, subscription: Subscription) -> AsyncIter
     Raises:
         ConfigError: a topic or partition does not exist.
         MetadataNotReadyError: the metadata could not be replayed in time.
-        BrokerUnreachableError: nobody answers.
+        BrokerUnreachableError: no broker answers.
     """
     log_errors_only()
     clock = SystemClock()
@@ -112,7 +112,7 @@ async def open_planning(config: Config, subscription: Subscription) -> AsyncIter
 
 
 async def plan_read(config: Config, options: ReadOptions, pushed: PushedBounds) -> tuple[Share, ...]:
-    """The shares of a read.
+    """Return the shares of a read.
 
     Raises:
         TiersidecarError: as :func:`open_planning` and :meth:`Planner.plan`.

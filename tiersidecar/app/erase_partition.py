@@ -38,7 +38,7 @@ _FINISH_WITHIN_MS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionErasure:
-    """What was found in one partition.  ``records`` counts, for each segment that was read, the records to be erased;
+    """The findings in one partition.  ``records`` counts, for each segment that was read, the records to be erased;
     ``unread`` are segments that may hold some and could not be read, with the reason."""
 
     view: LeaderView
@@ -68,7 +68,7 @@ class ErasedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureTools:
-    """What reads, rewrites and swaps segments; ``store`` is what it all is in."""
+    """The tools that read, rewrite and swap segments in ``store``."""
 
     store: Store
     eraser: SegmentEraser
@@ -158,7 +158,7 @@ class PartitionEraser:
         return ErasedSegment(step=step, records=rewritten.erased_records, new=new, rewritten=rewritten)
 
     async def _decided_now(self, step: ErasureStep) -> ErasureStep | str:
-        """The step as what holds now makes it, or why it is not right any more."""
+        """Return the step as what holds now makes it, or why it is not right any more."""
         await self._lease.renew()
         seen = await seen_now(self._session, self._partition.view)
         if reason := reason_not_to_delete(self._session):
@@ -177,22 +177,22 @@ class PartitionEraser:
         return again.reason
 
     async def reason_to_leave(self, step: ErasureStep) -> str:
-        """Why the step is not right any more."""
+        """Return why the step is not right any more."""
         again = await self._decided_now(step)
         if isinstance(again, str):
             return again
         return "" if again.erasing is step.erasing else again.reason
 
     def after_ms(self) -> int:
-        """Of the finished segments near, by the last look."""
+        """Return the latest event time of the finished segments near, by the last look."""
         return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
 
     def require(self) -> None:
-        """The lease holds."""
+        """Require that the lease holds."""
         self._lease.require()
 
     async def within_ms(self) -> int:
-        """COPY_SEGMENT_FINISHED is read back while the lease holds, or given up: the lease is renewed right before."""
+        """Renew the lease: COPY_SEGMENT_FINISHED is read back while it holds, or given up."""
         await self._lease.renew_now()
         return min(_FINISH_WITHIN_MS, self._lease.left_ms)
 
@@ -200,7 +200,7 @@ class PartitionEraser:
         return self._tools.eraser.prover(stored)
 
     async def retire(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, records: int) -> None:
-        """``new``, which is finished, has none of these records."""
+        """Retire ``old``: ``new``, which is finished, has none of these records."""
         _log.info(
             "erase.rewritten",
             topic=self._partition.owner.topic,
@@ -213,7 +213,7 @@ class PartitionEraser:
         await self._put_into_trash(old)
 
     async def _proven(self) -> set[Uuid]:
-        """Segments near that were read and hold none of these records, and of which all objects are there now."""
+        """Return segments near that were read and hold none of these records, and of which all objects are there now."""
         return {
             one.remote_log_segment_id.uuid
             for one in self._near
@@ -221,7 +221,7 @@ class PartitionEraser:
         }
 
     async def _put_into_trash(self, segment: RemoteLogSegmentMetadata) -> None:
-        """As :class:`SwapTrash`, while the lease holds."""
+        """Put the segment into the trash (:class:`SwapTrash`), while the lease holds."""
         await self._lease.renew()
         self._lease.require()
         await self._trash.put([segment])
@@ -236,7 +236,7 @@ class _OneErasure:
         self.after_ms = worker.after_ms
 
     def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
-        """The journal is the sidecar's: what a killed erasure leaves goes after the copy grace."""
+        """Note nothing: the journal is the sidecar's, and what a killed erasure leaves goes after the copy grace."""
         return nullcontext()
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:

@@ -138,7 +138,7 @@ class Eraser:
         return ErasureResult(erased=erased, left=left)
 
     async def _settle(self) -> None:
-        """A broker that is killed comes back with the log start that it last wrote to its disk: each has written it by then."""
+        """Wait until each broker has written its log start to its disk: a killed one comes back with the last one written."""
         left_s = self._settle_s - (self._session.clock.monotonic_s() - self._looked_s)
         if left_s > 0:
             self._progress(f"waiting {left_s:.0f} s, until brokers have written where their logs start")

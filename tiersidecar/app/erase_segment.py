@@ -41,7 +41,7 @@ class Rewritten:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """Of its latest record; where none stays, as before: its retention goes by it."""
+        """Return the timestamp of its latest record; where none stays, the one before: its retention goes by it."""
         return self.tally.max_timestamp_ms if self.tally.max_timestamp_ms >= 0 else self.local.max_timestamp_ms
 
     @property
@@ -50,7 +50,7 @@ class Rewritten:
 
     @property
     def new_segment(self) -> NewSegment:
-        """As it goes up."""
+        """Return the segment for the upload."""
         return NewSegment(
             local=self.local,
             artefacts=self.artefacts,
@@ -167,7 +167,7 @@ class SegmentEraser:
             pass
 
     async def _beside(self, segment: RemoteLogSegmentMetadata) -> tuple[IndexFiles, tuple[EpochEntry, ...], bytes]:
-        """What lies beside the .log and does not change with its records; the producers' snapshot as bytes."""
+        """Return the files beside the .log that do not change with its records; the producers' snapshot as bytes."""
         indexes = await self._blobs.read_index_files(segment)
         epochs = tuple(await self._blobs.read_leader_epochs(segment))
         return indexes, epochs, write_producer_snapshot(await self._blobs.read_producer_snapshot(segment))

@@ -1,4 +1,4 @@
-"""What pins hold, as gateway and read service have to know it: from the role ``tier`` beside them, or, in a process of its own,
+"""The pinned offsets that gateway and read service have to know: from the role ``tier`` beside them, or, in another process,
 from the disks.  Both are ``reading.pending_copies.PendingCopies``.
 """
 
@@ -18,7 +18,7 @@ _STAYS_PENDING_S = 1.0
 
 
 def pending_copies(parts: Parts) -> PendingCopies:
-    """Of this process."""
+    """Return the pending copies of this process."""
     scanned = ScannedPins(parts.pins, parts.clock)
     return PinsInTable(parts.table.pins, scanned) if Role.TIER in parts.roles else scanned
 
@@ -30,7 +30,7 @@ class PinsInTable:
         self._pins, self._scanned = pins, scanned
 
     async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
-        """As the Protocol says: where the pins of a log dir could not be read, any may be there."""
+        """Return whether a copy is pending: where the pins of a log dir could not be read, any may be there."""
         if self._pins.unread is None:
             return await self._scanned.is_pending(partition, below=below)
         if self._pins.unread:
@@ -49,7 +49,7 @@ class ScannedPins:
         self._has_faults = False
 
     async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
-        """As the Protocol says; where pins cannot be read, any may be there."""
+        """Return whether a copy is pending; where pins cannot be read, any may be there."""
         owner, asked_s = PinnedPartition.of(partition), self._clock.monotonic_s()
         # That a client tries again needs no fresh look each time; that it is sent away does.
         if self._lowest.get(owner, ANYWHERE) < below and asked_s - self._begun_s < _STAYS_PENDING_S:

@@ -110,12 +110,12 @@ async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener
 
 
 def _warnings(parts: Parts, mounts: MountedLogs) -> Sequence[str]:
-    """Of partitions, and of the source's topics: one that was lost there tells nothing new any more."""
+    """Return warnings about partitions, and about the source's topics: a lost one brings nothing new any more."""
     return [*mounts.halts(), *filter(None, (parts.metadata.halted_reason, parts.state.halted_reason))]
 
 
 async def _open_audit(stack: AsyncExitStack, parts: Parts) -> AuditTopic:
-    """As configured; in ``mode: observe`` nothing is written."""
+    """Open the configured audit topic; in ``mode: observe`` nothing is written."""
     broker, topic = parts.config.broker, parts.config.gateway.audit_topic_name
     if topic is None or parts.config.mode is Mode.OBSERVE:
         return NO_AUDIT_TOPIC

@@ -30,7 +30,7 @@ class HeldLease:
 
     @property
     def left_ms(self) -> int:
-        """For how long what is sent now may take until it is carried out; not positive where it is too late."""
+        """Return how long what is sent now may take until it is carried out; not positive where it is too late."""
         return int(self._lease.duration_ms - _MARGIN_MS - (self._clock.monotonic_s() - self._sent_s) * 1000)
 
     def require(self) -> None:
@@ -81,7 +81,7 @@ class HeldLease:
 async def claimed_lease(session: Session, ids: Ids, name: str) -> AsyncIterator[HeldLease]:
     """Hold the lease for as long as the body runs.
 
-    A lease that another process has is claimed only after nobody renewed it for its whole duration, by our own clock.
+    A lease that another process has is claimed only if it was not renewed for its whole duration, by our own clock.
 
     Raises:
         LeaseHeldError: another process holds it, or was faster.

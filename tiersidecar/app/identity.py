@@ -1,4 +1,4 @@
-"""Who we are: node id and cluster id of the log dirs, compared with what the broker says before anything is written."""
+"""This process's identity: node id and cluster id of the log dirs, compared with the broker's before anything is written."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Identity:
     cluster_id: str
     broker_id: BrokerId
     instance: str = ""
-    """Of our state.dir."""
+    """The id of our state.dir."""
 
     incarnation: str = ""
     """One life of this process, beginning with the instance."""
 
     host_name: str = ""
-    """As others resolve this machine; empty where nobody has looked."""
+    """This machine's name as others resolve it; empty where it was not looked up."""
 
 
 def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
@@ -53,14 +53,14 @@ def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
     """
     found = {(one.cluster_id, one.node_id) for one in log_dirs}
     if len(found) != 1:
-        told = ", ".join(f"{one.log_dir} is of node {one.node_id} of cluster {one.cluster_id}" for one in log_dirs)
-        raise WrongClusterError(reason=f"log.dirs belong to different brokers: {told}")
+        nodes = ", ".join(f"{one.log_dir} is of node {one.node_id} of cluster {one.cluster_id}" for one in log_dirs)
+        raise WrongClusterError(reason=f"log.dirs belong to different brokers: {nodes}")
     cluster_id, node_id = found.pop()
     return Identity(cluster_id=cluster_id, broker_id=BrokerId(node_id))
 
 
 Resolve = Callable[[str], Awaitable[frozenset[str]]]
-"""Addresses of a host name; none where it cannot be told."""
+"""Returns the addresses of a host name; none where they are unknown."""
 
 
 async def confirm_cluster(
@@ -86,9 +86,9 @@ async def confirm_cluster(
         )
     others = await _only_others(bootstrap, described, identity.broker_id, resolve or resolve_host)
     if others:
-        told = ", ".join(f"{address} is broker {others[address]}" for address in bootstrap)
+        led_to = ", ".join(f"{address} is broker {others[address]}" for address in bootstrap)
         raise WrongClusterError(
-            reason=f"bootstrap.servers lead to another broker than log.dirs: {told}; log.dirs are of node "
+            reason=f"bootstrap.servers lead to another broker than log.dirs: {led_to}; log.dirs are of node "
             f"{identity.broker_id}"
         )
 
@@ -96,7 +96,7 @@ async def confirm_cluster(
 async def _only_others(
     bootstrap: Sequence[str], described: ClusterDescription, broker_id: BrokerId, resolve: Resolve
 ) -> dict[str, BrokerId]:
-    """The broker at each address, where all are known for others than ``broker_id``; empty where one may be that one."""
+    """Return the broker at each address, where all are known for others than ``broker_id``; empty where one may be that one."""
     ours = described.brokers.get(broker_id)
     if ours in bootstrap:
         return {}
@@ -111,14 +111,14 @@ async def _only_others(
 
 
 async def _places(address: str, resolve: Resolve) -> frozenset[str]:
-    """Where ``address`` leads, and ``address`` itself."""
+    """Return where ``address`` leads, and ``address`` itself."""
     host, _, port = address.rpartition(":")
     found = await resolve(host.strip("[]"))
     return frozenset({address, *(f"{one}:{port}" for one in found)})
 
 
 async def resolve_host(host: str) -> frozenset[str]:
-    """By the system's resolver, within a few seconds."""
+    """Resolve by the system's resolver, within a few seconds."""
     try:
         async with asyncio.timeout(_RESOLVE_S):
             rows = await asyncio.get_running_loop().getaddrinfo(host, None)
@@ -140,7 +140,7 @@ async def own_host_name() -> str:
 
 
 def longer_name(name: str, canonical: str) -> str:
-    """``canonical`` if it is ``name`` with a domain; machines that have it in /etc/hosts as localhost keep their own."""
+    """Return ``canonical`` if it is ``name`` with a domain; machines that have it in /etc/hosts as localhost keep their own."""
     return canonical if canonical.partition(".")[0] == name.partition(".")[0] and len(canonical) > len(name) else name
 
 

@@ -74,7 +74,7 @@ async def _latest_of(lineage: Lineage, shelf: StoreClusterShelf) -> ClusterSnaps
 
 
 async def read_lineages(store: Store, key_prefix: str) -> dict[str, Lineage]:
-    """By topic id, all that the store says of owners.
+    """Read all that the store says of owners, by topic id.
 
     Raises:
         StoreError: the store is away.
@@ -105,7 +105,7 @@ async def owner_at(store: Store, key: str) -> TopicOwner | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountClaims:
-    """Of one plan, by the cluster ``ours``.  ``cluster_snapshot`` is the key of the one to go by, None for the latest."""
+    """Claims of one plan, by the cluster ``ours``.  ``cluster_snapshot`` is the key of the one to use, None for the latest."""
 
     store: Store
     key_prefix: str
@@ -143,7 +143,7 @@ class MountClaims:
 
     async def claim(self, found: FoundClaims) -> None:
         """Make the data this cluster's, and wait until no sidecar of the former one believes otherwise.  A claim that was made
-        before is waited for too: whether it was then, nobody knows.
+        before is waited for too: whether that was done then is unknown.
 
         Raises:
             StoreError: the store is away.
@@ -212,7 +212,7 @@ class MountClaims:
         )
 
     async def _newest_of(self, cluster_id: str, topic_ids: tuple[Uuid, ...], since_ms: int) -> int:
-        """When the cluster wrote the newest snapshot of a partition, of those that the store got since; -1 for none.
+        """Return when the cluster wrote the newest partition snapshot, of those that the store got since; -1 for none.
         What was replicated or copied to this bucket since then is older than the store says."""
         recent = [
             (stored.modified_ms, stored.key)

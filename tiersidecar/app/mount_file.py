@@ -18,10 +18,10 @@ from tiersidecar.domain.mounts import MOUNTED_START
 
 FORMAT, FORMAT_VERSION = "tiersidecar-mount", 1
 READ_ONLY_VERSION = 2
-"""Of a plan of a read-only mount: releases that know no such mount would take the data over by it."""
+"""The version of a plan of a read-only mount: releases that know no such mount would take the data over by it."""
 _MOST_INT16, _MOST_INT32, _MOST_INT64 = 2**15 - 1, 2**31 - 1, 2**63 - 1
 _MOST_TEXT_BYTES = 32_767
-"""Of a string in Kafka's messages."""
+"""The most for a string in Kafka's messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What has been found in a bucket for a mount, and which of its topics are meant."""
+"""Findings in a bucket for a mount, and the choice of its topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Owner = tuple[str, Uuid]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the operator asks for.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide,
+    """The operator's wishes.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide,
     ``cluster_snapshot`` None for the latest.  ``at_ms`` is the time whose state is wanted, None for the last one.
     With ``is_read_only`` the cluster lives on, and goes on to own and fill the bucket."""
 
@@ -36,7 +36,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPartition:
-    """What there is of a partition.  ``open_transactions`` are those where its log goes on; ``problems`` say what is not
+    """The findings about a partition.  ``open_transactions`` are those where its log goes on; ``problems`` say what is not
     known.  ``segments`` and ``size`` are of all that is whole, also what is later than the plan's time; ``latest_ms`` is when
     the last of what is known of it was written, ``deleted_ms`` when its topic came into the trash as a deleted one, -1 if it
     is not there."""
@@ -97,7 +97,7 @@ def is_described(owner: Owner, cluster: ClusterSnapshot | None) -> bool:
 def one_of_each_name(
     found: Mapping[Owner, Sequence[FoundPartition]], cluster: ClusterSnapshot | None
 ) -> tuple[list[Owner], list[Owner]]:
-    """Of a topic that was made anew under its name: the id that the cluster had last, else the one that was copied last."""
+    """Choose one id of a topic that was made anew under its name: the cluster's last one, else the one copied last."""
     by_name: defaultdict[str, list[Owner]] = defaultdict(list)
     for owner in found:
         by_name[owner[0]].append(owner)

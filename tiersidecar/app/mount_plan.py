@@ -71,7 +71,7 @@ _NO_CLUSTER = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPlanner:
-    """Of what lies under ``key_prefix``.  ``say`` is called with each step that begins, for people."""
+    """Plans the mount of what lies under ``key_prefix``.  ``say`` is called with each step that begins, for people."""
 
     store: Store
     key_prefix: str
@@ -178,7 +178,7 @@ class MountPlanner:
     async def _misnamed(
         self, found: Mapping[Owner, Sequence[FoundPartition]], cluster: ClusterSnapshot | None
     ) -> list[Owner]:
-        """The topics with an id that another name has: by its owner object, else by the cluster, else with more segments."""
+        """Return topics whose id belongs to another name: by its owner object, else by the cluster, else with more segments."""
         by_id: defaultdict[Uuid, list[str]] = defaultdict(list)
         for name, topic_id in found:
             by_id[topic_id].append(name)
@@ -189,7 +189,7 @@ class MountPlanner:
         return wrong
 
     async def _owner_name(self, topic_id: Uuid) -> str:
-        """The name under which the id was claimed; empty if the store does not say."""
+        """Return the name under which the id was claimed; empty if the store does not say."""
         owner = await owner_at(self.store, owner_key(self.key_prefix, topic_id))
         return "" if owner is None else owner.topic
 
@@ -293,7 +293,7 @@ class MountPlanner:
         )
 
     async def _producers(self, last: RemoteLogSegmentMetadata | None) -> tuple[list[OpenTransaction], tuple[str, ...]]:
-        """The producers where the log goes on, each with the first offset of its open transaction, -1 without one."""
+        """Return the producers where the log goes on, each with the first offset of its open transaction, -1 without one."""
         if last is None:
             return [], ()
         try:
@@ -344,7 +344,7 @@ class MountPlanner:
 
 
 async def _key_at(lineage: Lineage, shelf: StoreClusterShelf, at_ms: int) -> str | None:
-    """The key of the snapshot that the latest cluster that has any had put by then."""
+    """Return the key of the snapshot that the latest cluster that has any had put by then."""
     for cluster_id in lineage:
         if cluster_id and (key := await shelf.key_at(cluster_id, at_ms)) is not None:
             return key
@@ -352,7 +352,7 @@ async def _key_at(lineage: Lineage, shelf: StoreClusterShelf, at_ms: int) -> str
 
 
 def _former_cluster(owners: Collection[Lineage], wanted: Wanted) -> str:
-    """The cluster whose data are mounted; empty if no cluster has claimed anything in the store: native tiering does not."""
+    """Return the cluster whose data are mounted; empty if none has claimed anything in the store: native tiering does not."""
     unreadable = [owner for owner in owners if owner[0] == UNREADABLE_OWNER]
     owners = [owner for owner in owners if owner[0] != UNREADABLE_OWNER]
     asked, known = wanted.former_cluster_id, sorted({owner[0] for owner in owners})
@@ -380,7 +380,7 @@ def _deleted_ms(snapshot: PartitionSnapshot | None) -> int:
 
 
 def _epochs_in(snapshot: PartitionSnapshot) -> list[int]:
-    """Every leader epoch that a snapshot speaks of, but for its segments'."""
+    """Return every leader epoch that a snapshot speaks of, but for its segments'."""
     state = snapshot.state
     return [
         snapshot.version.leader_epoch,

@@ -43,7 +43,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountLook:
-    """What stands between the plan and its end.  ``faults`` say why nothing is done."""
+    """The steps between the plan and its end.  ``faults`` say why nothing is done."""
 
     faults: tuple[str, ...]
     leaderless: tuple[TopicPartition, ...]
@@ -85,9 +85,9 @@ class GroupReport:
 
 
 class MountPublisher:
-    """Of one plan.  ``say`` is called with each step that begins, for people.  ``former_is_gone`` is what the operator says of
-    the former cluster: it is not looked for signs of life.  ``cluster_snapshot`` is the key of the one to go by, None for the
-    plan's."""
+    """Publishes one plan.  ``say`` is called with each step, for people.  ``former_is_gone``: the operator says that
+    the former cluster is gone, so it is not checked for signs of life.  ``cluster_snapshot`` is the key of the one to use, None
+    for the plan's."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class MountPublisher:
         return found if found.faults else replace(found, report=await self._recoverer(found.claims).plan())
 
     async def _compare(self) -> MountLook:
-        """The cluster with the plan."""
+        """Compare the cluster with the plan."""
         self._say("looking at the cluster's topics")
         views = await self._views()
         seen = await self._seen(views)
@@ -256,7 +256,7 @@ class MountPublisher:
         return report
 
     async def _commits_of(self, groups: Sequence[str]) -> Mapping[str, GroupCommits]:
-        """What they have committed here.  A new cluster makes the coordinators' topic when the first group is asked for."""
+        """Return their commits here.  A new cluster makes the coordinators' topic when the first group is asked for."""
         deadline_s = self._session.clock.monotonic_s() + _COORDINATORS_TIMEOUT_S
         while True:
             known = await self._session.broker.groups.commits(groups)
@@ -266,7 +266,7 @@ class MountPublisher:
             await self._session.clock.sleep(_LOOK_AGAIN_S)
 
     async def _restore(self, known: GroupCommits, group: str, wanted: GroupRestore) -> str:
-        """Kafka's name of what keeps it from being done, empty where nothing does."""
+        """Restore; return Kafka's name of the error that prevents it, empty where none does."""
         if known.error or not wanted.commits:
             return known.error
         return await self._session.broker.groups.commit(group, wanted.commits)

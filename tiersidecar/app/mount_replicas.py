@@ -1,4 +1,4 @@
-"""What a node of a mount gets into its log dirs: empty logs, where there are none yet.
+"""Empty logs in the log dirs of a node of a mount, where there are none yet.
 
 A node of a read-only mount may have run, and have lost some of its disks: its logs stay empty however long it runs, so
 those that are left show by themselves whether they are as they were seeded, and only what is missing is made again.
@@ -24,7 +24,7 @@ from tiersidecar.formats.kafka.server_properties import NodePlaces
 METADATA_LOG = "__cluster_metadata-0"
 _LOG, _SNAPSHOT = ".log", ".checkpoint"
 _MADE_BY_FORMAT = f"{0:020d}-"
-"""What the name of a snapshot at offset 0 begins with."""
+"""The beginning of the name of a snapshot at offset 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ def look_at_replicas(plan: MountPlan, node: NodePlaces) -> Replicas:
 
 
 def _directory_of(owner: TopicIdPartition, node: NodePlaces, held: dict[str, int]) -> Path:
-    """Where the replica is; if nowhere, in the log dir that has the fewest, which ``held`` counts."""
+    """Return where the replica is; if nowhere, in the log dir that has the fewest, which ``held`` counts."""
     found = [Path(log_dir) / str(owner) for log_dir in node.log_dirs if os.path.lexists(Path(log_dir) / str(owner))]
     if not found:
         least = min(held, key=lambda log_dir: (held[log_dir], node.log_dirs.index(log_dir)))
@@ -136,7 +136,7 @@ def _has_logs_beside(seeded: Collection[str], node: NodePlaces) -> bool:
 
 
 def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) -> list[NewFile]:
-    """An empty log from N on, and whose it is.  The broker makes the rest."""
+    """Return an empty log from N on, and whose it is.  The broker makes the rest."""
     topic_id = f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}".encode()
     return [
         NewFile(path=directory / f"{one.start_offset:020d}{_LOG}", data=b""),
@@ -153,12 +153,12 @@ def _is_used(directory: Path, wanted: Sequence[NewFile]) -> bool:
 
 
 def _require_as_seeded(directory: Path, owner: TopicIdPartition, one: NewPartition) -> None:
-    """Of a broker's log: that it is of this topic, begins where it was seeded, and holds nothing."""
+    """Check that a broker's log is of this topic, begins where it was seeded, and holds nothing."""
     for path in directory.iterdir():
         require_no_link(path)
     metadata = directory / PARTITION_METADATA
     if not metadata.exists():
-        raise MountRefusedError(reason=f"{directory} has no {PARTITION_METADATA}: so its owner is unknown")
+        raise MountRefusedError(reason=f"{directory} has no {PARTITION_METADATA}: its topic is unknown")
     topic_id = read_partition_metadata(metadata.read_bytes(), where=str(metadata))
     if topic_id != owner.topic_id:
         raise MountRefusedError(

@@ -1,4 +1,4 @@
-"""What a plan of a mount has found, for people and as JSON."""
+"""The findings of a mount plan, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_DIGITS = 20
 
 
 def rows_of(found: Findings) -> list[dict[str, Any]]:
-    """A row for each topic: where its partitions begin and go on."""
+    """Return a row for each topic: where its partitions begin and go on."""
     return [
         {
             "topic": topic.name,
@@ -45,7 +45,7 @@ def rows_of(found: Findings) -> list[dict[str, Any]]:
 
 
 def deleted_rows(found: Findings) -> list[dict[str, Any]]:
-    """A row for each topic that users had deleted."""
+    """Return a row for each topic that users had deleted."""
     return [
         {
             "topic": one.name,
@@ -122,7 +122,7 @@ def _of_settings(found: Findings) -> Iterator[str]:
 
 
 def _of_what_is_missing(found: Findings) -> Iterator[str]:
-    """Of a read-only mount: the source's topics say all else."""
+    """Yield what is missing, for a read-only mount: the source's topics say all else."""
     if found.cluster is None:
         yield "the bucket has no snapshot of the cluster: partitions of which nothing was copied yet are not mounted"
         return
@@ -172,7 +172,7 @@ def _of_partitions(partitions: list[FoundPartition]) -> Iterator[str]:
 
 
 def _of_deleted(found: Findings) -> Iterator[str]:
-    """Each is named: were it live, all of it would be missing."""
+    """Yield a line for each: if it were live, all of it would be missing."""
     reused = {one.name for one in found.plan.topics}
     for one in found.deleted:
         if one.is_mounted:

@@ -35,7 +35,7 @@ _BACKUP = ".before-mount"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seed:
-    """What is to be written on a node.  ``partitions`` are those whose replica it has and whose log begins above 0, ``present``
+    """The files to write on a node.  ``partitions`` are those whose replica it has and whose log begins above 0, ``present``
     those of them that were seeded before.  ``left_out`` are topics of the plan that the node's cluster does not have any
     more."""
 
@@ -125,7 +125,7 @@ def stopped_node(properties: Path) -> Iterator[None]:
 
 
 def _meta_properties(node: NodePlaces) -> MetaProperties:
-    """Of all its directories, which must be of one node of one cluster."""
+    """Return the properties of all its directories, which must be of one node of one cluster."""
     found = None
     for path in dict.fromkeys((*node.log_dirs, node.metadata_log_dir)):
         file = Path(path) / META_PROPERTIES
@@ -150,7 +150,7 @@ def _require_unknown_cluster(plan: MountPlan, meta: MetaProperties) -> None:
 
 
 def _require_not_run(plan: MountPlan, node: NodePlaces) -> None:
-    """Unless its mounted logs stay empty: a log that begins at N in place of one with records beyond would be taken for it."""
+    """Refuse a node that has run, unless its mounted logs stay empty: a log from N on would pass for one with records."""
     if not plan.is_read_only and has_metadata(node):
         raise MountRefusedError(
             reason=f"the node of {node.metadata_log_dir} has been started: its metadata log is not empty. A mount sets up a "
@@ -159,7 +159,7 @@ def _require_not_run(plan: MountPlan, node: NodePlaces) -> None:
 
 
 def _require_not_used(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> None:
-    """Likewise where the metadata log was on a disk that is lost: the logs of other partitions show that the node has run."""
+    """Refuse a node that has run, also where its metadata log was on a lost disk: the logs of other partitions show it."""
     if not plan.is_read_only and replicas.are_used:
         raise MountRefusedError(
             reason=f"the metadata log of {node.metadata_log_dir} is empty, and logs of a broker that has run are in "
@@ -169,7 +169,7 @@ def _require_not_used(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> 
 
 
 def _records_of_controller(plan: MountPlan, node: NodePlaces, replicas: Replicas) -> list[NewFile]:
-    """Those of a controller that has not run; one that has run has the topics in its metadata."""
+    """Return those of a controller that has not run; one that has run has the topics in its metadata."""
     if has_metadata(node):
         return []
     if replicas.are_used:
@@ -182,7 +182,7 @@ def _records_of_controller(plan: MountPlan, node: NodePlaces, replicas: Replicas
 
 
 def _first_records(plan: MountPlan, node: NodePlaces) -> list[NewFile]:
-    """The file with which the metadata log begins; none if the topics are in it already."""
+    """Return the file with which the metadata log begins; none if the topics are in it already."""
     directory = Path(node.metadata_log_dir)
     paths = [directory / name for name in _FIRST_RECORDS if (directory / name).is_file()]
     if not paths:

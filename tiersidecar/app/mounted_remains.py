@@ -1,5 +1,5 @@
-"""What the source's store shows of partitions that are mounted, where the source's topics have nothing of them, or may not have
-all: a topic that was lost and made anew is as empty as one to which nothing was ever copied.
+"""Evidence in the source's store of mounted partitions, where the source's topics have nothing of them, or may not have all: a
+topic that was lost and made anew is as empty as one to which nothing was ever copied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SNAPSHOTS_AT_ONCE = 4
 """Each may have many megabytes."""
 _LISTINGS_AT_ONCE = 16
 _MOST_LISTED = 1_000
-"""Of a topic's objects: a page.  Of a topic with more, each partition in doubt is asked for by itself."""
+"""A page of a topic's objects.  In a topic with more, each partition in doubt is asked for by itself."""
 
 
 class StoreRemains:
@@ -50,7 +50,7 @@ class StoreRemains:
         return found
 
     async def _copied(self, topic_id: Uuid, keys: Mapping[int, list[str]], number: int) -> Copied | None:
-        """None where the snapshot is of a partition of which nothing was copied yet."""
+        """Return what was copied; None where the snapshot is of a partition of which nothing was yet."""
         snapshot, faults = await read_latest(self._store, keys[number], (topic_id, number), self._blocking)
         if snapshot is not None:
             return _copied_in(snapshot, keys[number][0])
@@ -79,7 +79,7 @@ class StoreRemains:
 
 
 def _copied_in(snapshot: PartitionSnapshot, key: str) -> Copied | None:
-    """What is live still, else what ever was: as far as that has expired, the source's state says so."""
+    """Return what is still live, else what ever was: the source's state says how much of that has expired."""
     finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     ends = [
         (int(one.segment_leader_epochs[-1].epoch), int(one.end_offset))

@@ -38,16 +38,16 @@ class SourceMetadata(MetadataView, CountMetadata, Protocol):
 
 
 class SourceState(StateLog, TrashLog, Leases, Protocol):
-    """What the source has decided about its partitions, and whether a command is at work there."""
+    """The source's decisions about its partitions, and whether a command is at work there."""
 
 
 class MountedSource:
-    """Of one gateway.  A topic's owner object is looked at until it has once named the source; a plan that names no cluster is
-    of native tiering, which claims nothing.
+    """The source, as seen by one gateway.  A topic's owner object is read until it has once named the source; a plan that names
+    no cluster is of native tiering, which claims nothing.
 
-    Of a partition of which the source's topics have no event the store is asked once, when it first matters; and of all, if at
-    the first look a command at the source has its lease, or died with it: that may be `recover`, which fills the topics.  What
-    becomes of them while a gateway runs it notices by the topics themselves."""
+    Where the source's topics have no event of a partition, the store is asked once, when it first matters; and for all, if at
+    the first look a command at the source has its lease, or died with it: that may be `recover`, which fills the topics.  A
+    running gateway notices later changes by the topics themselves."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class MountedSource:
             self._unlooked = {}
         self._remains = StoreRemains(store, key_prefix, blocking)
         self._copied: dict[TopicIdPartition, Copied] = {}
-        """What the store shows, and the source's topics do not have yet."""
+        """Copies that the store shows, and the source's topics do not have yet."""
         self._asked: set[TopicIdPartition] = set()
         self._answered: set[TopicIdPartition] = set()
         self._wakes = asyncio.Event()
@@ -111,7 +111,7 @@ class MountedSource:
         return loss
 
     def unknown(self, partition: TopicIdPartition) -> str:
-        """Return why nobody knows yet whether the source's topics have what was copied of it; empty once that is known."""
+        """Return why it is not known yet whether the source's topics have what was copied of it; empty once that is known."""
         if partition in self._answered:
             return ""
         try:
@@ -119,7 +119,7 @@ class MountedSource:
             if has_events and not self._may_be_filled_in_part():
                 return ""
         except MetadataNotReadyError:
-            return ""  # nothing is told of it then
+            return ""  # nothing is reported of it then
         self._asked.add(partition)
         self._wakes.set()
         return f"{partition} is mounted read-only, and the store has not said yet whether its source's topics have all of it"
@@ -138,7 +138,7 @@ class MountedSource:
         return first is None or not first.released or first.holder != now.holder
 
     async def look_first(self) -> None:
-        """Look at all topics' owners, and at what is in doubt, before clients are let in, as far as the store tells in time."""
+        """Look at all topics' owners, and at what is in doubt, before clients are let in, as far as the store can answer."""
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
                 await self._look(self._unlooked)
@@ -177,7 +177,7 @@ class MountedSource:
                 pause_s = min(2 * pause_s, max(_MOST_PAUSE_S, interval_s))
 
     async def _look_at_remains(self) -> None:
-        """At all that was asked for.
+        """Look at all that was asked for.
 
         Raises:
             StoreError: the store is away; what was not looked at is looked at next time.
@@ -190,7 +190,7 @@ class MountedSource:
             self._wakes.clear()
 
     async def _look_at_remains_of(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Of one topic.  Where events have come meanwhile, nothing but a snapshot says whether they are all."""
+        """Look at one topic.  Where events have come meanwhile, only a snapshot says whether they are all."""
         by_number = {partition.partition: partition for partition in partitions}
         one = by_number[min(by_number)]
         empty = [number for number, partition in by_number.items() if not self._count(partition)]

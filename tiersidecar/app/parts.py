@@ -36,17 +36,17 @@ from tiersidecar.tasks.trash_clock import TrashClock
 _LOOK_INTERVAL_MAX_S = 5.0
 """Leaders are asked for at least this often, however rarely the tasks are to run."""
 _WHOLE_SCAN_INTERVAL_MAX_S = 30.0
-"""Likewise are all files read: a broker unlinks what it deletes a minute after it has renamed it."""
+"""All files are read at least this often: a broker unlinks what it deletes a minute after it has renamed it."""
 
 
 def whole_scan_interval_s(config: Config) -> float:
-    """Return seconds between two scans of everything, at most, beside those of what file events tell of."""
+    """Return seconds between two scans of everything, at most, beside those of what file events name."""
     return min(config.remote_log_manager_task_interval_ms / 1000, _WHOLE_SCAN_INTERVAL_MAX_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Opened:
-    """What a process has opened, and who it is."""
+    """The resources that a process has opened, and its identity."""
 
     config: Config
     tuning: Tuning
@@ -73,9 +73,9 @@ class Opened:
     requests_left_alone: Callable[[], int]
     """How many of the store's were given up and have not ended: what they were to do may still happen."""
     commits: CommitsAndGroups | None = None
-    """What consumer groups have committed; None where nothing of it is put into the store."""
+    """The commits of consumer groups; None where nothing of them is put into the store."""
     mount: Mount = field(default_factory=Mount)
-    """What is mounted read-only: ``metadata`` and ``state`` are its source's then."""
+    """The read-only mount: ``metadata`` and ``state`` are its source's then."""
 
     @property
     def edges(self) -> Edges:
@@ -92,18 +92,18 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Parts(Opened):
-    """With what is made of it for all roles; closed by whoever opened it."""
+    """Adds the parts that are made of it for all roles; closed by the opener."""
 
     manifests: ManifestCache
     lineages: LineageKeeper
     policies: TopicPolicies
     roster: Roster
     read_path: ReadPath | None = None
-    """Of a process with the role ``read`` or ``gateway``."""
+    """Set in a process with the role ``read`` or ``gateway``."""
 
     @property
     def sources(self) -> Sources:
-        """Where every lane learns of a partition."""
+        """Return where every lane learns of a partition."""
         return Sources(
             table=self.table,
             broker=self.broker,
@@ -114,11 +114,11 @@ class Parts(Opened):
 
     @property
     def reads(self) -> ReadPath:
-        """The read path, which roles that read have."""
+        """Return the read path, which roles that read have."""
         assert self.read_path is not None, "no role of this process reads"
         return self.read_path
 
     @property
     def look_interval_s(self) -> float:
-        """Seconds between two looks at log dirs and leaders when no file event comes first."""
+        """Return seconds between two looks at log dirs and leaders when no file event comes first."""
         return min(self.config.remote_log_manager_task_interval_ms / 1000, _LOOK_INTERVAL_MAX_S)

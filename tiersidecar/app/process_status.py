@@ -1,4 +1,4 @@
-"""What the status service shows of this process: filled in as the parts come up."""
+"""The state of this process for the status service: filled in as the parts come up."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class ProcessStatus:
         return await self._explains(topic, partition).explain(topic, partition, offset)
 
     def _explains(self, topic: str, partition: int) -> ExplainTask:
-        """Asked by a process that stands by, or stands still, it would tell what another one decides."""
+        """Return the task, unless this process stands by, or stands still: it would report what another one decides."""
         if self.explains is None or self.standing_by():
             raise NotLedHereError(topic=topic, partition=partition, leader_id=-1)
         return self.explains
@@ -181,7 +181,7 @@ class ProcessStatus:
         )
 
     def _transaction_waits(self, topic_id_partition: TopicIdPartition) -> str:
-        """With what copying itself says of them: the last stable offset that it waits at."""
+        """Return them with what copying itself says: the last stable offset that it waits at."""
         record = self.table.record(topic_id_partition)
         waits = wait_told(record.transaction_waits or ())
         return "; ".join(filter(None, (record.copy_held_back, waits))) if waits else ""
@@ -197,7 +197,7 @@ class ProcessStatus:
         return local.segments[0].base_offset if local is not None and local.segments else NO_OFFSET
 
     def _remote(self, tiered: TieredPartition) -> tuple[int, int]:
-        """Segments and bytes; zeros while the metadata are not ready."""
+        """Return segments and bytes; zeros while the metadata are not ready."""
         topic_id_partition = tiered.view.topic_id_partition
         if self.metadata is None or not self.metadata.is_ready(topic_id_partition):
             return 0, 0
@@ -268,7 +268,7 @@ class ProcessStatus:
 
 
 def sidecars_of(leases: Iterable[Lease], now_ms: int) -> list[SidecarStatus]:
-    """Those of brokers, by node id.  Clocks of two machines differ: only what is long over is taken for over."""
+    """Return those of brokers, by node id.  Clocks of two machines differ: only what is long over is taken for over."""
     found = [
         SidecarStatus(
             node_id=lease.broker_id,
@@ -284,7 +284,7 @@ def sidecars_of(leases: Iterable[Lease], now_ms: int) -> list[SidecarStatus]:
 
 
 def _some(losses: Sequence[str]) -> Sequence[str]:
-    """Of a store that is not mounted each topic says the same; /status?halted=1 has all."""
+    """Return the first of them: of a store that is not mounted each topic says the same; /status?halted=1 has all."""
     hidden = len(losses) - _LOSSES_SHOWN
     return [*losses[:_LOSSES_SHOWN], *([f"and {hidden} more"] if hidden > 0 else [])]
 

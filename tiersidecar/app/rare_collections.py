@@ -11,7 +11,7 @@ _NEW_OBJECTS = 50_000
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """While the body runs, collect what is new after fifty thousand objects rather than seven hundred, and what is old hardly
+    """Collect, while the body runs, what is new after fifty thousand objects rather than seven hundred, and what is old hardly
     ever: else that is a fifth of the time of looking through a bucket.  Never would be too rare: what requests and their errors
     leave has to go."""
     young, middle, old = gc.get_threshold()

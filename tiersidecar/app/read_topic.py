@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_topic(spark: SparkSession, **options: str) -> DataFrame:
-    """Rows of both tiers, each record once; ``options`` are those of the data source, which is registered here.
+    """Return rows of both tiers, each record once; ``options`` are those of the data source, which is registered here.
 
     The border of each partition is fixed when this is called: the ranges are then read as they are now, however far the
     remote tier gets meanwhile.  Options with a dot go in as ``**{"isolation.level": "read_committed"}``.
@@ -64,7 +64,7 @@ async def _parted(config: Config, options: ReadOptions) -> Parted:
 
 
 def _ranges(cut: Cut) -> dict[str, str]:
-    """As options that both sources understand."""
+    """Return the ranges as options that both sources understand."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

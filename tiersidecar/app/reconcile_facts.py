@@ -18,7 +18,7 @@ from tiersidecar.reconcile.inputs import KnownTopic
 
 
 class TopicBroker(DescribePartitions, ListOffsets, Protocol):
-    """What is asked."""
+    """The questions to the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ async def read_cluster_facts(config: Config) -> ClusterFacts:
 
 
 async def read_metadata_end(config: Config) -> dict[int, int]:
-    """Where the metadata topic ends now; raises as :func:`read_cluster_facts`."""
+    """Return where the metadata topic ends now; raises as :func:`read_cluster_facts`."""
     async with _open_broker(config) as broker:
         return (await read_topic_bounds(broker, config.remote_log_metadata_topic_name)).end
 

@@ -94,7 +94,7 @@ async def _store(config: Config) -> AsyncIterator[Store]:
 
 
 async def _events(config: Config, begin: Cut, end: Cut) -> AsyncIterator[Sequence[RawEvent]]:
-    """Records of the metadata topic from ``begin`` up to, not including, ``end``.
+    """Yield records of the metadata topic from ``begin`` up to, not including, ``end``.
 
     Raises:
         BrokerUnreachableError, BrokerRefusedError: they could not be read, or are not there any more.

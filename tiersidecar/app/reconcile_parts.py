@@ -27,11 +27,11 @@ from tiersidecar.reconcile.report import SUMMARY_FILE, Summary, report_files
 from tiersidecar.spark.inventory_manifest import InventoryFormat
 
 UNREADABLE_OWNER = "?"
-"""For a cluster id: an object is there that does not tell it.  It is no cluster's."""
+"""Stands for a cluster id where the object does not say it.  It is no cluster's."""
 
 
 async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str | None:
-    """The id of the cluster that owns the topic id; None where the store does not say."""
+    """Read the id of the cluster that owns the topic id; None where the store does not say."""
     try:
         return _cluster_in(await store.fetch_object(_owner_key(key_prefix, topic_id), max_bytes=MOST_OWNER_BYTES))
     except ObjectNotFoundError:
@@ -41,7 +41,7 @@ async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str |
 
 
 async def read_owners(store: Store, key_prefixes: Iterable[str]) -> dict[str, str]:
-    """By topic id, all that the store says; of several places that say something of one, the first counts."""
+    """Read all that the store says, by topic id; of several places that say something of one, the first counts."""
     owners: dict[str, str] = {}
     for key_prefix in key_prefixes:
         keys = [stored.key async for stored in store.list_objects(f"{key_prefix}{OWNERS}")]
@@ -90,7 +90,7 @@ Cut = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What the operator asked for.  ``deep_share`` 0 reads no content."""
+    """The operator's options.  ``deep_share`` 0 reads no content."""
 
     config_file: Path
     report: Path
@@ -108,7 +108,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSays:
-    """What the sidecars put into the store; ``owners`` are cluster ids by topic id."""
+    """The facts that the sidecars put into the store; ``owners`` are cluster ids by topic id."""
 
     former: FormerLook | None
     owners: Mapping[str, str]

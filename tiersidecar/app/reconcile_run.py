@@ -140,7 +140,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
 
 
 def with_manifest(spark: SparkSession, options: RunOptions) -> RunOptions:
-    """With what the inventory's manifest says, where one is named; what the operator said besides counts more.
+    """Add what the inventory's manifest says, where one is named; the operator's own options count more.
 
     Raises:
         ConfigError: the manifest is of no use, or nothing says when the inventory was begun.
@@ -162,7 +162,7 @@ def with_manifest(spark: SparkSession, options: RunOptions) -> RunOptions:
 
 
 def _rows(findings: DataFrame) -> Iterator[dict[str, Any]]:
-    """They come to the driver one partition at a time, so that a bucket which is lost altogether can be reported too."""
+    """Yield rows, one partition at a time in the driver, so that a bucket which is lost altogether can be reported too."""
     return (row.asDict() for row in findings.toLocalIterator(prefetchPartitions=True))
 
 

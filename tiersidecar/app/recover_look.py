@@ -1,4 +1,4 @@
-"""What recover finds of each partition: topics, snapshot, objects and manifests, and what is decided on them."""
+"""The findings of recover for each partition: topics, snapshot, objects and manifests, and the decisions on them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class RecoverLook:
         return "" if said is None or self._is_known(said) else f"the store says that its data are cluster {said}'s"
 
     async def _snapshot(self, owner: TopicIdPartition) -> tuple[PartitionSnapshot | None, list[str]]:
-        """The last one, which may be another cluster's, and what is wrong with those after it."""
+        """Return the last one, which may be another cluster's, and what is wrong with those after it."""
         place = owner.topic_id, owner.partition
         snapshot, faults = await read_latest(self._store, self._snapshots.get(place, ()), place, self._blocking)
         if snapshot is not None and not (self._is_known(snapshot.cluster_id) and snapshot.topic_id_partition == owner):
@@ -139,7 +139,7 @@ class RecoverLook:
         known: dict[Uuid, RemoteLogSegmentMetadata],
         listed: SnapshotSegments | None,
     ) -> dict[Uuid, StoredObjects]:
-        """Objects of the snapshot's segments that were written under a former ``key.prefix``: they are asked for one by one."""
+        """Find objects of the snapshot's segments that were written under a former ``key.prefix``, one by one."""
         found: dict[Uuid, StoredObjects] = {}
 
         async def look(listed: tuple[Uuid, RemoteLogSegmentMetadata]) -> None:
@@ -207,8 +207,8 @@ def segments_of(snapshot: PartitionSnapshot) -> SnapshotSegments:
 
 
 def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
-    """Whether the state topic's record lets read what was deleted by then, or lets retention delete what an undelete keeps: it
-    was written after the topic was lost."""
+    """Return whether the state topic's record allows reads of what was deleted by then, or retention to delete what an
+    undelete keeps: it was written after the topic was lost."""
     return (
         merged.highest_start > known.highest_start
         or set(known.merged_with(merged).user_deletes) != set(known.user_deletes)
@@ -218,7 +218,7 @@ def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
 
 
 def _is_readable(segment: RemoteLogSegmentMetadata) -> bool:
-    """Return whether its custom metadata tell where its objects are: those of another plugin do not."""
+    """Return whether its custom metadata say where its objects are: those of another plugin do not."""
     try:
         recorded_keys(segment, "")
     except CorruptDataError:

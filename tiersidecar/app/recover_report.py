@@ -1,4 +1,4 @@
-"""What a recovery does, for people and as JSON: totals, a line for each topic, and what is left with its reasons."""
+"""The report of a recovery, for people and as JSON: totals, a line for each topic, and what is left with its reasons."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What is done about a partition.  ``not_ours``: why nothing is.  ``state`` is what snapshot and state topic say together.
+    """The plan for a partition.  ``not_ours``: why nothing is.  ``state`` is what snapshot and state topic say together.
     ``state_contradicts``: the state topic has a record of it that lets read what the snapshot knows as deleted.
     ``lacks_state``: neither has one."""
 
@@ -71,7 +71,7 @@ class RecoverReport:
 
     names_topics: bool = False
     mounts: bool = False
-    """Whether the topics are set up in another cluster: what is missing is said otherwise then."""
+    """True where the topics are set up in another cluster: missing data is reported in other words then."""
     equal: int = 0
     gone: int = 0
     left: Counter[Left] = field(default_factory=Counter)
@@ -122,7 +122,7 @@ class RecoverReport:
             )
 
     def take_unknown(self, owner: TopicIdPartition, segments: int) -> None:
-        """Objects of a topic id that the cluster does not have, or under another name."""
+        """Count objects of a topic id that the cluster does not have, or under another name."""
         self._unknown[f"{owner.topic}-{format_uuid(owner.topic_id)}"] += segments
 
     @property
@@ -130,7 +130,7 @@ class RecoverReport:
         return bool(self.contradictions)
 
     def steps(self) -> Iterator[str]:
-        """What is done, a line for each topic."""
+        """Yield the steps, a line for each topic."""
         for name, topic in sorted(self._topics.items()):
             if topic.has_work:
                 parts = [
@@ -142,7 +142,7 @@ class RecoverReport:
                 yield f"{name}: publish {', '.join(part for part in parts if part)}"
 
     def facts(self) -> dict[str, Any]:
-        """Totals."""
+        """Return the totals."""
         topics = self._topics.values()
         return {
             "topics": len(topics),
@@ -157,7 +157,7 @@ class RecoverReport:
         }
 
     def notes(self) -> Iterator[str]:
-        """What people must know."""
+        """Yield notes for people."""
         if self.oldest_ms is not None:
             yield (
                 f"snapshots are as of {moment_text(self.oldest_ms)} or later: what users deleted, paused or brought back after "
@@ -186,7 +186,7 @@ class RecoverReport:
             yield "offsets of consumer groups are the cluster's own: this does not bring them back"
 
     def details(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return the details for ``--json``."""
         return {
             "snapshots_as_of_ms": self.oldest_ms,
             "left_by_reason": {reason.value: count for reason, count in sorted(self.left.items())},

@@ -48,8 +48,8 @@ Act = Callable[[PartitionPlan], Awaitable[None]]
 
 
 class Recoverer:
-    """Of the ``topics`` named, or of all that the cluster has.  ``say`` is told which step begins, for people.  What was the
-    ``former`` cluster's counts as this one's.
+    """Recovers the ``topics`` named, or all that the cluster has.  ``say`` gets a line for each step, for people.  Data of the
+    ``former`` cluster counts as this one's.
 
     Raises:
         ConfigError: there are places besides section store, where it would not look.
@@ -102,7 +102,7 @@ class Recoverer:
         return report
 
     async def _owners(self) -> dict[tuple[Uuid, int], TopicIdPartition]:
-        """The partitions of the cluster that may have remote data."""
+        """Return the partitions of the cluster that may have remote data."""
         if self._topics:
             views = [view for topic in self._topics for view in await self._session.partitions(topic)]
         else:
@@ -127,7 +127,7 @@ class Recoverer:
     async def _partitions(
         self, store: Store, owners: dict[tuple[Uuid, int], TopicIdPartition], report: RecoverReport
     ) -> AsyncIterator[BucketPartition]:
-        """Those of the bucket, and after them those that have no object: a snapshot, perhaps, or events."""
+        """Yield those of the bucket, and after them those that have no object: a snapshot, perhaps, or events."""
         below = (
             sorted({f"{one.topic}-{format_uuid(one.topic_id)}/" for one in owners.values()}) if self._topics else ("",)
         )
@@ -153,7 +153,7 @@ class Recoverer:
     async def _each(
         self, partitions: AsyncIterator[BucketPartition], look: RecoverLook, report: RecoverReport, act: Act | None
     ) -> None:
-        """Some partitions at once; the listing waits for them."""
+        """Recover some partitions at once; the listing waits for them."""
         ready: asyncio.Queue[BucketPartition | None] = asyncio.Queue(_PARTITIONS_AT_ONCE)
 
         async def take_them() -> None:
@@ -195,7 +195,7 @@ class Recoverer:
         await metadata.publish_all(events, within_ms=lease.left_ms)
 
     async def _publish_state(self, snapshot: PartitionSnapshot, merged: PartitionState, lease: HeldLease) -> None:
-        """Pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""
+        """Publish pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""
         state, owner = self._session.state, snapshot.topic_id_partition
         await lease.renew()
         lease.require()

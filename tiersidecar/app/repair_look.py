@@ -45,7 +45,7 @@ class Mark:
 
 
 async def read_marks(store: Store, key_prefix: str) -> dict[str, Mark]:
-    """By key, the newest of each; a line that cannot be read marks nothing, nor does an object that no run has put."""
+    """Read the newest of each key; an unreadable line marks nothing, nor does an object that no run has put."""
     found: dict[str, Mark] = {}
     names = [stored.key async for stored in store.list_objects(f"{key_prefix}{MARKS}")]
     for name in names:
@@ -73,7 +73,7 @@ def _read_mark(line: bytes) -> Mark | None:
 async def put_marks(
     store: Store, key_prefix: str, marks: Sequence[Mark], *, name: str, most_bytes: int = MOST_MARKS_BYTES
 ) -> None:
-    """Marks of one run, in as many objects as readers need."""
+    """Write the marks of one run, in as many objects as readers need."""
     lines = (json.dumps(asdict(mark), ensure_ascii=False).encode() + b"\n" for mark in marks)
     for number, document in enumerate(_documents(lines, most_bytes)):
         suffix = f"-{number}" if number else ""
@@ -112,10 +112,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What is known of a partition when it is looked at.
+    """The facts about a partition at the time of the look.
 
     Of the segments ``doubted`` something is damaged: they stand for no other.  ``leader_epoch`` is the partition's now, None
-    where no leader is known: while no segment of that epoch is remote, it may have cut the lineage that the segments tell.
+    where no leader is known: while no segment of that epoch is remote, it may have cut the lineage that the segments give.
     ``is_native``: the broker itself tiers the topic; ``not_ours``: why its data are not this cluster's.
     """
 
@@ -141,11 +141,11 @@ class PartitionLook:
 
     @property
     def leader_epoch(self) -> int | None:
-        """The partition's now, None where no leader is known."""
+        """Return the partition's now, None where no leader is known."""
         return self._leader_epoch
 
     def give_up(self, segment_id: str) -> None:
-        """It is to go: no other may go because of it."""
+        """Note that it is to go: no other may go because of it."""
         self._doubted.add(segment_id)
 
     async def look(self, finding: Finding) -> Look:
@@ -200,7 +200,7 @@ class PartitionLook:
     async def _is_covered(
         self, segment_id: str, metadata: RemoteLogSegmentMetadata | None, manifest: Manifest | None
     ) -> bool:
-        """Whether other segments hold all records: of the segment that the metadata know, or that only a manifest tells of."""
+        """Return whether other segments hold all records of the segment, which the metadata or only a manifest know."""
         said = metadata or (None if manifest is None else manifest.segment)
         if said is None or self._leader_epoch != self._lineage.latest_epoch:
             return False
@@ -223,13 +223,13 @@ class PartitionLook:
 
     @cached_property
     def _lineage(self) -> Lineage:
-        """As all segments tell that were ever finished, those too whose deletion has begun."""
-        told = (segment for segment in self._segments.values() if segment.state is not State.COPY_SEGMENT_STARTED)
-        return Lineage.of(sorted({entry for one in told for entry in one.segment_leader_epochs}))
+        """Return the lineage by all segments that were ever finished, those too whose deletion has begun."""
+        finished = (segment for segment in self._segments.values() if segment.state is not State.COPY_SEGMENT_STARTED)
+        return Lineage.of(sorted({entry for one in finished for entry in one.segment_leader_epochs}))
 
     @cached_property
     def _standing(self) -> dict[str, RemoteLogSegmentMetadata]:
-        """Segments that others may go for, ascending: finished, wholly of the lineage, and neither to be expired as a
+        """Return segments that others may go for, ascending: finished, wholly of the lineage, and neither to be expired as a
         whole nor in the trash."""
         start = self._state.start_in(self._lineage)
         return {
@@ -243,7 +243,7 @@ class PartitionLook:
 
 
 def _is_replaced_by(other: RemoteLogSegmentMetadata, metadata: RemoteLogSegmentMetadata | None) -> bool:
-    """Whether readers have ``metadata`` in place of ``other``, which may hold what an erasure took out of it."""
+    """Return whether readers use ``metadata`` in place of ``other``, which may hold what an erasure took out of it."""
     return (
         metadata is not None
         and (other.start_offset, other.end_offset) == (metadata.start_offset, metadata.end_offset)

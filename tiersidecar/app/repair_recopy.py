@@ -17,10 +17,10 @@ _LOOK_AGAIN_S = 0.5
 
 
 class Outcome(StrEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     RECOPIED = "recopied"
-    """Live segments with all their objects hold the offsets, or nobody may read them any more."""
+    """Live segments with all their objects hold the offsets, or no reader may have them any more."""
     UNRECOVERABLE = "unrecoverable"
     """No replica's disk has them: the sidecar of each has said so."""
     PENDING = "pending"
@@ -36,7 +36,7 @@ class RecopyOutcome:
     reasons: Mapping[BrokerId, str]
 
     def document(self) -> dict[str, object]:
-        """As JSON."""
+        """Return it as JSON."""
         owner = self.request.topic_id_partition
         return {
             "topic": owner.topic,
@@ -49,7 +49,7 @@ class RecopyOutcome:
 
 
 def request_for(finding: Finding, *, now_ms: int) -> RecopyRequest:
-    """Of a damaged segment, or of offsets that are in none."""
+    """Return the request for a damaged segment, or for offsets that are in none."""
     return RecopyRequest(
         topic_id_partition=owner_of(finding),
         start_offset=Offset(finding.start_offset),
@@ -61,7 +61,7 @@ def request_for(finding: Finding, *, now_ms: int) -> RecopyRequest:
 
 
 def owner_of(finding: Finding) -> TopicIdPartition:
-    """The partition that a finding is of."""
+    """Return the partition that a finding is of."""
     return TopicIdPartition(topic_id=parse_uuid(finding.topic_id), topic=finding.topic, partition=finding.partition)
 
 
@@ -73,7 +73,7 @@ class RecopyDesk:
         self._replicas: dict[TopicIdPartition, frozenset[BrokerId]] = {}
 
     async def standing(self, finding: Finding) -> RecopyRequest | None:
-        """The request that stands for it already."""
+        """Return the request that stands for it already."""
         wanted = request_for(finding, now_ms=0)
         return self._standing(wanted)
 
@@ -96,7 +96,7 @@ class RecopyDesk:
         return asked
 
     async def wait(self, requests: Sequence[RecopyRequest], *, most_s: float) -> list[RecopyOutcome]:
-        """Until each is done or declined by all replicas, or the time is over."""
+        """Wait until each is done or declined by all replicas, or the time is over."""
         until_s = self._session.clock.monotonic_s() + most_s
         while True:
             outcomes = [await self._outcome(request) for request in requests]
@@ -106,7 +106,7 @@ class RecopyDesk:
             await self._session.clock.sleep(_LOOK_AGAIN_S)
 
     async def withdraw(self, outcomes: Iterable[RecopyOutcome]) -> None:
-        """Take back those that nobody can do, so that a later run asks anew: a replica may have come back by then."""
+        """Take back those that no replica can do, so that a later run asks anew: a replica may have come back by then."""
         for one in outcomes:
             if one.outcome is Outcome.UNRECOVERABLE:
                 await self._session.state.forget_recopy(one.request)

@@ -70,7 +70,7 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairSettings:
-    """As the operator wants it.  ``wait_ms`` is how long at most for what the sidecars copy again."""
+    """The operator's settings.  ``wait_ms`` is how long at most for what the sidecars copy again."""
 
     grace_ms: int
     copy_grace_ms: int
@@ -78,7 +78,7 @@ class RepairSettings:
 
 
 def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
-    """The summary, and the findings that repair may do something about.
+    """Read the summary, and the findings that repair may do something about.
 
     Raises:
         ConfigError: there is no whole report.
@@ -97,7 +97,7 @@ def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
 
 
 def report_facts(summary: Mapping[str, Any], config: Config, cluster_id: str, metadata: TopicBounds) -> ReportFacts:
-    """For :func:`tiersidecar.decide.reconcile_repair.refusal`; ``metadata`` is the metadata topic as it is now."""
+    """Return facts for :func:`tiersidecar.decide.reconcile_repair.refusal`; ``metadata`` is the topic as it is now."""
     seen = FormerLook(
         run_id=summary["run_id"],
         topic_id=summary.get("metadata_topic_id", ""),
@@ -140,7 +140,7 @@ class Repairer:
         return reason_not_to_delete(self._session)
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
-        """What is to be done now: every finding has been looked at again.
+        """Return what is to be done now: every finding has been looked at again.
 
         Raises:
             MetadataNotReadyError: the metadata topic could not be replayed.
@@ -200,7 +200,7 @@ class Repairer:
             await put_marks(store, self._key_prefix, marks, name=name)
 
     async def _delete(self, store: Store, marks: Mapping[str, Mark], lease: HeldLease, one: PlannedStep) -> None:
-        """Decided anew, on what holds now; nothing is waited for between the decision and the deed.
+        """Decide anew, on what holds now, and delete; nothing is waited for between the two.
 
         Raises:
             LeaseHeldError: another repair may act by now.
@@ -223,7 +223,7 @@ class Repairer:
             await self._remover(store, now.metadata, lease).remove(removal)
 
     async def _put_into_trash(self, segment: RemoteLogSegmentMetadata, leader_epoch: int | None, reason: str) -> None:
-        """The leader's sidecar deletes it when that is due, if others still hold its records then."""
+        """Put it into the trash: the leader's sidecar deletes it when due, if others still hold its records then."""
         owner, config = segment.topic_id_partition, self._session.config
         entry = needless(
             segment,
@@ -237,7 +237,7 @@ class Repairer:
         await self._session.state.put_into_trash(owner, [entry])
 
     async def _look_at(self, owner: TopicIdPartition, store: Store, marks: Mapping[str, Mark]) -> PartitionLook:
-        """The partition as it is now: both topics have been read to their ends."""
+        """Return the partition as it is now: both topics have been read to their ends."""
         await self._session.state.catch_up()
         segments = (await self._session.remote_segments([owner]))[owner]
         requested = segments_of(self._session.state.recopies(owner))
@@ -269,7 +269,7 @@ class Repairer:
         return PlannedStep(finding=finding, step=step, metadata=look.metadata, stored=look.stored)
 
     def _remover(self, store: Store, metadata: RemoteLogSegmentMetadata, lease: HeldLease) -> SegmentRemover:
-        """Asks the lease again before each event and before the objects: a publish may wait for longer than it lasts."""
+        """Build one that asks the lease again before each event and the objects: a publish may wait longer than it lasts."""
         assert self._session.metadata is not None
         return SegmentRemover(
             metadata_log=self._session.metadata,

@@ -15,8 +15,8 @@ from tempfile import gettempdir, mkdtemp
 def open_scratch(parent: Path | None, prefix: str) -> Iterator[Path]:
     """Give a new directory in ``parent``, else in the system's for such files, that goes with the body.
 
-    It is locked until then, and the kernel ends the lock with the process: so of those with ``prefix`` the ones that nobody has
-    locked were left by a process that was killed, and are removed first.
+    It is locked until then, and the kernel ends the lock with the process: so the unlocked ones with ``prefix``
+    were left by a process that was killed, and are removed first.
 
     Raises:
         OSError: it cannot be made.

@@ -142,7 +142,7 @@ class _Serving:
             await follower.follow(refresh_s)
 
     async def _begin_notices(self, follower: BucketFollower) -> BucketNotices | None:
-        """Before the first listing, so that nothing comes between; a cluster that is away is asked again later."""
+        """Begin before the first listing, so that nothing comes between; a cluster that is away is asked again later."""
         section = self._config.events
         if section is None:
             return None
@@ -323,7 +323,7 @@ class _Serving:
 
 
 def _advertised(kafka: ServeKafkaSection, port: int, config: ServeConfig) -> Advertised:
-    """``port`` is the real one where a free one was asked for."""
+    """Return the address; ``port`` is the real one where a free one was asked for."""
     host = socket.gethostname() if kafka.listen.host in {"0.0.0.0", "::"} else kafka.listen.host
     at = kafka.advertised
     return Advertised(
@@ -334,13 +334,13 @@ def _advertised(kafka: ServeKafkaSection, port: int, config: ServeConfig) -> Adv
 
 
 def _cluster_id(config: ServeConfig) -> str:
-    """The same for the same place, and no cluster's own."""
+    """Return an id that is the same for the same place, and no cluster's own."""
     place = f"{config.store.place} {config.store.key_prefix}"
     return format_uuid(Uuid(hashlib.sha256(place.encode()).digest()[:16]))
 
 
 def _tls(section: TlsKeys, name: str) -> ssl.SSLContext | None:
-    """The listener's certificate; None without TLS.
+    """Return the listener's certificate; None without TLS.
 
     Raises:
         ConfigError: a file cannot be used.

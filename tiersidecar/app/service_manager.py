@@ -1,4 +1,4 @@
-"""Notice work that has stopped, and tell systemd how the daemon is: ready, alive, stopping (sd_notify(3)).
+"""Notice work that has stopped, and report the daemon's state to systemd: ready, alive, stopping (sd_notify(3)).
 
 Ready means that ``/healthz`` answers.  Whether it can tier is for ``/readyz`` to say: a broker may start after
 its sidecar, and recover for an hour, and no boot may wait for that.
@@ -44,7 +44,7 @@ class Progress:
     def counting(
         self, what: str, turns: Callable[[], int], *, limit_s: float, busy: Callable[[], bool] = lambda: True
     ) -> Iterator[None]:
-        """While the body runs, ``turns`` must grow within each ``limit_s`` seconds for which ``busy`` says true."""
+        """Require, while the body runs, that ``turns`` grows within each ``limit_s`` seconds for which ``busy`` says true."""
         one = _Counted(
             what=what, turns=turns, busy=busy, limit_s=limit_s, seen=turns(), since_s=self._clock.monotonic_s()
         )
@@ -98,7 +98,7 @@ class ServiceManager:
 
 
 @asynccontextmanager
-async def telling(
+async def reporting(
     manager: ServiceManager, *, progress: Progress, waits_for: Callable[[], str], clock: Clock
 ) -> AsyncIterator[None]:
     """Say READY at once, STOPPING at the end, and WATCHDOG between them while ``progress`` has not stopped."""
@@ -120,18 +120,18 @@ async def _keep_speaking(
 ) -> None:
     # Half of the time that systemd gives, as sd_watchdog_enabled(3) asks: one late turn of the loop is not the end.
     every_s = min(_STATUS_EVERY_S, manager.watchdog_s / 2 if manager.watchdog_s is not None else _STATUS_EVERY_S)
-    told = ""
+    logged = ""
     while True:
         if stopped := progress.stopped():
-            if stopped != told:
+            if stopped != logged:
                 log.error("watchdog.withheld", reason=stopped)
             manager.say(_status(stopped))
         else:
             manager.say("WATCHDOG=1", _status(waits_for()))
-        told = stopped
+        logged = stopped
         await clock.sleep(every_s)
 
 
 def _status(text: str) -> str:
-    """One line, as the protocol demands."""
+    """Return one line, as the protocol demands."""
     return f"STATUS={' '.join(text.split())[:_STATUS_CHARACTERS] or 'ready'}"

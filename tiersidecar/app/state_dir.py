@@ -15,7 +15,7 @@ from tiersidecar.domain.errors import AlreadyRunningError, ConfigError
 from tiersidecar.domain.ids import Uuid, format_uuid
 
 _ONLY_OURS = 0o077
-"""The umask of the daemon: nobody but its own user reads what it writes.  Objects of a filesystem store, which a native broker
+"""The umask of the daemon: only its own user reads what it writes.  Objects of a filesystem store, which a native broker
 or a Spark job may read, have modes of their own (``store.objects.readable.by``)."""
 
 _OWN_FILES = ("tier.lock", "instance", "copies-in-flight*", "remote-log-metadata.*", "state-topic.*")
@@ -53,7 +53,7 @@ def state_dir_of(config: Config, roles: frozenset[Role]) -> Iterator[Path]:
 
 
 def instance_of(directory: Path, new_id: Callable[[], Uuid]) -> str:
-    """The name of this state.dir, made at its first use; a copy of the directory has another one.
+    """Return the name of this state.dir, made at its first use; a copy of the directory has another one.
 
     One that cannot be kept is this process's alone: the next one waits for its lease then.
     """
@@ -73,7 +73,7 @@ def instance_of(directory: Path, new_id: Callable[[], Uuid]) -> str:
 
 
 def _take_from_others(directory: Path) -> None:
-    """Files that a former release let group or others read; the directory is the operator's (systemd's, say) and stays."""
+    """Restrict files that a former release let group or others read; the directory is the operator's and stays."""
     for path in (path for pattern in _OWN_FILES for path in directory.glob(pattern)):
         with suppress(OSError):  # another user's, or gone this moment
             status = path.lstat()

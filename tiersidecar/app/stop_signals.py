@@ -1,5 +1,5 @@
-"""Signals that end a process in order: others are told, what is in hand is cancelled at its next await, then everything is
-closed."""
+"""Signals that end a process in order: the stop is announced, work in progress is cancelled at its next await, then
+everything is closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 class BeforeStop:
-    """What a process has to tell others before its work is cancelled."""
+    """The announcements of a process before its work is cancelled."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[], Awaitable[None]]] = []
@@ -36,7 +36,7 @@ class BeforeStop:
 
 @contextmanager
 def stop_on_signals(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set; a second signal of the same kind kills as if nobody listened."""
+    """Yield an event that SIGTERM and SIGINT set; a second signal of the same kind kills at once."""
     stopping = asyncio.Event()
 
     def stop(number: signal.Signals) -> None:

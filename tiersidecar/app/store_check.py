@@ -50,7 +50,7 @@ class Promise:
 
 @dataclass(slots=True, kw_only=True)
 class StoreCheck:
-    """What was found.  Latencies in milliseconds, by verb; throughput in bytes a second, by requests at once."""
+    """The findings.  Latencies in milliseconds, by verb; throughput in bytes a second, by requests at once."""
 
     store: str
     latencies_ms: dict[str, list[float]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class StoreCheck:
 
 
 def percentiles(times: list[float]) -> dict[str, float]:
-    """Median, 90th and 99th percentile by the nearest rank, and the longest."""
+    """Return median, 90th and 99th percentile by the nearest rank, and the longest."""
     ordered = sorted(times)
 
     def at(share: float) -> float:
@@ -97,7 +97,7 @@ def percentiles(times: list[float]) -> dict[str, float]:
 async def check_store(
     store: Store, options: CheckOptions, *, clock: Clock, ids: Ids, say: Callable[[str], None]
 ) -> StoreCheck:
-    """Measure and try everything; ``say`` is told each step.
+    """Measure and try everything; ``say`` gets a line for each step.
 
     Raises:
         StoreError: the store is away, or refuses what every store takes.
@@ -136,7 +136,7 @@ async def _latencies(store: Store, prefix: str, options: CheckOptions, clock: Cl
 
 
 async def _timed(clock: Clock, requests: list[Awaitable[Any]]) -> float:
-    """Seconds that ``requests`` take, all at once; never 0."""
+    """Return seconds that ``requests`` take, all at once; never 0."""
     began_s = clock.monotonic_s()
     outcomes = await asyncio.gather(*requests, return_exceptions=True)  # none is left running where one fails
     took_s = clock.monotonic_s() - began_s
@@ -219,7 +219,7 @@ async def _lets_one_writer_win(store: Store, prefix: str) -> str:
     return "" if len(winners) == 1 else f"of {_WRITERS} conditional puts at once {len(winners)} succeeded"
 
 
-async def _tells_true_checksums(store: Store, prefix: str) -> str:
+async def _has_true_checksums(store: Store, prefix: str) -> str:
     data = bytes(range(256)) * 64
     await store.put_object(f"{prefix}a", BytesBody(data))
     head = await store.head_object(f"{prefix}a")
@@ -235,7 +235,7 @@ _ATTEMPTS: dict[str, Callable[[Store, str], Awaitable[str]]] = {
     "ranged reads": _reads_ranges,
     "conditional writes": _heeds_conditions,
     "one winner of many writers": _lets_one_writer_win,
-    "size and checksum": _tells_true_checksums,
+    "size and checksum": _has_true_checksums,
 }
 
 
@@ -245,7 +245,7 @@ async def _listed(store: Store, prefix: str) -> list[StoredObject]:
 
 @asynccontextmanager
 async def _scratch(store: Store, prefix: str) -> AsyncIterator[str]:
-    """``prefix``, of which nothing stays: also when the check fails or is cancelled (Ctrl-C)."""
+    """Give ``prefix``, of which nothing stays, also when the check fails or is cancelled (Ctrl-C)."""
     try:
         yield prefix
     finally:

@@ -31,10 +31,10 @@ from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
-from tiersidecar.app.service_manager import ServiceManager, telling
+from tiersidecar.app.service_manager import ServiceManager, reporting
 from tiersidecar.app.state_dir import keep_files_private
 from tiersidecar.app.stop_signals import BeforeStop, stop_on_signals
-from tiersidecar.app.tier_role import given_back_after, run_tier, told_to_gateways
+from tiersidecar.app.tier_role import announce_stop, given_back_after, run_tier
 from tiersidecar.app.tuning import RELOADABLE, Tuning
 from tiersidecar.app.wiring import Ground, open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
@@ -65,7 +65,7 @@ class Reloader:
 
 @asynccontextmanager
 async def reloading_on_hangup(reloader: Reloader) -> AsyncIterator[None]:
-    """While the body runs, SIGHUP reloads; without it the signal would end the process."""
+    """Reload on SIGHUP while the body runs; otherwise the signal would end the process."""
     loop = asyncio.get_running_loop()
     # On the loop: a file of some kilobytes, rarely, and nothing else sees rates that are half applied.
     loop.add_signal_handler(signal.SIGHUP, reloader.reload)
@@ -76,7 +76,7 @@ async def reloading_on_hangup(reloader: Reloader) -> AsyncIterator[None]:
 
 
 def changed_keys(before: Config, after: Config) -> frozenset[str]:
-    """Dotted names of the keys whose values differ.  Secrets are masked, so that a changed one is not told."""
+    """Return the dotted names of the keys whose values differ.  Secrets are masked, so a changed one is not among them."""
     old, new = (dict(_flat(effective_settings(config, units=False))) for config in (before, after))
     return frozenset(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
 
@@ -97,8 +97,8 @@ system call: with Python's 5 ms a request beside such a thread took 120 ms."""
 
 EXIT_OK, EXIT_FATAL, EXIT_CONFIG = 0, 1, 2
 
-_TELLING_S, _TELLING_PART = 5.0, 4
-"""How long a process that is to stop tells others so, and the part of the whole time that it has to stop."""
+_ANNOUNCING_S, _ANNOUNCING_PART = 5.0, 4
+"""How long a process announces its stop, and the part of the whole time that it has to stop."""
 
 RoleMain = Callable[[Any], Coroutine[Any, Any, None]]
 _SERVING: dict[Role, RoleMain] = {Role.READ: run_read, Role.GATEWAY: run_gateway}
@@ -129,7 +129,7 @@ async def _supervise(config: Config, roles: frozenset[Role], load: Callable[[], 
             log.info("daemon.stopping")
             grace_s = config.shutdown_grace_ms / 1000
             until_s = loop.time() + grace_s
-            await before_stop.do(min(_TELLING_S, grace_s / _TELLING_PART))
+            await before_stop.do(min(_ANNOUNCING_S, grace_s / _ANNOUNCING_PART))
             daemon.cancel()
             _, late = await asyncio.wait((daemon,), timeout=until_s - loop.time())
             if late:
@@ -165,7 +165,7 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
         ground = await open_ground(stack, config, roles)
         ground.status.before_stop = before_stop
         await stack.enter_async_context(
-            telling(
+            reporting(
                 ServiceManager.take_from(os.environ, os.getpid()),
                 progress=ground.progress,
                 waits_for=lambda: "; ".join(ground.status.ready_reasons()),
@@ -182,7 +182,7 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
         if tier is not None:
             await stack.enter_async_context(given_back_after(parts, tier))
             if tier.lease is not None:
-                before_stop.take(partial(told_to_gateways, parts, tier.lease))
+                before_stop.take(partial(announce_stop, parts, tier.lease))
         async with asyncio.TaskGroup() as group:
             for role in sorted(roles):
                 main = run_tier(parts, tier) if role is Role.TIER and tier is not None else _SERVING[role](parts)
@@ -209,8 +209,8 @@ def _groups_below_trim(parts: Parts) -> GroupsBelowTrim:
 
 
 def _spare_what_stays() -> None:
-    """What start-up has made (schemas, settings, modules: 100,000 objects) stays for good.  A full garbage collection that
-    walks over it holds up the event loop, and so each Fetch, for a tenth of a second and more."""
+    """Exempt what start-up has made from garbage collection: schemas, settings, modules, 100,000 objects that stay for good.
+    A full collection that walks over them holds up the event loop, and so each Fetch, for a tenth of a second and more."""
     gc.collect()
     gc.freeze()
 
@@ -220,13 +220,13 @@ _FIRST_ROUNDS_S = 60.0
 
 
 class Readiness(Protocol):
-    """What is waited for."""
+    """The reasons to wait."""
 
     def ready_reasons(self) -> Sequence[str]: ...
 
 
 async def spare_what_is_known(status: Readiness, clock: Clock) -> None:
-    """The same for what the topics told, and for what the first rounds have noted of each partition: with 80,000 segments
+    """Exempt what was read from the topics, and the first rounds' notes of each partition, as well: with 80,000 segments
     every full collection stopped the process for 0.4 s, twice a minute.  Nothing is collected here, which would do so as well:
     the few cycles that are garbage right now stay."""
     while status.ready_reasons():

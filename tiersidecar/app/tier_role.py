@@ -108,8 +108,8 @@ async def given_back_after(parts: Parts, role: TierParts) -> AsyncIterator[None]
         raise
 
 
-async def told_to_gateways(parts: Parts, lease: TierLease) -> None:
-    """Tell gateways that this process is to stop, and let it decide what they have had the broker do before they read that."""
+async def announce_stop(parts: Parts, lease: TierLease) -> None:
+    """Announce to gateways that this process is to stop, then decide what they made the broker do before they read that."""
     await lease.announce_stop()
     if lease.is_ours and parts.proposals.is_in_use:
         await parts.clock.sleep(_LAST_PROPOSALS_S)
@@ -123,7 +123,7 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
     )
     status.deletes_blocked = role.remote_delete_blocker
     status.reasons.append(lambda: parts.table.watch_trouble)
-    if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be
+    if config.mode is Mode.ENFORCE:  # else nothing is written, and the right to is not needed
         status.reasons.append(lambda: gates.default.closed_reason)
         keys = asked_keys(parts.key_ring)
         if config.store.encryption_enabled and keys is not None:
@@ -146,8 +146,8 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
 
 
 def _forget_role(parts: Parts) -> None:
-    """Another process of the broker has the role, and :func:`_work` has ended: what it has found out is out of date from now
-    on, and what gauges tell is that one's to tell.  Nothing of it is there when the role comes back."""
+    """Forget the role's findings once :func:`_work` has ended and another process of the broker has the role: they are out of
+    date from now on, and that process reports the gauges.  Nothing is left when the role comes back."""
     table, telemetry = parts.table, parts.telemetry
     for log_dir in map(str, map(Path, parts.config.log_dirs)):
         for metric in _OF_LOG_DIRS:
@@ -179,7 +179,7 @@ async def _while(lease: TierLease, *, ours: bool, work: Coroutine[Any, Any, None
 
 
 async def _work(parts: Parts, role: TierParts, gates: StoreGates) -> None:
-    """All that copies, trims, expires and follows; never ends."""
+    """Run all that copies, trims, expires and follows; never ends."""
     config = parts.config
     async with Lanes(
         clock=parts.clock,

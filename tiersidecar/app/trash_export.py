@@ -35,13 +35,13 @@ _MERGED_BYTES = 4 * 1024 * 1024
 _AHEAD_BYTES = 16 * 1024 * 1024
 _ALL_LINES = 1 << 62
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-"""As Kafka has it: no such name with a partition behind it leads out of a directory."""
+"""Kafka's topic names: none with a partition behind it leads out of a directory."""
 
 
 async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson: bool) -> list[str]:
     """Write each partition into ``to/<topic>-<partition>``; gives a line for each, and one for each hole.
 
-    Who writes the state topic chooses the name: the id stands for one that Kafka would not take.
+    The writer of the state topic chooses the name: the id stands for one that Kafka would not take.
 
     Offsets below the remote log start are left out: they were deleted before.  With ``as_ndjson`` records of aborted
     transactions are among the others, as read_uncommitted gives them.
@@ -66,7 +66,7 @@ async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson:
 
 
 def directory_of(to: Path, topic_id_partition: TopicIdPartition) -> Path:
-    """Where a partition's files go, directly below ``to`` whatever its topic is called."""
+    """Return where a partition's files go, directly below ``to`` whatever its topic is called."""
     name = (
         topic_id_partition.topic
         if _TOPIC.fullmatch(topic_id_partition.topic)
@@ -114,7 +114,7 @@ class _Export:
         self._start = max(session.state.partition_state(topic_id_partition).highest_start, 0)
 
     async def write(self, segments: list[RemoteLogSegmentMetadata]) -> list[str]:
-        """A file a segment; of what two hold the first counts."""
+        """Return a file a segment; of what two hold the first counts."""
         await asyncio.to_thread(self._directory.mkdir, parents=True, exist_ok=True)
         lines, next_offset, size_bytes = [], self._start, 0
         for standing in _serving(segments):

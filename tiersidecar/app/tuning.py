@@ -1,4 +1,4 @@
-"""What a reload of the configuration changes while the process runs."""
+"""The settings that a reload of the configuration changes while the process runs."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ RELOADABLE = frozenset(
 
 
 _LEAST_RATE = 1024 * 1024
-"""As the least ``upload.rate.limit.bytes.per.second``."""
+"""The least ``upload.rate.limit.bytes.per.second``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What is in force: whoever holds one of these objects goes by a new rate or size from its next step on."""
+    """The settings in force: a holder of one of these objects uses a new rate or size from its next step on."""
 
     upload_pace: UploadPace
     copy_slots: CopySlots
@@ -53,7 +53,7 @@ class Tuning:
 
 
 def initial_tuning(config: Config, clock: Clock) -> Tuning:
-    """As ``config`` says at start."""
+    """Return the tuning that ``config`` has at start."""
     return Tuning(
         upload_pace=UploadPace(_upload_rate(config), clock),
         copy_slots=CopySlots(
@@ -82,7 +82,7 @@ def initial_tuning(config: Config, clock: Clock) -> Tuning:
 
 
 def _upload_rate(config: Config) -> int | None:
-    """Bytes per second within uploads; None: no limit.
+    """Return bytes per second within uploads; None: no limit.
 
     The copy quota lets whole segments in, and averages over no more than its windows: a segment that went as fast as it can
     would be a burst of the disk and of a core, and one larger than all windows' worth would be forgotten before it is paid

@@ -32,8 +32,8 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """``begin`` is told how many segments and bytes there are to read, ``read`` the bytes read so far, ``verified`` each
-    segment once it is done."""
+    """``begin`` gets the number of segments and bytes to read, ``read`` the bytes read so far, ``verified`` each segment
+    once it is done."""
 
     begin: Callable[[int, int], None]
     read: Callable[[int], None]
@@ -76,7 +76,7 @@ async def verify_segments(config: Config, target: Target, bytes_per_s: int | Non
 async def _verify(
     session: Session, verifier: SegmentVerifier, segment: RemoteLogSegmentMetadata, preceding: Preceding
 ) -> Verified:
-    """A fault of a segment whose deletion has begun since it was listed is none."""
+    """Verify the segment; a fault does not count if its deletion has begun since it was listed."""
     if segment.state is _FINISHED and not await _is_live(session, segment):
         return Verified(segment=segment, verdict=Verdict.GONE, findings=(), read_bytes=0)
     found = await verifier.verify(segment, preceding, session.clock.now_ms())
@@ -97,7 +97,7 @@ Segments = list[RemoteLogSegmentMetadata]
 
 
 async def _found(session: Session, target: Target) -> tuple[list[Segments], list[Segments]]:
-    """Of each partition all segments, and those to be read: of a topic what is finished, else the one that was named."""
+    """Return each partition's segments, and those to read: all finished ones of a topic, else the one that was named."""
     views = await session.broker.describe_partitions()
     named = [view.topic_id_partition for view in views if view.topic_id_partition.topic == target.name]
     if named:

@@ -62,7 +62,7 @@ _BLOCKING_THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What every process has, whatever its roles."""
+    """The parts of every process, whatever its roles."""
 
     config: Config
     tuning: Tuning
@@ -86,7 +86,7 @@ async def _names_of_status(config: Config) -> list[str]:
 
 
 async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Role]) -> Ground:
-    """Clock, threads, telemetry and the status service.
+    """Open clock, threads, telemetry and the status service.
 
     Raises:
         ListenError: the status address cannot be listened on.
@@ -271,8 +271,8 @@ def reason_unread(table: PartitionTable, *topics: _Readable) -> Callable[[], str
 
 
 def until_met(reason: Callable[[], str]) -> Callable[[], str]:
-    """Return ``reason`` until it gives none for the first time, and none from then on: a source that is away keeps nobody from
-    reading what was known of it."""
+    """Return ``reason`` until it gives none for the first time, and none from then on: a source that is away keeps no client
+    from reading what was known of it."""
     is_met = False
 
     def ask() -> str:
@@ -324,7 +324,7 @@ def _segment_threads(config: Config) -> ThreadBlocking:
 
 @asynccontextmanager
 async def _open_journal(state_dir: Path, ground: Ground) -> AsyncIterator[CopyJournal]:
-    """The journal of the tier role, whose file is its alone; other processes with this state.dir copy nothing."""
+    """Open the journal of the tier role, whose file is its alone; other processes with this state.dir copy nothing."""
     if Role.TIER not in ground.roles or ground.config.mode is not Mode.ENFORCE:
         yield NoJournal()
         return
@@ -333,7 +333,7 @@ async def _open_journal(state_dir: Path, ground: Ground) -> AsyncIterator[CopyJo
 
 
 async def _open_trash_clock(state_dir: Path, ground: Ground) -> TrashClock:
-    """Likewise."""
+    """Open the trash clock, whose file is the tier role's alone."""
     times: SeenTimes = NoSeenTimes()
     if Role.TIER in ground.roles and ground.config.mode is Mode.ENFORCE:
         times = FileSeenTimes(state_dir, blocking=ground.blocking)

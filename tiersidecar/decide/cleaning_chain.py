@@ -44,7 +44,7 @@ class CleaningChain:
 
     @property
     def end_offset(self) -> Offset:
-        """The offset after the last one (exclusive); 0 where there is none."""
+        """Return the offset after the last one (exclusive); 0 where there is none."""
         return self.segments[-1].next_offset if self.segments else Offset(0)
 
 
@@ -82,7 +82,7 @@ def clean_up_to(chain: Sequence[RemoteLogSegmentMetadata], cleaner_offset: Offse
 
 
 def _spans(found: Iterable[Standing]) -> list[list[Standing]]:
-    """Of equal offsets together, each the latest first."""
+    """Return those of equal offsets together, each with the latest first."""
     spans: dict[tuple[int, int], list[Standing]] = {}
     for one in found:  # ascending by start, of equal starts the longest first, of equal spans the latest
         spans.setdefault((one.segment.start_offset, one.segment.end_offset), []).append(one)
@@ -90,7 +90,7 @@ def _spans(found: Iterable[Standing]) -> list[list[Standing]]:
 
 
 def _given(span: Sequence[Standing], named: Set[Uuid], hidden: Set[Uuid]) -> Standing:
-    """The one that readers are given, though an entry of the trash should name it; else the latest that none names."""
+    """Return the one that readers are given, though an entry of the trash should name it; else the latest that none names."""
     given = (one for one in span if len(span) > 1 and _uuid(one.segment) not in hidden)
     return next(given, next((one for one in span if _uuid(one.segment) not in named), span[0]))
 

@@ -174,7 +174,7 @@ def check_descriptors(limit: int, max_connections: int) -> Finding:
 
 
 def check_clock(name: str, ahead_s: float) -> Finding:
-    """Judge how far another clock is ahead of ours, negative where it is behind."""
+    """Check how far another clock is ahead of ours, negative where it is behind."""
     if abs(ahead_s) <= _MOST_SKEW_S:
         return ok("clock", f"that of {name} is ours, within {_MOST_SKEW_S} s")
     says = f"the clock of {name} is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} ours"

@@ -1,4 +1,4 @@
-"""What in a bucket says that users had deleted a topic, of which something is left: no mount brings it back."""
+"""Signs in a bucket that users had deleted a topic, of which something is left: no mount brings it back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tiersidecar.domain.readable import moment_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionView:
-    """What the store knows of a topic: when it came into the trash as a deleted one, -1 if it is not there; when the last of
+    """The store's facts about a topic: when it came into the trash as a deleted one, -1 if it is not there; when the last of
     its segments, snapshots and claims was written.  ``cluster_ms`` is when the snapshot of the cluster that owns it was
     taken, -1 where there is none, and ``is_listed`` whether the topic is in it.  ``at_ms`` is the time that is asked about,
     None for the end."""

@@ -62,7 +62,7 @@ def seconds_to_full(samples: Sequence[DiskSample], free_bytes: int) -> float:
 
 
 def decide_state(before: DiskState, disk: Disk, limits: PinLimits, full_in_s: float, alarm_s: float) -> DiskState:
-    """``alarm_s``: a disk that is full sooner is filling."""
+    """Decide the state.  ``alarm_s``: a disk that will be full sooner is filling."""
     room_bytes = disk.above_reserve_bytes(limits)
     slack_bytes = disk.size_bytes // 100 if before is DiskState.BELOW_RESERVE else 0
     if room_bytes < slack_bytes:

@@ -53,8 +53,8 @@ class ErasureView:
     @property
     def lineage(self) -> Lineage:
         """Return the lineage by all segments that were ever finished."""
-        told = (one for one in self.segments if one.state is not State.COPY_SEGMENT_STARTED)
-        return Lineage.of(sorted({entry for one in told for entry in one.segment_leader_epochs}))
+        finished = (one for one in self.segments if one.state is not State.COPY_SEGMENT_STARTED)
+        return Lineage.of(sorted({entry for one in finished for entry in one.segment_leader_epochs}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +183,8 @@ def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bo
 
 def _still_local(view: ErasureView, segment: RemoteLogSegmentMetadata) -> str:
     if view.silent:
-        told = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(view.silent.items()))
-        return f"not every replica reports where its log starts ({told})"
+        reasons = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(view.silent.items()))
+        return f"not every replica reports where its log starts ({reasons})"
     if not view.log_starts:
         return "no replica says where its log starts"
     if segment.end_offset < view.local_start:

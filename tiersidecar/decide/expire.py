@@ -49,17 +49,17 @@ class GuardVerdict:
     change: GuardStop | None = None
 
 
-def judge_guard(view: ExpiryView, due: Due) -> GuardVerdict:
+def decide_guard(view: ExpiryView, due: Due) -> GuardVerdict:
     """Return whether what is due may go, or a stop begins, stays, or ends."""
     known = view.guard_stop
     too_much = _too_much(view.limits, due)
     if known is None or known.is_over:
         return _stopped(view, due, too_much) if too_much else GuardVerdict()
     if _is_confirmed(view, known):
-        # The stop was confirmed: what is due beyond it is judged on its own.
+        # The stop was confirmed: what is due beyond it is decided on its own.
         return _stopped(view, due, too_much) if too_much else _ended(known)
     if too_much:
-        return _stopped(view, due, too_much) if _is_judged_anew(view, known) else GuardVerdict(reason=known.reason)
+        return _stopped(view, due, too_much) if _is_measured_anew(view, known) else GuardVerdict(reason=known.reason)
     return _ended(known) if _has_cause_ended(view, known) else GuardVerdict(reason=known.reason)
 
 
@@ -97,7 +97,7 @@ def _is_confirmed(view: ExpiryView, known: GuardStop) -> bool:
     return view.remote_log_start_offset >= known.up_to
 
 
-def _is_judged_anew(view: ExpiryView, known: GuardStop) -> bool:
+def _is_measured_anew(view: ExpiryView, known: GuardStop) -> bool:
     """Return whether settings have changed or the clock was set back: the end of the stop is measured by these from now on."""
     limits = (view.limits.max_share, view.limits.max_bytes)
     return (
@@ -187,7 +187,7 @@ def decide_expiry(view: ExpiryView) -> ExpiryPlan:
     elif doubt:
         offset, given_up, verdict = view.remote_log_start_offset, _below_start(view, found), GuardVerdict(reason=doubt)
     else:
-        verdict = judge_guard(view, _dues(view, found, start))
+        verdict = decide_guard(view, _dues(view, found, start))
         offset, given_up = (
             (view.remote_log_start_offset, _below_start(view, found))
             if verdict.reason

@@ -63,7 +63,7 @@ def find_reach(
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """``excess_bytes`` are those still above retention.bytes; from ``barrier`` on nothing is judged.  From ``broker_start`` on,
+    """``excess_bytes`` are those still above retention.bytes; from ``barrier`` on nothing is due.  From ``broker_start`` on,
     in race mode, the broker decides about its log: a start beyond it would hide what is there, and have it deleted by the next
     sidecar that tiers the topic in strict mode."""
 

@@ -111,18 +111,18 @@ def decide_end(remains: PartitionRemains, at_ms: int | None = None) -> Partition
 
 
 def _end_at(live: Sequence[RemoteLogSegmentMetadata], end: int, at_ms: int) -> int:
-    """The first offset below ``end`` that later segments have, and no earlier one."""
+    """Return the first offset below ``end`` that later segments have, and no earlier one."""
     earlier = [one for one in live if _is_of(one, at_ms)]
     later = [one for one in live if not _is_of(one, at_ms)]
-    starts, ends = list[int](), list[int]()  # of the stretches that the earlier ones cover, ascending
+    starts, ends = list[int](), list[int]()  # of the ranges that the earlier ones cover, ascending
     for one in sorted(earlier, key=lambda one: one.start_offset):
         if not ends or one.start_offset > ends[-1]:
             starts.append(one.start_offset)
             ends.append(one.next_offset)
         ends[-1] = max(ends[-1], one.next_offset)
     for one in later:
-        stretch = bisect_right(starts, one.start_offset) - 1
-        uncovered = max(one.start_offset, ends[stretch] if stretch >= 0 else 0)
+        place = bisect_right(starts, one.start_offset) - 1
+        uncovered = max(one.start_offset, ends[place] if place >= 0 else 0)
         if uncovered < one.next_offset:
             end = min(end, uncovered)
     return end

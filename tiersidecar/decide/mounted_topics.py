@@ -1,8 +1,8 @@
 """Why a topic that is mounted read-only is not served, though its log here is as it was seeded: its source has lost it, or what
 says where it goes on, or the store is another one than the source's.
 
-An empty log would be told in both cases, and clients whose offsets lie above its end go back to its beginning.  So they get
-errors instead that they try again after, and their groups keep what they have committed.
+In both cases an empty log would send clients whose offsets lie above its end back to its beginning.  So they get errors
+instead that they try again after, and their groups keep what they have committed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceView:
-    """What the source's two topics say of a partition: whether its topic is in the trash, how many of its segments are left in
-    any state, and whether there are events and a state of it."""
+    """The source's two topics on a partition: whether its topic is in the trash, how many of its segments are left in any
+    state, and whether there are events and a state of it."""
 
     is_in_trash: bool
     segments: int
@@ -40,8 +40,8 @@ def source_loss(partition: TopicIdPartition, view: SourceView) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What the store shows of a partition: that it was copied up to ``offset``, inclusive, as written in ``leader_epoch``; both
-    are -1 where it only shows that something was.  ``sign`` is what shows it, for people."""
+    """The store's evidence that a partition was copied up to ``offset``, inclusive, as written in ``leader_epoch``; both are -1
+    where it only shows that something was.  ``sign`` is the evidence, for people."""
 
     sign: str
     leader_epoch: int = -1
@@ -68,8 +68,8 @@ def history_loss(partition: TopicIdPartition, view: HistoryView) -> str:
     """Return why the source's topics do not have all that was copied of the partition, for the operator; empty where nothing
     says so.
 
-    Topics that were lost and made anew are empty, or filled in part, until `recover` has ended: an empty log, or one that ends
-    too early, would be told of what was copied long ago.
+    Topics that were lost and made anew are empty, or filled in part, until `recover` has ended: clients of data that was
+    copied long ago would see an empty log, or one that ends too early.
     """
     copied = view.copied
     if not view.has_events and view.was_seen and view.held_offset > max(view.log_start, 0):

@@ -21,10 +21,10 @@ def published_into(
     for segment in in_order_of_events(behind):
         start, *updates = events_of(segment)
         events += updates if segment in native else [start, *updates]
-    told = native.copy()
+    updated = native.copy()
     for event in events:
-        told.apply(event)
-    return told, tuple(events)
+        updated.apply(event)
+    return updated, tuple(events)
 
 
 def gone_from(native: NativeSegments, ours: NativeSegments) -> list[RemoteLogSegmentMetadata]:

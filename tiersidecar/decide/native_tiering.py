@@ -110,7 +110,7 @@ def foretell(segments: NativeSegments, log: NativeLog, retention: NativeRetentio
 
 
 def highest_remote_offset(segments: NativeSegments, log: NativeLog) -> int:
-    """``findHighestRemoteOffset``, inclusive: of the latest epoch that was ever copied, not beyond its end; -1: none.
+    """Return ``findHighestRemoteOffset``, inclusive: of the latest epoch that was ever copied, not beyond its end; -1: none.
 
     What lies below it counts as copied, hole or not: local retention may delete it.
     """
@@ -127,7 +127,7 @@ def _id(segment: RemoteLogSegmentMetadata) -> bytes:
 
 
 def _found_log_start(segments: NativeSegments, log: NativeLog) -> int:
-    """``findLogStartOffset``: the first segment that is listed in the earliest epoch that has one, in whatever state."""
+    """Return ``findLogStartOffset``: the first segment listed in the earliest epoch that has one, in whatever state."""
     for entry in log.leader_epochs.entries:
         for segment in segments.listed_in(entry.epoch):
             return segment.start_offset
@@ -135,7 +135,7 @@ def _found_log_start(segments: NativeSegments, log: NativeLog) -> int:
 
 
 def _started(log: NativeLog, start_offset: int) -> NativeLog:
-    """``UnifiedLog.maybeIncrementLogStartOffset``: the log start only rises, and epochs before it go from the file."""
+    """Apply ``UnifiedLog.maybeIncrementLogStartOffset``: the log start only rises, and epochs before it leave the file."""
     if start_offset <= log.log_start_offset:
         return log
     kept = log.leader_epochs.entries_in_range(start_offset, NO_LOG_END)
@@ -170,7 +170,7 @@ def _expired(
 
 
 def _is_below_log_start(segment: RemoteLogSegmentMetadata, log: NativeLog) -> bool:
-    """``isSegmentBreachByLogStartOffset``."""
+    """Return ``isSegmentBreachByLogStartOffset``."""
     first = log.leader_epochs.entries[0].epoch
     return segment.end_offset < log.log_start_offset and segment.segment_leader_epochs[-1].epoch <= first
 
@@ -212,7 +212,7 @@ class _Budget:
 
 
 def _valid_bytes(segments: NativeSegments, log: NativeLog) -> int:
-    """``buildRetentionSizeData``: finished segments of this history, each counted once; of copies of the same offsets, all."""
+    """Compute ``buildRetentionSizeData``: finished segments of this history, each once; of copies of the same offsets, all."""
     listed = {_id(one): one for entry in log.leader_epochs.entries for one in segments.listed_in(entry.epoch)}
     return sum(
         one.segment_size_in_bytes
@@ -222,7 +222,7 @@ def _valid_bytes(segments: NativeSegments, log: NativeLog) -> int:
 
 
 def _unreadable(segments: NativeSegments, log: NativeLog, stop_offset: int) -> Iterator[tuple[int, int]]:
-    """``RemoteLogManager.read`` at every offset from the log start to ``stop_offset``: runs that it finds in no segment."""
+    """Return the offsets from the log start to ``stop_offset`` that ``RemoteLogManager.read`` finds in no segment."""
     offset, hole = int(log.log_start_offset), -1
     while offset < stop_offset:
         epoch = log.leader_epochs.epoch_for_offset(offset)

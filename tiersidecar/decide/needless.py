@@ -49,7 +49,7 @@ def _removal(segment: RemoteLogSegmentMetadata, kind: TrashKind) -> Removal:
 
 
 def _stronger(kind: TrashKind, other: TrashKind | None) -> TrashKind:
-    """Of two that name one segment an erasure, then a cleaner: a removal goes by entries of its own kind."""
+    """Return the kind that counts of two for one segment: an erasure, then a cleaner.  A removal goes by its own kind."""
     return next(one for one in _REASONS if one in {kind, other})
 
 

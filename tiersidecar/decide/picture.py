@@ -14,7 +14,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import DropReason, LocalPartition, LocalSegment, PictureLook, Pin, Unpin
 
 _LATEST_SHARE = 0.8
-"""Of ``delete.retention.ms``: a picture that comes later may lack a tombstone."""
+"""A share of ``delete.retention.ms``: a picture that comes later may lack a tombstone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

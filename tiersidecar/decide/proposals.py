@@ -15,7 +15,7 @@ from tiersidecar.domain.segments import LeaderView
 
 MAX_AGE_MS = 300_000
 """Longer than any client waits: a client without an answer for so long has seen its request fail.  How long a proposal waits is
-counted by the monotonic clock of who decides, since it was read: by the clocks of two machines that are minutes apart each one
+counted by the monotonic clock of the decider, since it was read: by the clocks of two machines that are minutes apart each one
 would be old, after the broker's part has been done."""
 NEWS_MS = 15_000
 """An existing topic, a leader epoch or an undelete is known here by then."""

@@ -17,15 +17,15 @@ from math import ceil
 _GAIN = 2
 """While the reader waits for the store, twice what its present rate needs is in flight: that is how the rate is found out."""
 _CALM = 4
-"""Who does not wait has up to so many times what its rate needs, as long as that is no more than the unknown get: some fetches
-take several times as long as others, and one that is late holds up all behind it."""
+"""A reader that does not wait has up to so many times what its rate needs, if that is no more than unknown readers get: some
+fetches take several times as long as others, and one that is late holds up all behind it."""
 _KEPT = 0.75
-"""Who does not wait keeps so much of its window in each round: it may be the window that keeps it from waiting."""
+"""A reader that does not wait keeps so much of its window in each round: the window may be what keeps it from waiting."""
 _TRUST = 2
 """How many times what it has read a reader may have ahead: if it leaves, so much was fetched for nothing."""
 _SHARE = 0.75
 """A reader takes at most so much of what the others leave.  All then have about equal windows, and there is always some room
-for one more, even if those who hold windows have stopped reading."""
+for one more, even if the holders of windows have stopped reading."""
 _PERIOD_S = 10.0
 _BATCH = 16
 """So many fetches in a row are looked at together."""
@@ -33,7 +33,7 @@ _MOST_PROBE_S = 1.0
 
 
 class WindowBound(StrEnum):
-    """What the size of a window comes from."""
+    """The limit that sets the size of a window."""
 
     UNKNOWN = "unknown"
     """Nothing has been measured yet."""
@@ -46,7 +46,7 @@ class WindowBound(StrEnum):
     MAXIMUM = "maximum"
     """The most that one reader may have."""
     MEMORY = "memory"
-    """What all readers may have together."""
+    """The memory of all readers together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class ReadAheadView:
     ``unit_bytes`` is what a chunk counts as.  ``fetch_s`` is the usual time of a fetch; ``bytes_per_s`` the rate at
     which the reader has read on, and ``has_waited`` whether it waited for the store meanwhile; None: not known.
     ``window_bytes`` is its present window, ``read_bytes`` all that it has read.  ``first_bytes`` is the largest window of a
-    reader of which nothing is known, and the least that one gets who waits; ``most_bytes`` is the largest of any;
+    reader of which nothing is known, and the least of one that waits; ``most_bytes`` is the largest of any;
     ``left_bytes`` is what the others have left of the memory for all.  While ``is_probing``, less than usual is in flight.
     ``is_round``: as much as a window had was read since the last time.
     """

@@ -74,7 +74,7 @@ ACTIONS = {
 class Finding:
     """One line of a report.
 
-    ``topic_id`` and ``segment_id`` are Kafka's 22 characters, ``""`` where there is none; ``partition`` is -1 likewise.
+    ``topic_id`` and ``segment_id`` are Kafka's 22 characters, ``""`` where there is none; ``partition`` is -1 then.
     ``start_offset`` and ``end_offset`` are inclusive, -1 where unknown.  ``expected_bytes`` and ``found_bytes`` are -1
     where there is nothing to compare.  ``age_ms`` is how long it may have been so.
     """

@@ -52,7 +52,7 @@ class PartitionLine:
 
 
 def decide_offsets(line: PartitionLine, graces: Graces, now_ms: int) -> tuple[Finding, ...]:
-    """Each gap and each needless segment once."""
+    """Return each gap and each needless segment once."""
     lineage = lineage_of(line.segments)
     found = [*_gaps(line, lineage, now_ms)]
     if not line.is_compacted:
@@ -67,7 +67,7 @@ def decide_offsets(line: PartitionLine, graces: Graces, now_ms: int) -> tuple[Fi
 
 
 def lineage_of(segments: Sequence[LineSegment]) -> Lineage:
-    """The epochs that the segments were written in, the later ones counting."""
+    """Return the epochs that the segments were written in, the later ones counting."""
     return Lineage.of(sorted({entry for one in segments for entry in one.epochs}))
 
 

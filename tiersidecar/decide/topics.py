@@ -245,7 +245,7 @@ def is_compacted(configs: Mapping[str, str | None]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """What the cleaner of one compacted topic goes by."""
+    """The settings of the cleaner of one compacted topic."""
 
     policy: CleanupPolicy
     compaction: CompactionSettings
@@ -253,7 +253,7 @@ class CleanerSettings:
 
 
 def read_cleaner_settings(configs: Mapping[str, str | None]) -> CleanerSettings | None:
-    """Read the effective settings as a broker tells them; None where the topic is not compacted, or one is not told or no
+    """Read the effective settings that a broker reports; None where the topic is not compacted, or one is missing or no
     number: nothing is cleaned by a guess."""
     policy = read_cleanup_policy(configs.get("cleanup.policy") or "")
     if policy in {None, CleanupPolicy.DELETE}:
@@ -263,19 +263,19 @@ def read_cleaner_settings(configs: Mapping[str, str | None]) -> CleanerSettings 
         return CleanerSettings(
             policy=policy,
             compaction=CompactionSettings(
-                min_cleanable_dirty_ratio=float(_told(configs, "min.cleanable.dirty.ratio")),
-                min_compaction_lag_ms=int(_told(configs, "min.compaction.lag.ms")),
-                max_compaction_lag_ms=int(_told(configs, "max.compaction.lag.ms")),
-                segment_bytes=int(_told(configs, "segment.bytes")),
-                segment_index_bytes=int(_told(configs, "segment.index.bytes")),
+                min_cleanable_dirty_ratio=float(_required(configs, "min.cleanable.dirty.ratio")),
+                min_compaction_lag_ms=int(_required(configs, "min.compaction.lag.ms")),
+                max_compaction_lag_ms=int(_required(configs, "max.compaction.lag.ms")),
+                segment_bytes=int(_required(configs, "segment.bytes")),
+                segment_index_bytes=int(_required(configs, "segment.index.bytes")),
             ),
-            delete_retention_ms=int(_told(configs, "delete.retention.ms")),
+            delete_retention_ms=int(_required(configs, "delete.retention.ms")),
         )
     except ValueError:
         return None
 
 
-def _told(configs: Mapping[str, str | None], name: str) -> str:
+def _required(configs: Mapping[str, str | None], name: str) -> str:
     value = configs.get(name)
     if value is None:
         raise ValueError(name)

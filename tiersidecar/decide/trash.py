@@ -207,7 +207,7 @@ def replaced(
 ) -> TrashEntry:
     """Return the entry of an erasure, or of a cleaner (``kind``), about segments whose offsets others hold.
 
-    It is of no generation: setting the start back does not undo it.  ``opened_ms`` tells apart what one of them puts into
+    It is of no generation: setting the start back does not undo it.  ``opened_ms`` separates what one of them puts into
     several entries, none of which may name more than :data:`MOST_NAMED`.
     """
     return TrashEntry(
@@ -302,8 +302,8 @@ def _is_due(view: TrashView, entry: TrashEntry) -> bool:
 
 
 def _is_about(entry: TrashEntry, removal: Removal, lineage: Lineage) -> bool:
-    """What is outside the lineage is not meant by a decision on the offsets of this history, and what repair, an erasure or a
-    cleaner decided is about nothing that goes for another reason: that has its own time."""
+    """Return whether the entry concerns the removal.  A decision on the offsets of this history does not concern what is
+    outside the lineage, nor one of repair, erasure or cleaner what goes for another reason: that has its own time."""
     if removal.kind is not entry.kind and {removal.kind, entry.kind} & NEEDLESS:
         return False
     if removal.metadata.remote_log_segment_id.uuid in entry.segments:

@@ -197,8 +197,8 @@ def excess_bytes(view: TrimView) -> int:
 
 def newest_ms(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...]) -> int:
     """Return the time of the newest record; where records have no time, or one of the future, of the last write (S-027)."""
-    told = [held.max_timestamp_ms for held in cover if 0 <= held.max_timestamp_ms <= view.now_ms]
-    return max(told) if len(told) == len(cover) else max([*told, local_time_ms(segment, view.now_ms)])
+    times = [held.max_timestamp_ms for held in cover if 0 <= held.max_timestamp_ms <= view.now_ms]
+    return max(times) if len(times) == len(cover) else max([*times, local_time_ms(segment, view.now_ms)])
 
 
 def _breach(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...], left_bytes: int) -> str:

@@ -139,7 +139,7 @@ def pinned_ranges(segments: Iterable[LocalSegment]) -> tuple[Range, ...]:
 
 
 def _there(view: UndeleteView) -> list[RemoteLogSegmentMetadata]:
-    """Finished segments of this history that begin below the start, ascending; none that an erasure has replaced."""
+    """Return finished segments of this history that begin below the start, ascending; none that an erasure has replaced."""
     erased = replaced_segments(view.entries)
     live = [one for one in view.segments if one.remote_log_segment_id.uuid not in erased]
     found = standings(live, view.lineage)

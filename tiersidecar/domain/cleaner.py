@@ -1,4 +1,4 @@
-"""What leaders of a compacted partition have said of how far they had cleaned it."""
+"""Claims of the leaders of a compacted partition: how far they had cleaned it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 _NAME_CHARACTERS = 8
 MOST_CLAIMS = 8
 """Leader epochs whose claims are kept, and that one claim names: the latest ones.  A leader that is more epochs behind than
-that, and still publishes, is heard by nobody."""
+that, and still publishes, is not heard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerClaim:
-    """What one leader has published: all below its own entry is clean.  ``name`` tells what came with it, such as a segment.
+    """The claim of one leader: all below its own entry is clean.  ``name`` says what came with it, such as a segment.
 
     An epoch that had cleaned nothing when it ended is in ``offsets`` with its log start offset, or is not there.
     ``segments`` are the short names (:func:`short_name`) of the segments below its own entry, ascending: where another one
@@ -31,17 +31,17 @@ class CleanerClaim:
 
     @property
     def offset(self) -> Offset | None:
-        """Of its own epoch."""
+        """Return the offset of its own epoch."""
         return self.offsets.get(self.leader_epoch)
 
 
 def short_name(segment_uuid: Uuid) -> str:
-    """Eight characters of a segment's id: there are thousands in a claim, and two that differ are told apart."""
+    """Return eight characters of a segment's id: there are thousands in a claim, and different ids stay distinct."""
     return format_uuid(segment_uuid)[:_NAME_CHARACTERS]
 
 
 def merged_claims(claims: Iterable[CleanerClaim]) -> tuple[CleanerClaim, ...]:
-    """Of each leader epoch its last claim, ascending, the latest :data:`MOST_CLAIMS` of them.  Merged in whatever
+    """Return the last claim of each leader epoch, ascending, the latest :data:`MOST_CLAIMS` of them.  Merged in whatever
     order, and however often, the result is the same."""
     last: dict[LeaderEpoch, CleanerClaim] = {}
     for claim in claims:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
 
 KeyContext = Mapping[str, str]
-"""What a data key is for: it opens for nothing else.  Not secret, and in the service's audit log."""
+"""The use of a data key: it opens for nothing else.  Not secret, and in the service's audit log."""
 NO_CONTEXT: KeyContext = {}
 
 

@@ -83,7 +83,7 @@ class _OfSubject:
 
 class StoreError(RetriableError, message="store could not {verb} {key!r}: {reason}"):
     """The object store failed an operation.  ``key`` names the object or prefix.  ``is_away``: there was no answer, or one that
-    says that the store can serve nobody now; any other says something of this object, or of our rights."""
+    says that the store can serve no caller now; any other says something of this object, or of our rights."""
 
     verb: str
     key: str
@@ -344,7 +344,7 @@ class KeyRefusedError(PartitionHaltedError, message="key {key_id!r} may not {ver
 
 
 class KeyServiceError(RetriableError, message="{service} could not {verb} a data key: {reason}"):
-    """The key service is away, or turns everybody away for now.  No segment is damaged."""
+    """The key service is away, or turns all callers away for now.  No segment is damaged."""
 
     service: str
     verb: str

@@ -83,7 +83,7 @@ class TopicIdPartition(_KeepsItsHash):
 
     @property
     def qualified(self) -> str:
-        """``<topic>-<topicId>/<partition>``, as object keys and logs of doubtful cases name it."""
+        """Return ``<topic>-<topicId>/<partition>``, as object keys and logs of doubtful cases name it."""
         return f"{self.topic}-{format_uuid(self.topic_id)}/{self.partition}"
 
 

@@ -89,7 +89,7 @@ class RemoteLogMetadataCache:
         return self._is_loaded
 
     def mark_loaded(self) -> None:
-        """See :attr:`is_loaded`."""
+        """Mark it as loaded (:attr:`is_loaded`)."""
         self._is_loaded = True
 
     def __len__(self) -> int:

@@ -314,7 +314,7 @@ class EpochSegments:
 
     @property
     def superseded(self) -> frozenset[int]:
-        """Finished rows that another one covers: listed, not read."""
+        """Return finished rows that another one covers: listed, not read."""
         return frozenset(self._superseded or ())
 
     def finish(self, row: int, start: int, end: int) -> None:

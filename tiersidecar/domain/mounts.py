@@ -23,7 +23,7 @@ class MountedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """What is mounted read-only, by topic.  ``source_cluster_id`` is empty where the plan names no cluster."""
+    """The topics that are mounted read-only.  ``source_cluster_id`` is empty where the plan names no cluster."""
 
     source_cluster_id: str = ""
     topics: Mapping[str, MountedTopic] = field(default_factory=dict)

@@ -70,7 +70,7 @@ class Lineage:
 
     @property
     def latest_epoch(self) -> LeaderEpoch:
-        """The last epoch, or -1 when there is none."""
+        """Return the last epoch, or -1 when there is none."""
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def epoch_for_offset(self, offset: int) -> LeaderEpoch | None:
@@ -166,7 +166,7 @@ class Lineage:
 
 
 def _assigned(entries: Iterable[tuple[int, int]]) -> tuple[EpochEntry, ...]:
-    """See :meth:`Lineage.of`."""
+    """Return the entries that stay (:meth:`Lineage.of`)."""
     kept: list[EpochEntry] = []
     for epoch, start_offset in entries:
         if kept and kept[-1].epoch == epoch and kept[-1].start_offset <= start_offset:

@@ -1,5 +1,5 @@
-"""What a topic's owner asks for, its tiering mode and its two retentions (DESIGN.md section 5); the pauses that an operator has
-put on copying or deleting, of one topic or of all; and stops of expiry by its guard.
+"""Wishes of a topic's owner, its tiering mode and its two retentions (DESIGN.md section 5); the pauses that an operator has put
+on copying or deleting, of one topic or of all; and stops of expiry by its guard.
 
 ``tiersidecar pause`` writes the pauses; the stops are in docs/design/0003-expiry-and-the-end-of-things.md.
 """
@@ -36,7 +36,7 @@ class TieringMode(StrEnum):
 
 
 class ShareGroupHold(StrEnum):
-    """Whether trims stop at the start offsets of share groups, which only the broker's own log can serve."""
+    """Rules by which trims stop at the start offsets of share groups, which only the broker's own log can serve."""
 
     HOLD = "hold"
     IGNORE = "ignore"
@@ -170,7 +170,7 @@ def pause_sentence(pause: Pause) -> str:
 class GuardStop:
     """Too much was due at once: nothing expires until its cause ends, or an operator confirms.
 
-    ``up_to`` is the remote log start that was due.  The two retentions and the two limits are those by which it was judged,
+    ``up_to`` is the remote log start that was due.  The two retentions and the two limits are those that decided it,
     ``since_ms`` is the wall clock then.  ``is_over``: it has ended.  ``leader_epoch`` and ``number`` order the leaders' records
     of it; ``number`` counts up with each change.
     """

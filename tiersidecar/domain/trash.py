@@ -28,7 +28,7 @@ class TrashKind(StrEnum):
     ERASURE = "erasure"
     """Another segment holds the same offsets without the records that were to be erased: no undelete brings this one back."""
     COMPACTION = "compaction"
-    """Likewise, without what a cleaner has taken out."""
+    """Another segment holds the same offsets without the records that a cleaner has taken out."""
 
 
 REPLACED = frozenset({TrashKind.ERASURE, TrashKind.COMPACTION})
@@ -118,8 +118,8 @@ class TrashEntry:
         return self.purged_ms >= self.decided_ms
 
     def is_undone(self, generation: int) -> bool:
-        """Whether the start was set back since, to ``generation``.  What became of a deleted topic's start is no matter, and
-        what was replaced is undone by nothing."""
+        """Return whether the start was set back since, to ``generation``.  For a deleted topic the start does not matter, and
+        nothing undoes what was replaced."""
         return self.kind is not TrashKind.TOPIC and self.kind not in REPLACED and self.id.generation < generation
 
     def merged_with(self, other: TrashEntry) -> TrashEntry:

@@ -16,7 +16,7 @@ ENTRY_POINTS = "tiersidecar.key_wrapping"
 """Group of entry points; each is a :class:`KeyWrappingKind`, named as ``encryption.key.wrapping`` names it."""
 
 Options = Mapping[str, Any]
-"""What ``encryption.key.wrapping.options`` says, secrets as texts."""
+"""The values of ``encryption.key.wrapping.options``, secrets as texts."""
 
 
 class KeyWrapping(Protocol):
@@ -26,7 +26,7 @@ class KeyWrapping(Protocol):
         """Return a data key of 32 bytes under the key for new segments, bound to ``context``.
 
         Raises:
-            KeyServiceError: the service is away, or turns everybody away for now.
+            KeyServiceError: the service is away, or turns all callers away for now.
             KeyRefusedError: it refuses; the reason says what to do.
         """
 

@@ -133,7 +133,7 @@ class LogDirs(Protocol):
         """List all partitions and their segments; cheap when nothing changed (directory mtimes)."""
 
     async def scan_changed(self) -> LogDirsView:
-        """Do what :meth:`scan` does, and look only at partitions of which file events tell; at all where there are no events to
+        """Do what :meth:`scan` does, and look only at partitions that file events name; at all where there are no events to
         rely on, and as often as is configured, for what they may miss.  The sizes of active segments are as of that time.
 
         What did not change is the same object as before, the view as well.

@@ -63,7 +63,7 @@ class TakePictures(Protocol):
         """
 
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
-        """Return what :meth:`note_look` was told last; None where nothing is known."""
+        """Return the last look given to :meth:`note_look`; None where there is none."""
 
     async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
         """Keep it beside the pins, for this process and the next, if no segment was sealed since ``local`` was seen.

@@ -145,7 +145,7 @@ class KnownLeases(Protocol):
 class CleanerLog(Protocol):
     def cleaner_claims(self, topic_id_partition: TopicIdPartition) -> Sequence[CleanerClaim]:
         """Return what leaders have said of how far they had cleaned a partition, ascending by leader epoch, of each the
-        last (:func:`~tiersidecar.domain.cleaner.merged_claims`).  Which of them count, a lineage tells.
+        last (:func:`~tiersidecar.domain.cleaner.merged_claims`).  A lineage says which of them count.
 
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.

@@ -282,21 +282,21 @@ class CountedFetches:
         self._store, self._requests = store, requests
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
-        """See :class:`FetchRange`."""
+        """Return exactly ``len(byte_range)`` bytes."""
         self._requests.record(1)
         return await self._store.fetch_range(key, byte_range)
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
-        """See :class:`FetchRange`."""
+        """Return a whole small object (manifest, index blob), of at most ``max_bytes``."""
         self._requests.record(1)
         return await self._store.fetch_object(key, max_bytes=max_bytes)
 
     @property
     def is_local(self) -> bool:
-        """See :class:`FeedRange`."""
+        """Return whether objects are files here."""
         return self._store.is_local
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """See :class:`FeedRange`."""
+        """Pass the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it returns False."""
         self._requests.record(1)
         await self._store.feed_range(key, byte_range, take)

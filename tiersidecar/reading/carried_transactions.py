@@ -49,7 +49,7 @@ _States = tuple[ProducerState, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
+class _Span:
     """Batches of ``segment`` from offset ``start`` up to, not including, ``stop``."""
 
     segment: RemoteLogSegmentMetadata
@@ -101,9 +101,9 @@ class OpenAtCuts:
 
     def _way_to(
         self, segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage
-    ) -> tuple[RemoteLogSegmentMetadata | None, Sequence[_Stretch]]:
+    ) -> tuple[RemoteLogSegmentMetadata | None, Sequence[_Span]]:
         """Return the whole segment at whose end the walk begins, None if there is none, and what to walk, ascending."""
-        way = list[_Stretch]()
+        way = list[_Span]()
         topic_id_partition = segment.remote_log_segment_id.topic_id_partition
         while True:
             held = held_before(self._metadata, topic_id_partition, segment.start_offset, lineage)
@@ -113,21 +113,21 @@ class OpenAtCuts:
                 default=None,
             )
             start = segment.start_offset if whole is None else whole.next_offset
-            way.append(_Stretch(segment=segment, start=start, stop=offset))
+            way.append(_Span(segment=segment, start=start, stop=offset))
             if whole is not None or not held:
                 return whole, way[::-1]
             # Cut itself, or it goes on past the offset: the segments before it say what is open.
             segment, offset = max(held, key=lambda one: one.start_offset), segment.start_offset
 
-    async def _walk(self, whole: RemoteLogSegmentMetadata | None, way: Sequence[_Stretch]) -> _States:
+    async def _walk(self, whole: RemoteLogSegmentMetadata | None, way: Sequence[_Span]) -> _States:
         if whole is not None:
             states = open_states(await self._blobs.read_producer_snapshot(whole))
         else:
             states = await self._open_where_all_begins(way[0].segment)
         walk = TransactionWalk(states)
-        for stretch in way:
-            if stretch.start < stretch.stop:
-                await self._feed(stretch, walk)
+        for span in way:
+            if span.start < span.stop:
+                await self._feed(span, walk)
         return walk.finish().open_at_end
 
     async def _open_where_all_begins(self, first: RemoteLogSegmentMetadata) -> _States:
@@ -141,13 +141,13 @@ class OpenAtCuts:
         entries = read_transaction_index(index, base_offset=first.start_offset, where=where)
         return open_before(first.start_offset, entries, states)
 
-    async def _feed(self, stretch: _Stretch, walk: TransactionWalk) -> None:
-        opened = await self._manifests.open(stretch.segment)
+    async def _feed(self, span: _Span, walk: TransactionWalk) -> None:
+        opened = await self._manifests.open(span.segment)
         scanner = SegmentScanner(
             where=opened.keys.log,
-            base_offset=stretch.segment.start_offset,
-            next_base_offset=stretch.segment.next_offset,
-            transactions=WalkWithin(walk, start=stretch.start, stop=stretch.stop),
+            base_offset=span.segment.start_offset,
+            next_base_offset=span.segment.next_offset,
+            transactions=WalkWithin(walk, start=span.start, stop=span.stop),
         )
         for index in range(opened.chunk_index.chunk_count):
             before = scanner.next_offset
@@ -159,13 +159,13 @@ class OpenAtCuts:
                 await self._blocking.run(scanner.feed, rest[:count])
                 rest = rest[count:]
             # No checksum covers a batch's base offset: that it is the right one shows by the batch that follows.
-            if stretch.stop <= before < scanner.next_offset:
+            if span.stop <= before < scanner.next_offset:
                 return
         scanner.finish()
 
-    async def _forget(self, way: Sequence[_Stretch]) -> None:
-        for stretch in way:
-            opened = await self._manifests.open(stretch.segment)
+    async def _forget(self, way: Sequence[_Span]) -> None:
+        for span in way:
+            opened = await self._manifests.open(span.segment)
             for index in range(opened.chunk_index.chunk_count):
                 self._chunks.discard(opened, index)
             self._manifests.forget(opened.id)
@@ -222,14 +222,14 @@ class CarriedTransactions:
             try:
                 return await self._cuts.at(before, offset, lineage)
             except (ObjectNotFoundError, CorruptDataError) as error:
-                _tell_unknown(before, error)
+                _log_unknown(before, error)
         try:
-            return await self._told_by(before, offset)
+            return await self._open_by_files(before, offset)
         except (ObjectNotFoundError, CorruptDataError) as error:
-            _tell_unknown(before, error)
+            _log_unknown(before, error)
             return ()
 
-    async def _told_by(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
+    async def _open_by_files(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
         """Return the producers with an open transaction by the segment's own files."""
         states = self._kept.get(before.remote_log_segment_id)
         if states is None:
@@ -244,5 +244,5 @@ class CarriedTransactions:
         return open_before(offset, read_transaction_index(index, base_offset=before.start_offset, where=where), states)
 
 
-def _tell_unknown(segment: RemoteLogSegmentMetadata, error: Exception) -> None:
+def _log_unknown(segment: RemoteLogSegmentMetadata, error: Exception) -> None:
     log.warning("segment.transactions.unknown", segment_id=str(segment.remote_log_segment_id), error=str(error))

@@ -79,7 +79,7 @@ class FetchLatency:
     """The usual times of fetches, and of opening what was fetched: measured in the lowest layer, used where it is decided how
     far to read ahead (U3).
 
-    ``place_of`` says of an object's key where the object is: a near place tells nothing of a far one.
+    ``place_of`` says of an object's key where the object is: a near place says nothing about a far one.
     """
 
     def __init__(self, clock: Clock, place_of: Callable[[str], str] = _one_place) -> None:
@@ -148,7 +148,7 @@ class StoreChunkManager:
         )
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
-        """See :class:`ChunkManager`."""
+        """Return the original bytes of chunk ``index``, whole."""
         chunk = segment.chunk_index.chunk(index)
         try:
             return await self._fetch(segment, chunk)
@@ -157,7 +157,7 @@ class StoreChunkManager:
             return await self._fetch(segment, chunk)
 
     async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
-        """See :class:`ChunkManager`; of a transformed segment only whole chunks can be read."""
+        """Return the original bytes from ``part.start`` on; of a transformed segment only whole chunks can be read."""
         if not segment.transform.is_identity:
             return await rest_of_chunk(self, segment, part.start)
         data = await self._fetches.fetch_part(segment.keys.log, part)
@@ -167,11 +167,11 @@ class StoreChunkManager:
         return memoryview(data)
 
     def is_local(self, segment: RemoteSegment) -> bool:
-        """See :class:`ChunkManager`."""
+        """Return whether :meth:`feed` is to read the .log."""
         return self._store.is_local and segment.transform.is_identity
 
     async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """See :class:`ChunkManager`."""
+        """Hand a range of the original bytes to ``take``, in the thread that reads them."""
         key = segment.keys.log
         async with self._local_places:
             self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
@@ -182,7 +182,7 @@ class StoreChunkManager:
         """Do nothing: this layer keeps no chunks."""
 
     async def aclose(self) -> None:
-        """See :class:`ChunkManager`."""
+        """Give up what is in flight."""
         await self._fetches.aclose()
 
     async def _fetch(self, segment: RemoteSegment, chunk: Chunk) -> Buffer:
@@ -217,7 +217,7 @@ class MemoryChunkCache:
         self._telemetry = telemetry or NoTelemetry()
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
-        """See :class:`ChunkManager`."""
+        """Return the original bytes of chunk ``index``, whole."""
         key = (segment.id, index)
         kept = self._chunks.get(key)
         if kept is not None:
@@ -226,27 +226,27 @@ class MemoryChunkCache:
         return await self._flights.run(key, lambda: self._fill(key, segment))
 
     async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
-        """See :class:`ChunkManager`; what is fetched alone is not kept."""
+        """Return the original bytes from ``part.start`` on; what is fetched alone is not kept."""
         key = (segment.id, segment.chunk_index.chunk_at(part.start).index)
         if not segment.transform.is_identity or key in self._chunks or self._flights.has(key):
             return await rest_of_chunk(self, segment, part.start)
         return await self._inner.get_part(segment, part)
 
     def is_local(self, segment: RemoteSegment) -> bool:
-        """See :class:`ChunkManager`."""
+        """Return whether :meth:`feed` is to read the .log."""
         return self._inner.is_local(segment)
 
     async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """See :class:`ChunkManager`; nothing of it is kept."""
+        """Hand a range of the original bytes to ``take``; nothing of it is kept."""
         await self._inner.feed(segment, byte_range, take)
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
-        """See :class:`ChunkManager`."""
+        """Forget a chunk whose content a reader found broken, so that the next :meth:`get_chunk` fetches it anew."""
         self._chunks.discard((segment.id, index))
         self._inner.discard(segment, index)
 
     async def aclose(self) -> None:
-        """See :class:`ChunkManager`."""
+        """Give up what is in flight."""
         await self._flights.aclose()
         await self._inner.aclose()
 

@@ -44,7 +44,7 @@ class IndexFilesCache:
         self._cache = cache
 
     async def read_index_files(self, metadata: RemoteLogSegmentMetadata) -> IndexFiles:
-        """See :class:`IndexFilesSource`."""
+        """Return the offset, time and transaction index of a remote segment."""
         names = _names(metadata)
         kept = await self._cache.get(_index_key(metadata.remote_log_segment_id))
         if kept is not None:
@@ -59,7 +59,7 @@ class IndexFilesCache:
         return files
 
     def discard(self, segment_id: RemoteLogSegmentId) -> None:
-        """See :class:`IndexFilesSource`."""
+        """Forget files whose content failed its checks, so that the next read fetches them anew (U23)."""
         self._cache.discard(_index_key(segment_id))
         self._inner.discard(segment_id)
 
@@ -327,7 +327,7 @@ class ChunkFilesCache:
         self._telemetry = telemetry or NoTelemetry()
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
-        """See :class:`ChunkManager`."""
+        """Return the original bytes of chunk ``index``, whole."""
         key = _chunk_key(segment, index)
         kept = await self._cache.get(key)
         if kept is not None:
@@ -341,26 +341,26 @@ class ChunkFilesCache:
         return chunk
 
     async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
-        """See :class:`ChunkManager`; parts are not kept."""
+        """Return the original bytes from ``part.start`` on; parts are not kept."""
         if _chunk_key(segment, segment.chunk_index.chunk_at(part.start).index) in self._cache:
             return await rest_of_chunk(self, segment, part.start)
         return await self._inner.get_part(segment, part)
 
     def is_local(self, segment: RemoteSegment) -> bool:
-        """See :class:`ChunkManager`.  This cache is only configured for a store that is slower than local files."""
+        """Return False: this cache is only configured for a store that is slower than local files."""
         return False
 
     async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """See :class:`ChunkManager`."""
+        """Hand a range of the original bytes of a segment that :meth:`is_local` to ``take``, in the thread that reads them."""
         await self._inner.feed(segment, byte_range, take)
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
-        """See :class:`ChunkManager`."""
+        """Forget a chunk whose content a reader found broken, so that the next :meth:`get_chunk` fetches it anew."""
         self._cache.discard(_chunk_key(segment, index))
         self._inner.discard(segment, index)
 
     async def aclose(self) -> None:
-        """See :class:`ChunkManager`."""
+        """Give up what is in flight."""
         await self._inner.aclose()
 
 

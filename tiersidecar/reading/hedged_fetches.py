@@ -68,22 +68,22 @@ class HedgedFetches:
             telemetry.count(HEDGED_FETCHES, 0, outcome=outcome)
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
-        """See :class:`FetchRange`."""
+        """Return exactly ``len(byte_range)`` bytes."""
         times = self._times_of(len(byte_range))
         return await self._hedged(times, lambda: self._store.fetch_range(key, byte_range))
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
-        """See :class:`FetchRange`; of manifests, which all are small."""
+        """Return a whole small object of at most ``max_bytes``; used for manifests, all of them small."""
         times = self._times_of(0)
         return await self._hedged(times, lambda: self._store.fetch_object(key, max_bytes=max_bytes))
 
     @property
     def is_local(self) -> bool:
-        """See :class:`FeedRange`."""
+        """Return whether objects are files here."""
         return self._store.is_local
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """See :class:`FeedRange`; what was handed over cannot be taken back, so there is no second one."""
+        """Pass the bytes to ``take``; what was handed over cannot be taken back, so there is no second request."""
         await self._store.feed_range(key, byte_range, take)
 
     async def aclose(self) -> None:

@@ -27,7 +27,7 @@ def hidden_segments(metadata: MetadataView, segments: Sequence[RemoteLogSegmentM
 
 
 def _overlapping(ascending: Sequence[RemoteLogSegmentMetadata]) -> Iterator[list[RemoteLogSegmentMetadata]]:
-    """Runs of segments each of which has offsets of one before it."""
+    """Yield runs of segments each of which has offsets of one before it."""
     run: list[RemoteLogSegmentMetadata] = []
     stop = -1
     for one in ascending:
@@ -41,7 +41,7 @@ def _overlapping(ascending: Sequence[RemoteLogSegmentMetadata]) -> Iterator[list
 
 
 def _edges(segment: RemoteLogSegmentMetadata) -> list[int]:
-    """What a look-up gives changes where a segment, or an epoch of one, begins or ends, and nowhere else."""
+    """Return the offsets where the result of a look-up changes: where a segment, or an epoch of one, begins or ends."""
     return [*(entry.start_offset for entry in segment.segment_leader_epochs), segment.next_offset]
 
 

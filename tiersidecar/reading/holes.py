@@ -1,4 +1,4 @@
-"""Holes in the remote log, as an operator is told of them."""
+"""Holes in the remote log, as reported to an operator."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _MERGED_BYTES = 8 * 1024 * 1024
 """Most bytes of parts that are fetched together: both are in memory twice then."""
 
 _MOST_EPOCH_READS = 4
-_MOST_TOLD = 8
+_MOST_SHOWN = 8
 """Epochs, in an error."""
 
 
@@ -128,7 +128,7 @@ class IndexBlobReader:
                 return entries
             seen.append(entries)
         where = f"leader epochs of {metadata.remote_log_segment_id}"
-        reason = f"each of {_MOST_EPOCH_READS} reads gave others; the last two {_told(seen[-2])}, and {_told(seen[-1])}"
+        reason = f"each of {_MOST_EPOCH_READS} reads gave others; the last two {_text(seen[-2])}, and {_text(seen[-1])}"
         raise CorruptDataError(where=where, position=0, reason=reason)
 
     async def _read_epochs(self, metadata: RemoteLogSegmentMetadata) -> tuple[RemoteSegment, Sequence[EpochEntry]]:
@@ -200,16 +200,16 @@ def _checked_epochs(data: bytes, segment: RemoteSegment) -> Sequence[EpochEntry]
     entries, metadata = read_leader_epochs(data, where=where), segment.metadata
     own = Lineage.of(entries).entries_in_range(metadata.start_offset, metadata.next_offset)
     if own != metadata.segment_leader_epochs:
-        reason = f"it has {_told(own)} for the segment, the metadata {_told(metadata.segment_leader_epochs)}"
+        reason = f"it has {_text(own)} for the segment, the metadata {_text(metadata.segment_leader_epochs)}"
         raise CorruptDataError(where=where, position=0, reason=reason)
     return entries
 
 
-def _told(entries: Sequence[EpochEntry]) -> str:
-    told = [f"epoch {epoch} from {start}" for epoch, start in entries[:_MOST_TOLD]]
-    if len(entries) > _MOST_TOLD:
-        told.append(f"{len(entries) - _MOST_TOLD} more")
-    return ", ".join(told) or "no epoch"
+def _text(entries: Sequence[EpochEntry]) -> str:
+    shown = [f"epoch {epoch} from {start}" for epoch, start in entries[:_MOST_SHOWN]]
+    if len(entries) > _MOST_SHOWN:
+        shown.append(f"{len(entries) - _MOST_SHOWN} more")
+    return ", ".join(shown) or "no epoch"
 
 
 def _opened_parts(

@@ -69,7 +69,7 @@ class LogStarts(Protocol):
         """Return the first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
 
     def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
-        """Segments that an erasure has replaced, or is about to: they are not given out where others hold their offsets."""
+        """Return segments that an erasure has replaced, or will: they are not given out where others hold their offsets."""
 
 
 class StateAndTrash(StateLog, TrashLog, Protocol):
@@ -83,19 +83,19 @@ class StateLogStarts:
         self._state_log = state_log
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """See :class:`LogStarts`."""
+        """Return the first offset of the history ``lineage`` that a reader may have at all."""
         return self._state_log.partition_state(topic_id_partition).start_in(lineage)
 
     def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """See :class:`LogStarts`."""
+        """Return the offset up to which trims of the history ``lineage`` gave up remote data."""
         return self._state_log.partition_state(topic_id_partition).held_in(lineage)
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
-        """See :class:`LogStarts`."""
+        """Return the first offset that a reader may have of what ``leader_epoch`` wrote."""
         return self._state_log.partition_state(topic_id_partition).start_for(leader_epoch)
 
     def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
-        """See :class:`LogStarts`."""
+        """Return segments that an erasure has replaced, or will."""
         return replaced_segments(self._state_log.trash(topic_id_partition))
 
 
@@ -132,7 +132,7 @@ class KeptEpochs:
         self._kept: ByteLru[RemoteLogSegmentId, Sequence[EpochEntry]] = ByteLru(_BLOBS_KEPT)
 
     async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
-        """As :class:`~tiersidecar.ports.metadata_log.ReadEpochs`."""
+        """Read the segment's leader epochs (:class:`~tiersidecar.ports.metadata_log.ReadEpochs`)."""
         found = self._kept.get(metadata.remote_log_segment_id)
         if found is None:
             found = await self._epochs.read_leader_epochs(metadata)
@@ -155,7 +155,7 @@ class LineageSource(Protocol):
         """Return :meth:`lineage`, chosen anew from every segment that is finished now: before a decision rests on it."""
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
-        """Return what was told last, which need not be right any more; None where nothing was."""
+        """Return the last lineage given out, which may be out of date; None where there was none."""
         ...
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
@@ -166,7 +166,7 @@ class LineageSource(Protocol):
 class _Known:
     """A lineage, when its blob was chosen and among how many finished segments.  It ``meets`` the live file if the blob has
     the epoch that the live file begins with: then nothing is missing before it, and its start is the true one.  ``applied_to``
-    is -1 where nobody counts changes."""
+    is -1 where changes are not counted."""
 
     lineage: Lineage
     made_at_s: float
@@ -175,7 +175,7 @@ class _Known:
     applied_to: int
 
 
-_Told = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
+_Sources = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
 """The entries by remote segments, pins and the live file."""
 
 
@@ -184,7 +184,7 @@ class LineageKeeper:
 
     A lineage is extended with each change of the live file, for as long as the two meet: choosing the blob again means
     listing the partition's segments, of which there may be a hundred thousand.  Where there are no live files at all, as of
-    what another cluster copies, ``changes`` tells whether there is anything new to choose by: as long as there is not, a
+    what another cluster copies, ``changes`` shows whether there is anything new to choose by: as long as there is not, a
     lineage holds whatever its age.  The store is asked for the blob only of an epoch that is new.
     """
 
@@ -204,11 +204,11 @@ class LineageKeeper:
         self._live = live
         self._clock = clock
         self._known: dict[TopicIdPartition, _Known] = {}
-        self._extensions: dict[TopicIdPartition, tuple[_Told, Lineage]] = {}
+        self._extensions: dict[TopicIdPartition, tuple[_Sources, Lineage]] = {}
         self._flights: SingleFlight[TopicIdPartition, _Known] = SingleFlight("lineage", max_flights=10_000)
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
-        """See :class:`LineageSource`."""
+        """Return the lineage for the live file as it is now."""
         self._require_ready(topic_id_partition)
         known = self._known.get(topic_id_partition)
         if known is not None and self._is_as_it_was(topic_id_partition, known):
@@ -221,17 +221,17 @@ class LineageKeeper:
         )
 
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
-        """See :class:`LineageSource`."""
+        """Return :meth:`lineage`, chosen anew from every segment that is finished now."""
         # Not by a flight that began earlier: it may have missed the segment that the caller knows of.
         return self._keep(topic_id_partition, await self._build(topic_id_partition, is_anew=True))
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
-        """See :class:`LineageSource`."""
+        """Return the last lineage given out, which may be out of date; None where there was none."""
         known = self._known.get(topic_id_partition)
         return None if known is None else known.lineage
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """See :class:`LineageSource`."""
+        """Return the end of the remote log (exclusive)."""
         known = self._known.get(topic_id_partition)
         if known is None:
             return _end_offset(_finished(self._metadata.list_remote_log_segments(topic_id_partition)))
@@ -280,7 +280,7 @@ class LineageKeeper:
         applied_to = -1 if self._changes is None else self._changes.applied_to(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         finished = _finished(await pictured_segments(picture, self._blocking))
-        remote = None if is_anew else self._still_told(topic_id_partition, finished)
+        remote = None if is_anew else self._unchanged_remote(topic_id_partition, finished)
         if remote is None:
             remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
         return _Known(
@@ -291,10 +291,10 @@ class LineageKeeper:
             applied_to=applied_to,
         )
 
-    def _still_told(
+    def _unchanged_remote(
         self, topic_id_partition: TopicIdPartition, finished: Sequence[RemoteLogSegmentMetadata]
     ) -> Lineage | None:
-        """Return the lineage as it was, without live files: an epoch has one history, whichever of its segments tells it."""
+        """Return the lineage as it was, without live files: an epoch has one history, whichever of its segments has it."""
         known = self._known.get(topic_id_partition)
         if self._changes is None or known is None or not known.lineage or not finished:
             return None
@@ -309,8 +309,8 @@ class LineageKeeper:
     def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
         """Return ``remote`` with the epochs of pins and the live file.  The last result stands while none changes."""
         pins = tuple(self._live.pinned_leader_epochs(topic_id_partition))
-        told, made = self._extensions.get(topic_id_partition, (None, remote))
-        if told != (remote, pins, live):
+        sources, made = self._extensions.get(topic_id_partition, (None, remote))
+        if sources != (remote, pins, live):
             pinned = Lineage.of(pins)
             made = (_around(remote, pinned) if pinned else remote).extended_by(live)
             self._extensions[topic_id_partition] = ((remote, pins, live), made)
@@ -375,10 +375,10 @@ async def _remote_lineage(finished: Sequence[RemoteLogSegmentMetadata], live: Li
             return blob
     if unreadable is None or _has_all_of(live, finished):
         return Lineage()
-    told = _told_by_metadata(live, finished)
-    if told is None:
+    lineage = _by_metadata(live, finished)
+    if lineage is None:
         raise unreadable
-    return told
+    return lineage
 
 
 def _meets(blob: Lineage, live: Lineage) -> bool:
@@ -390,7 +390,7 @@ def _has_all_of(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> 
     return bool(live) and live.entries[0].start_offset <= min(segment.start_offset for segment in finished)
 
 
-def _told_by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> Lineage | None:
+def _by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> Lineage | None:
     """Return the entries that an unreadable blob must have had: where one segment reaches from the first remote offset to an
     epoch of the live file, its metadata have every epoch from there on.  Else nothing would be copied after a lost first
     segment, once a user has deleted into it (simulation, cluster seed 221)."""

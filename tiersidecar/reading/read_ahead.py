@@ -19,7 +19,7 @@ from tiersidecar.reading.remote_objects import RemoteSegment
 
 _TOGETHER_BYTES = 4 * 1024 * 1024
 _FIRST_BYTES = 16 * 1024 * 1024
-"""Most bytes ahead of a reader while the store's latency is not known, and the least ahead of one who waits for the store."""
+"""Most bytes ahead of a reader while the store's latency is not known, and the least ahead of one that waits for the store."""
 _MOST_CHUNKS_AHEAD = 128
 """Most chunks of one such reader, however small they are: all readers together must not want more than may be in flight."""
 
@@ -67,19 +67,19 @@ class ReadAheadBudget:
         if size_bytes > self._free_bytes:
             return False
         self._free_bytes -= size_bytes
-        self._tell()
+        self._report_held()
         return True
 
     def give_back(self, size_bytes: int) -> None:
         """Undo :meth:`take`."""
         self._free_bytes += size_bytes
-        self._tell()
+        self._report_held()
 
     def bounded_by(self, bound: WindowBound) -> None:
         """Count what a reader's window came from, once in a round."""
         self._telemetry.count(READ_AHEAD_WINDOWS, bound=bound.value)
 
-    def _tell(self) -> None:
+    def _report_held(self) -> None:
         self._telemetry.gauge(READ_AHEAD_BYTES, self._total_bytes - self._free_bytes)
 
 

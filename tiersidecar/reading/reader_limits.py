@@ -230,7 +230,7 @@ class ColdReads:
     @property
     def readings(self) -> Sequence[ColdReading]:
         """Return all readers listed by name, and the others together; the one with the most bytes first."""
-        told = [
+        readings = [
             ColdReading(
                 principal=principal,
                 client_id=client_id,
@@ -240,7 +240,7 @@ class ColdReads:
             )
             for (principal, client_id, topic), read in self._read.items()
         ]
-        return sorted(told, key=lambda one: -one.size_bytes)
+        return sorted(readings, key=lambda one: -one.size_bytes)
 
     def _count(self, reader: ColdReader, topic: str, *, requests: int = 0, size_bytes: int = 0) -> None:
         key = self._key_of(reader, topic)

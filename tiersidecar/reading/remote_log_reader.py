@@ -221,7 +221,7 @@ class RemoteLogReader:
     def check_batch_start(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epoch: int, end: Offset
     ) -> None:
-        """See :meth:`SegmentLookup.check_batch_start`."""
+        """Check where a batch begins (:meth:`SegmentLookup.check_batch_start`)."""
         self._lookup.check_batch_start(topic_id_partition, offset, leader_epoch, end)
 
     async def last_stable_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
@@ -229,7 +229,7 @@ class RemoteLogReader:
         return await self._aborted.last_stable_offset(topic_id_partition)
 
     async def open_at(self, topic_id_partition: TopicIdPartition, end_offset: Offset) -> frozenset[tuple[int, int]]:
-        """See :meth:`AbortedTransactions.open_at`."""
+        """Return the transactions open there (:meth:`AbortedTransactions.open_at`)."""
         return await self._aborted.open_at(topic_id_partition, end_offset)
 
     async def read_batches(

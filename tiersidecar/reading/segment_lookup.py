@@ -321,7 +321,7 @@ class SegmentLookup:
         return None
 
     def _replaced(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> frozenset[Uuid]:
-        """Those that an erasure names, and whose offsets others of the lineage hold: an entry alone proves nothing, as the
+        """Return those that an erasure names if others of the lineage hold their offsets: an entry alone is no proof, as the
         segment that takes its place may not be finished, or be gone."""
         erased = self._log_starts.replaced_segments(topic_id_partition)
         if not erased:

@@ -93,7 +93,7 @@ def _frozen(owner: TopicIdPartition, rows: Mapping[Uuid, _Row]) -> BucketPartiti
 
 
 def manifest_key(key_prefix: str, owner: TopicIdPartition, uuid: Uuid, start_offset: int) -> str:
-    """Key of a segment's manifest."""
+    """Return the key of a segment's manifest."""
     place = f"{owner.qualified}/{start_offset:020d}-{format_uuid(uuid)}"
     return f"{key_prefix}{place}.{ObjectKind.MANIFEST}"
 
@@ -142,7 +142,7 @@ async def _read_one(
 
 
 def segment_of_manifest(manifest: Manifest, key: str, key_prefix: str) -> RemoteLogSegmentMetadata | BadManifest:
-    """Return the finished segment that ``manifest``, found under ``key``, tells of.
+    """Return the finished segment that ``manifest``, found under ``key``, describes.
 
     It has all that its events had but custom metadata, which are None, and the time of COPY_SEGMENT_FINISHED, for which that of
     COPY_SEGMENT_STARTED stands.

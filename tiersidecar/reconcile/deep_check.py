@@ -55,7 +55,7 @@ from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.formats.kafka.transaction_check import TransactionFaults, check_transactions
 from tiersidecar.ports.store import FetchRange
 
-_MOST_TOLD = 5
+_MOST_SHOWN = 5
 """Transactions, in a finding."""
 
 _NO_KEY = (DataKeyError, KeyRefusedError, KeyServiceError)
@@ -78,8 +78,8 @@ class DeepCheck:
         now_ms: int,
         preceding: Sequence[Preceding] = (),
     ) -> list[Finding]:
-        """What is wrong inside, once per object.  ``preceding`` are live segments that end where this one begins, or else those
-        that go on past that."""
+        """Return the faults inside, once per object.  ``preceding`` are live segments that end where this one begins, or else
+        those that go on past that."""
         if not _is_picked(row.segment_id, self.share):
             return []
         try:
@@ -102,7 +102,7 @@ class DeepCheck:
             # A cleaner took the markers of what was open where the segment begins, and with them all that they were of.
             lost = tuple(one for one in faults.lost_states if not lacks_none(carried, (one,)))
             faults = replace(faults, lost_states=lost)
-        return _told_transactions(row, faults, now_ms)
+        return _lacking_transactions(row, faults, now_ms)
 
     async def _open_before(
         self, store: FetchRange, topic_id: str, offset: int, lineage: Lineage, preceding: Sequence[Preceding]
@@ -125,9 +125,9 @@ class DeepCheck:
     async def _open_at_cut(
         self, store: FetchRange, topic_id: str, opened: _Opened, offset: int, lineage: Lineage
     ) -> Sequence[ProducerState]:
-        """As :class:`~tiersidecar.reading.carried_transactions.OpenAtCuts`, one segment back at most.
+        """Find open transactions as :class:`~tiersidecar.reading.carried_transactions.OpenAtCuts`, at most one segment back.
 
-        A transaction from before that, of which no file tells, is taken to begin where its producer first writes in it: a later
+        A transaction from before that, which no file names, is taken to begin where its producer first writes in it: a later
         offset than the true one makes no finding.
         """
         start = opened.before.start_offset
@@ -185,13 +185,13 @@ class Preceding:
         return self.stem[-22:]
 
     def epochs_below(self, offset: int) -> tuple[EpochEntry, ...]:
-        """Those of what it has below ``offset``."""
+        """Return those of what it has below ``offset``."""
         return tuple(epoch for epoch in self.epochs if epoch.start_offset < offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """What was uploaded with a preceding segment."""
+    """The files that were uploaded with a preceding segment."""
 
     before: Preceding
     manifest: Manifest
@@ -206,7 +206,7 @@ class _Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Indexes:
-    """What was uploaded beside a .log; ``lineage`` is the history up to the segment's end."""
+    """The files that were uploaded beside a .log; ``lineage`` is the history up to the segment's end."""
 
     offsets: OffsetIndex
     lineage: Lineage
@@ -276,7 +276,7 @@ async def _check_log(
 
 
 def _check_epochs(scan: SegmentScan, lineage: Lineage, key: str) -> None:
-    """No checksum covers a batch's leader epoch: only the history that was uploaded with it shows a damaged one."""
+    """Check leader epochs, which no checksum covers: only the history that was uploaded with a batch shows a damaged one."""
     if not lineage.explains(scan.leader_epochs, scan.leader_epoch_ends):
         found = ", ".join(f"{epoch} from offset {start}" for epoch, start in scan.leader_epochs)
         known = ", ".join(f"{epoch} from offset {start}" for epoch, start in lineage.entries)
@@ -287,7 +287,7 @@ def _check_epochs(scan: SegmentScan, lineage: Lineage, key: str) -> None:
 async def _parts(
     store: FetchRange, key: str, manifest: Manifest, plan: TransformPlan
 ) -> AsyncGenerator[tuple[int, bytes]]:
-    """The original .log chunk by chunk, each with the position of its first byte."""
+    """Yield the original .log chunk by chunk, each with the position of its first byte."""
     for number in range(manifest.chunk_index.chunk_count):
         chunk = manifest.chunk_index.chunk(number)
         stored = await store.fetch_range(key, chunk.transformed)
@@ -307,11 +307,11 @@ async def _has_holes(store: FetchRange, row: SegmentRow, manifest: Manifest, pla
     return expected <= row.end_offset
 
 
-def _told_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) -> list[Finding]:
-    """Tell what a broker that had lost its producers' state uploaded before this program looked at the batches itself."""
+def _lacking_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) -> list[Finding]:
+    """Report indexes of a broker that had lost its producers' state, from before this program read the batches itself."""
     if not faults:
         return []
-    told = [
+    lacking = [
         *(
             f"producer {entry.producer_id} aborted {entry.first_offset} to {entry.last_offset}"
             for entry in faults.lacking_entries
@@ -321,8 +321,8 @@ def _told_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) 
             for state in faults.lost_states
         ),
     ]
-    more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-    detail = f"its batches contain what its indexes lack: {'; '.join(told[:_MOST_TOLD])}{more}"
+    more = f" and {len(lacking) - _MOST_SHOWN} more" if len(lacking) > _MOST_SHOWN else ""
+    detail = f"its batches contain what its indexes lack: {'; '.join(lacking[:_MOST_SHOWN])}{more}"
     return [_finding(row, INDEXES, now_ms, detail, kind=FindingKind.LACKING_TRANSACTIONS)]
 
 

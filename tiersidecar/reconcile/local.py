@@ -91,7 +91,7 @@ class LocalEvents:
 
 _RANGES = 32
 _SAMPLE = 32 * _RANGES
-"""Of segments whose keys cut the listing into ranges of about the same size."""
+"""The number of segments whose keys cut the listing into ranges of about the same size."""
 _ROWS_AT_ONCE = 1000
 _FOREIGN = "foreign"
 _LARGEST_OFFSET = 2**63 - 1
@@ -114,13 +114,13 @@ class LocalInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocallyReconciled(Seen):
-    """What a run saw and found."""
+    """The facts and findings of a run."""
 
     findings: Sequence[Finding]
 
 
-class _Told(NamedTuple):
-    """What the cluster says of a topic id."""
+class _Topic(NamedTuple):
+    """The cluster's facts about a topic id."""
 
     topic: str = ""
     is_known: bool = False
@@ -131,7 +131,7 @@ class _Told(NamedTuple):
 async def reconcile_locally(
     store: Store, settings: ReconcileSettings, inputs: LocalInputs, say: Say, *, now_ms: Callable[[], int]
 ) -> LocallyReconciled:
-    """Find everything.  ``say`` is told which step begins, for people; ``settings.open_store`` is not asked.
+    """Find everything.  ``say`` gets a line for each step that begins, for people; ``settings.open_store`` is not asked.
 
     Raises:
         StoreError: the store could not be listed, or asked, to the end.
@@ -163,16 +163,16 @@ async def _reconcile(
     say("reading what was published meanwhile")
     async for some in inputs.late_events():
         events.add(some, is_late=True)
-    told = {one.topic_id: _Told(one.topic, not one.is_gone, one.is_gone, one.is_compacted) for one in inputs.topics}
+    facts = {one.topic_id: _Topic(one.topic, not one.is_gone, one.is_gone, one.is_compacted) for one in inputs.topics}
     say("folding")
-    segments = [_with_topic(row, told) for row in events.segments(settings.key_prefix)]
+    segments = [_with_topic(row, facts) for row in events.segments(settings.key_prefix)]
     known = sum(row["is_topic_known"] for row in segments)
     doubt = inputs.metadata_doubt(known, len(segments) - known)
     decided_ms = now_ms()
     unknown = settings.unknown_places(recorded := events.prefixes())
     prefixes = settings.prefixes | recorded - unknown
     by_stem = _by_stem(objects, prefixes, settings.prefixes)
-    rows = _joined([row for row in segments if row["object_prefix"] not in unknown], by_stem, told, prefixes, settings)
+    rows = _joined([row for row in segments if row["object_prefix"] not in unknown], by_stem, facts, prefixes, settings)
     check = SegmentCheck(
         graces=settings.graces,
         now_ms=decided_ms,
@@ -219,8 +219,8 @@ async def _listed(store: Store, settings: ReconcileSettings, events: LocalEvents
     return found
 
 
-def _with_topic(row: Row, told: Mapping[str, _Told]) -> Row:
-    topic = told.get(row["topic_id_text"], _Told())
+def _with_topic(row: Row, facts: Mapping[str, _Topic]) -> Row:
+    topic = facts.get(row["topic_id_text"], _Topic())
     row |= {"is_topic_known": topic.is_known, "is_topic_owned": topic.is_owned, "is_compacted": topic.is_compacted}
     return row
 
@@ -252,7 +252,7 @@ _NO_OBJECTS = {f"{name}_{unit}": None for name in (*OBJECT_COLUMNS, _FOREIGN) fo
 def _joined(
     segments: Sequence[Row],
     by_stem: Mapping[str, Row],
-    told: Mapping[str, _Told],
+    facts: Mapping[str, _Topic],
     prefixes: Set[str],
     settings: ReconcileSettings,
 ) -> Iterator[Row]:
@@ -276,7 +276,7 @@ def _joined(
         }
         if not _is_in_order(joined, settings):
             yield joined
-    naming = _Naming(told, prefixes)
+    naming = _Naming(facts, prefixes)
     for stem, objects in by_stem.items():
         if stem not in stems:
             named = naming.named(stem)
@@ -285,7 +285,7 @@ def _joined(
 
 
 def _is_in_order(row: Row, settings: ReconcileSettings) -> bool:
-    """Whether no rule can find anything in it."""
+    """Return whether no rule can find anything in it."""
     sizes = [row[f"{name}_bytes"] for name in OBJECT_COLUMNS]
     if row["foreign_bytes"] is not None:
         return False
@@ -300,14 +300,14 @@ def _is_in_order(row: Row, settings: ReconcileSettings) -> bool:
 
 
 class _Naming:
-    """What objects without any event say of themselves, by their keys.
+    """Reads the facts about objects without any event from their keys.
 
     Where prefixes begin alike, a key can be read in two ways, of which the topic's id is the same: its topic is the one of that
     id, and the key must begin with a prefix of ours and that topic's name.
     """
 
-    def __init__(self, told: Mapping[str, _Told], prefixes: Set[str]) -> None:
-        self._told, self._prefixes = told, sorted(prefixes)
+    def __init__(self, facts: Mapping[str, _Topic], prefixes: Set[str]) -> None:
+        self._facts, self._prefixes = facts, sorted(prefixes)
         quoted = "|".join(re.escape(prefix) for prefix in sorted(prefixes, reverse=True))
         self._layout = re.compile(f"(?:{quoted}){LAYOUT_PATTERN}")
 
@@ -316,7 +316,7 @@ class _Naming:
         said = self._layout.fullmatch(f"{stem}.{ObjectKind.LOG}")
         topic_id = said["topic_id"] if said else ""
         start_offset = int(said["offset"]) if said else -1
-        topic = self._told.get(topic_id, _Told())
+        topic = self._facts.get(topic_id, _Topic())
         begins = tuple(f"{prefix}{topic.topic}-{topic_id}/" for prefix in self._prefixes)
         return {
             "stem": stem,
@@ -330,7 +330,7 @@ class _Naming:
             "remote_size_bytes": None,
             "is_topic_known": topic.is_known,
             "is_topic_owned": topic.is_owned,
-            "has_topics_name": topic_id in self._told and stem.startswith(begins),
+            "has_topics_name": topic_id in self._facts and stem.startswith(begins),
             "preceding": None,
         }
 
@@ -356,7 +356,7 @@ def _offset_findings(segments: Iterable[Row], settings: ReconcileSettings, now_m
 
 
 def _is_chain(rows: list[Row]) -> bool:
-    """Whether segments simply follow each other: then no rule of offsets can find anything."""
+    """Return whether segments simply follow each other: then no rule of offsets can find anything."""
     rows.sort(key=lambda row: row["start_offset"])
     return all(after["start_offset"] == row["end_offset"] + 1 for row, after in pairwise(rows))
 

@@ -29,7 +29,7 @@ th,td{border-color:#333c48}}
 
 
 def report_page(summary: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> str:
-    """``shown`` are the first findings; the files beside the page have all of them."""
+    """Return the page.  ``shown`` are the first findings; the files beside the page have all of them."""
     count = sum(summary["findings"].values())
     verdict = '<p class="ok">Clean.</p>' if count == 0 else f'<p class="bad">{count} findings.</p>'
     kinds = "".join(
@@ -69,8 +69,8 @@ def _row(finding: Mapping[str, Any]) -> str:
     offsets = f"{finding['start_offset']}–{finding['end_offset']}" if finding["start_offset"] >= 0 else ""
     cells = (finding["kind"], partition, finding["segment_id"], offsets)
     plain = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
-    told = f"<td><code>{escape(finding['key'])}</code></td><td>{escape(finding['detail'])}</td>"
-    return f"<tr>{plain}{told}<td>{escape(finding['action'])}</td></tr>"
+    where = f"<td><code>{escape(finding['key'])}</code></td><td>{escape(finding['detail'])}</td>"
+    return f"<tr>{plain}{where}<td>{escape(finding['action'])}</td></tr>"
 
 
 def _time(at_ms: int) -> str:
@@ -87,7 +87,7 @@ _SHOWN = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run was and saw; times in milliseconds since 1970.
+    """The settings and totals of a run; times in milliseconds since 1970.
 
     ``metadata_begin`` is where the metadata topic's partitions began: anything but 0 means that events are missing.
     ``metadata_doubt`` says why some may be missing, or why they are another cluster's: no orphan is proposed for deletion then.
@@ -125,7 +125,7 @@ class Summary:
         return sum(self.findings.values())
 
     def document(self) -> dict[str, Any]:
-        """As JSON; keys of offsets are text there."""
+        """Return it as JSON; keys of offsets are text there."""
         return asdict(self)
 
 
@@ -167,7 +167,7 @@ def _parquet(stack: ExitStack, path: Path) -> Callable[[list[dict[str, Any]]], N
 
 
 def write_summary(summary: Summary, directory: Path) -> None:
-    """The page, then the summary."""
+    """Write the page, then the summary."""
     rows = list(islice(read_findings(directory), _SHOWN))
     (directory / PAGE_FILE).write_text(report_page(summary.document(), rows), encoding="utf-8")
     (directory / SUMMARY_FILE).write_text(json.dumps(summary.document(), indent=2) + "\n", encoding="utf-8")

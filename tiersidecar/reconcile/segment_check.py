@@ -44,7 +44,7 @@ _EXCESS = {FindingKind.ORPHAN_OBJECT, FindingKind.OBJECT_AFTER_DELETE, FindingKi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCheck:
-    """What is done with rows of segments, in a Spark executor or in this process.
+    """Checks rows of segments, in a Spark executor or in this process.
 
     Without ``open_store`` only the listing counts.  ``deep`` reads the objects themselves.  ``metadata_doubt`` says why events
     may be missing.
@@ -150,7 +150,7 @@ async def _read_manifest(
 
 
 def _preceding(columns: Mapping[str, Any]) -> list[Preceding]:
-    """Few, and more than one only after elections."""
+    """Return the preceding segments: few, and more than one only after elections."""
     return [
         replace(_ended(row), before=tuple(_ended(before) for before in row["before"] or ()))
         for row in columns["preceding"] or ()
@@ -166,25 +166,25 @@ def _ended(one: dict[str, Any]) -> Preceding:
     )
 
 
-def epochs_of(told: str) -> tuple[EpochEntry, ...]:
+def epochs_of(text: str) -> tuple[EpochEntry, ...]:
     """Return the leader epochs of a segment, which a row has as ``epoch:start,...``."""
-    pairs = (one.split(":") for one in told.split(","))
+    pairs = (one.split(":") for one in text.split(","))
     return tuple(EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in pairs)
 
 
 def _contradiction(manifest: Manifest, row: SegmentRow, epochs: str) -> str:
-    """What the manifest says otherwise than the metadata; "" if nothing."""
+    """Return the difference between manifest and metadata; "" if there is none."""
     said: dict[str, object] = {"size": manifest.chunk_index.original_file_size}
     known: dict[str, object] = {"size": row.segment_size_bytes}
     segment = manifest.segment
     if segment is not None:
         owner = segment.remote_log_segment_id.topic_id_partition
-        told = ",".join(f"{epoch}:{start}" for epoch, start in segment.segment_leader_epochs)
+        entries = ",".join(f"{epoch}:{start}" for epoch, start in segment.segment_leader_epochs)
         said |= {
             "segment": f"{owner.qualified} {_segment_id(segment.remote_log_segment_id.uuid)}",
             "start offset": segment.start_offset,
             "end offset": segment.end_offset,
-            "leader epochs": told,
+            "leader epochs": entries,
         }
         known |= {
             "segment": f"{row.topic}-{row.topic_id}/{row.partition} {row.segment_id}",
@@ -197,7 +197,7 @@ def _contradiction(manifest: Manifest, row: SegmentRow, epochs: str) -> str:
 
 
 async def _still_so(store: Store, finding: Finding) -> bool:
-    """Whether the store, asked once more, says the same of the object."""
+    """Return whether the store, asked once more, says the same of the object."""
     if finding.kind not in _PRESENCE | _EXCESS:
         return True
     try:
@@ -210,7 +210,7 @@ async def _still_so(store: Store, finding: Finding) -> bool:
 
 
 def preceding_of(segments: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return, by stem, the live segments that end where each segment begins; their snapshots tell what was open there.
+    """Return, by stem, the live segments that end where each segment begins; their snapshots say what was open there.
 
     A segment without one has those that continue past its start instead, since an election may have cut them, each with the
     segments ``before`` it.

@@ -37,10 +37,10 @@ def event_fields(value: bytes, place: tuple[int, int]) -> _Row:
             return _unreadable(f"{_name(place)}: partition {partition}")
         if topic is not None and api_key == hot.ADDED and (added := hot.read_added(value, position)) is not None:
             uuid, start, end, _, size, epochs, _, broker, timestamp_ms, custom, state = added
-            told = ",".join([f"{epoch}:{start + relative}" for epoch, relative in epochs])
+            entries = ",".join([f"{epoch}:{start + relative}" for epoch, relative in epochs])
             return (
                 hot.ADDED, uuid, state, broker, timestamp_ms, topic, owner[:16], partition,
-                start, end, size, told, *_custom(custom, place),
+                start, end, size, entries, *_custom(custom, place),
             )  # fmt: skip
         if topic is not None and api_key == hot.UPDATED and (updated := hot.read_updated(value, position)) is not None:
             uuid, broker, timestamp_ms, custom, state = updated
@@ -54,16 +54,16 @@ def event_fields(value: bytes, place: tuple[int, int]) -> _Row:
 
 
 def _rare_fields(value: bytes, place: tuple[int, int]) -> _Row:
-    """Several epochs, long names, tags of a later version."""
+    """Read a record with several epochs, long names or tags of a later version."""
     event = read_event(value, where=_name(place))
     match event:
         case RemoteLogSegmentMetadata():
             owner = event.topic_id_partition
-            told = ",".join(f"{epoch}:{start}" for epoch, start in event.segment_leader_epochs)
+            entries = ",".join(f"{epoch}:{start}" for epoch, start in event.segment_leader_epochs)
             return (
                 hot.ADDED, event.remote_log_segment_id.uuid, int(event.state), event.broker_id, event.event_timestamp_ms,
                 owner.topic, owner.topic_id, owner.partition, event.start_offset, event.end_offset,
-                event.segment_size_in_bytes, told, *_custom(event.custom_metadata, place),
+                event.segment_size_in_bytes, entries, *_custom(event.custom_metadata, place),
             )  # fmt: skip
         case RemoteLogSegmentMetadataUpdate():
             owner = event.remote_log_segment_id.topic_id_partition
@@ -84,7 +84,7 @@ def _unreadable(fault: str) -> _Row:
 
 
 def _custom(data: bytes | None, place: tuple[int, int]) -> tuple[str | None, int | None, str | None]:
-    """Object prefix, remote size and fault.  Kafka takes any bytes: an event counts, whatever plugin they are of."""
+    """Return object prefix, remote size and fault.  Kafka takes any bytes: an event counts, whatever plugin they are of."""
     if not data:
         return None, None, None
     try:
@@ -133,14 +133,14 @@ def _steps(rows: Iterable[Event]) -> Iterable[SegmentStep[Event]]:
 def _row(after: FoldedSegment[Event], before: FoldedSegment[Event] | None, rows: Sequence[Event]) -> dict[str, Any]:
     copied = after.finished or after.added
 
-    def told(name: str) -> Any:
-        """The last that any event said: where objects were, they are, whoever left it out later."""
+    def latest(name: str) -> Any:
+        """Return the last value that any event gave: objects stay where they were, even if a later event left it out."""
         return next((row[name] for row in reversed(rows) if row[name] is not None), None)
 
     return {
         **{name: after.added.row[name] for name in (*SEGMENT, *ADDED)},
-        "object_prefix": told("object_prefix"),
-        "remote_size_bytes": told("remote_size_bytes"),
+        "object_prefix": latest("object_prefix"),
+        "remote_size_bytes": latest("remote_size_bytes"),
         "broker_id": copied.row["broker_id"],
         "since_ms": after.last.row["event_timestamp_ms"],
         "after": int(after.state),

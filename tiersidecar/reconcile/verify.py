@@ -29,7 +29,7 @@ _NO_GRACE = Graces(finding_ms=0, copy_ms=0)
 
 
 class Verdict(StrEnum):
-    """What came of reading one segment.  ``GONE``: its deletion began meanwhile.  ``UNFINISHED``: by its state it is not there
+    """The result of reading one segment.  ``GONE``: its deletion began meanwhile.  ``UNFINISHED``: by its state it is not there
     whole, so there was nothing to read.  ``NOT_CHECKED``: its data key is not to be had, which says nothing of its content."""
 
     SOUND = "sound"
@@ -66,7 +66,7 @@ class ReadsAtPace(WrappedStore):
         return found
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
-        """Small, and of a size that nobody knows before: its bytes are counted against what is fetched next."""
+        """Fetch a small object of unknown size: its bytes are counted against what is fetched next."""
         found = await super().fetch_object(key, max_bytes=max_bytes)
         left = len(found)
         while left:
@@ -89,7 +89,7 @@ class SegmentVerifier:
     open_key_ring: KeyRingOpener
 
     def preceding(self, partition: Iterable[RemoteLogSegmentMetadata]) -> Preceding:
-        """What comes right before each segment of a partition, given all of them: it tells what is open where one begins."""
+        """Return what comes right before each segment of a partition, given all of them: it shows what is open there."""
         return preceding_of([self._row(segment) for segment in partition])
 
     async def verify(self, segment: RemoteLogSegmentMetadata, preceding: Preceding, now_ms: int) -> Verified:
@@ -112,7 +112,7 @@ class SegmentVerifier:
         )
 
     def key_of(self, segment: RemoteLogSegmentMetadata, kind: str) -> str:
-        """Where the object of ``kind`` is, one of :data:`~tiersidecar.decide.reconcile_segments.KINDS`."""
+        """Return where the object of ``kind`` is, one of :data:`~tiersidecar.decide.reconcile_segments.KINDS`."""
         return f"{self._stem(segment)}.{kind}"
 
     async def _findings(self, segment: RemoteLogSegmentMetadata, preceding: Preceding, now_ms: int) -> list[Finding]:
@@ -127,7 +127,7 @@ class SegmentVerifier:
         return await check.check([{**row, **await self._objects(segment), "preceding": preceding.get(row["stem"])}])
 
     async def _objects(self, segment: RemoteLogSegmentMetadata) -> dict[str, int | None]:
-        """The columns that say which objects there are."""
+        """Return the columns that say which objects there are."""
         found: dict[str, int | None] = {}
         for kind, name in zip(KINDS, OBJECT_COLUMNS, strict=True):
             try:
@@ -177,7 +177,7 @@ def _verdict(findings: Sequence[Finding]) -> Verdict:
 
 
 def _custom(segment: RemoteLogSegmentMetadata) -> tuple[str | None, int | None]:
-    """Object prefix and remote size, as far as they are recorded; custom metadata of another plugin say neither."""
+    """Return object prefix and remote size, as far as recorded; custom metadata of another plugin say neither."""
     try:
         recorded = read_custom_metadata(segment.custom_metadata, where="custom metadata")
     except CorruptDataError:

@@ -34,7 +34,7 @@ V = TypeVar("V")
 
 _MOST_REMEMBERED = 10_000
 _MOST_DOUBLINGS = 6
-_TELL_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class FailedLogins:
         self._connections: WeakKeyDictionary[object, bytes] = WeakKeyDictionary()
         """Connections with a right login: they do not wait again."""
         self._held_back: Counter[str] = Counter()
-        self._told_s = float("-inf")
+        self._logged_s = float("-inf")
 
     async def settle(self, address: str, user: str, *, is_right: bool, connection: object = None) -> None:
         """Count a login, and return when its outcome may be sent.  On a ``connection`` on which a login of ``user`` was right
@@ -96,7 +96,7 @@ class FailedLogins:
         if not is_right:
             self._count(at_address, of_user)
         if delay_s:
-            self._tell(address, user)
+            self._log_slowed(address, user)
             await self._hold_back(origin, delay_s)
         if is_right:
             remember(self._known, at_address, self._monotonic_s() + self.limits.known_s)
@@ -135,10 +135,10 @@ class FailedLogins:
             if not self._held_back[origin]:
                 del self._held_back[origin]
 
-    def _tell(self, address: str, user: str) -> None:
+    def _log_slowed(self, address: str, user: str) -> None:
         now_s = self._monotonic_s()
-        if now_s - self._told_s >= _TELL_EVERY_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
             log.warning("logins.slowed", address=address, user=cut_text(user))
 
 

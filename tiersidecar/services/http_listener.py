@@ -33,7 +33,7 @@ _BEGUN_AT_ONCE = 4
 _NO_DESCRIPTOR_PAUSE_S = 0.1
 _SPARE_DESCRIPTORS = 2
 """Spare descriptors of each service: health checks get in when all others are used up."""
-_TELL_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class _Connections:
         self._by_handler: dict[object, _Connection] = {}
         self._connecting: dict[_Connection, asyncio.Task[None]] = {}
         self._turns = FairPlaces(_BEGUN_AT_ONCE)
-        self._told_s = self._accept_told_s = float("-inf")
+        self._crowd_logged_s = self._failure_logged_s = float("-inf")
         self.spare, self._is_over = SpareDescriptors(_SPARE_DESCRIPTORS), False
         self._server.request_handler = self._counted(self._server.request_handler)
 
@@ -149,7 +149,7 @@ class _Connections:
                 client, address = await loop.sock_accept(listening)
             except OSError as error:
                 # Connections in the backlog are taken when there are descriptors again.
-                self._tell_of_failure(error)
+                self._log_failure(error)
                 if not (is_used_up(error) and self._free_one()):
                     await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
@@ -206,7 +206,7 @@ class _Connections:
         connection = _Connection(self, origin_of(address))
         admission = self._crowd.admit(connection, connection.origin)
         if not admission.is_admitted or admission.instead_of is not None:
-            self._tell_of_crowd(address)
+            self._log_crowd(address)
         if not admission.is_admitted:
             client.close()
             return
@@ -263,16 +263,16 @@ class _Connections:
             gives_way.end()
         return False  # it is closed in the loop's next turn
 
-    def _tell_of_failure(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._accept_told_s >= _TELL_EVERY_S:
-            self._accept_told_s = now_s
+        if now_s - self._failure_logged_s >= _LOG_EVERY_S:
+            self._failure_logged_s = now_s
             log.warning("http.accept.failed", service=self._service, reason=str(error))
 
-    def _tell_of_crowd(self, address: str) -> None:
+    def _log_crowd(self, address: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_s >= _TELL_EVERY_S:
-            self._told_s = now_s
+        if now_s - self._crowd_logged_s >= _LOG_EVERY_S:
+            self._crowd_logged_s = now_s
             log.warning("http.crowded", service=self._service, connections=len(self._crowd), address=address)
 
 

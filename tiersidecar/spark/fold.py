@@ -117,14 +117,14 @@ def _is_straight() -> Column:
 
 
 def _straight_columns() -> list[Column]:
-    told: dict[str, Column] = {
+    columns: dict[str, Column] = {
         **{name: F.col(f"added.{name}") for name in ADDED},
         "after": _state(late=True),
         "before": _state(late=False),
         "started_at": F.shiftright("at_0", 1),
         "finished_at": F.shiftright("at_1", 1),
     }
-    return [told.get(name, F.col(name)).alias(name) for name in SEGMENTS.names]
+    return [columns.get(name, F.col(name)).alias(name) for name in SEGMENTS.names]
 
 
 def _state(*, late: bool) -> Column:

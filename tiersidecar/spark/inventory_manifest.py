@@ -70,7 +70,7 @@ def _of_s3(path: str, document: dict[str, Any]) -> InventoryManifest:
 
 
 def _of_google(path: str, document: dict[str, Any]) -> InventoryManifest:
-    """Files of a report that has shards; ``report_config`` says what its CSV is like."""
+    """Return the files of a report that has shards; ``report_config`` gives the form of its CSV."""
     names = [str(name) for name in document["report_shards_file_names"]]
     _refuse_empty(path, names)
     form = InventoryFormat(names[0].rpartition(".")[2].lower())
@@ -91,7 +91,7 @@ def _of_google(path: str, document: dict[str, Any]) -> InventoryManifest:
 
 
 def _of_azure(path: str, document: dict[str, Any]) -> InventoryManifest:
-    """Files of a rule's run; CSV always has a header."""
+    """Return the files of a rule's run; CSV always has a header."""
     status, rule = str(document["status"]), document["ruleDefinition"]
     if status != "Succeeded":
         raise ConfigError(source=path, faults=(f"is of an inventory that has not succeeded: its status is {status}",))

@@ -23,7 +23,7 @@ from tiersidecar.domain.errors import SparkUnavailableError
 
 
 def cache_dir() -> Path:
-    """``$XDG_CACHE_HOME/tiersidecar`` (``~/.cache/tiersidecar``), created when missing."""
+    """Return ``$XDG_CACHE_HOME/tiersidecar`` (``~/.cache/tiersidecar``), created when missing."""
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiersidecar"
     root.mkdir(parents=True, exist_ok=True)
     return root

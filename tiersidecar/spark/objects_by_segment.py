@@ -63,7 +63,7 @@ def _objects_batch(rows: Sequence[StoredObject]) -> pa.RecordBatch:
 
 
 def _synchronous(batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Drive an asynchronous iterator by a loop of its own."""
+    """Run an asynchronous iterator in an event loop of its own."""
     with asyncio.Runner() as runner:
         while True:
             batch = runner.run(_next(batches))

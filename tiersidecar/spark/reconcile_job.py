@@ -173,20 +173,20 @@ class Reconciler:
 
     def _with_topics(self, segments: DataFrame, known: DataFrame) -> DataFrame:
         named = segments.withColumn("topic_id_text", uuid_text(F.col("topic_id")))
-        return _told(named.join(F.broadcast(known), "topic_id_text", "left")).drop("topic_name")
+        return _with_facts(named.join(F.broadcast(known), "topic_id_text", "left")).drop("topic_name")
 
     def _of_segments(
         self, segments: DataFrame, objects: DataFrame, known: DataFrame, prefixes: set[str], doubt: str, now_ms: int
     ) -> DataFrame:
-        told = segments.select(
+        rows = segments.select(
             "stem", "topic", F.col("topic_id_text").alias("topic_id"), "partition",
             uuid_text(F.col("uuid")).alias("segment_id"), "start_offset", "end_offset", "epochs", "before", "after",
             "since_ms", "segment_size_bytes", "remote_size_bytes", "is_topic_known", "is_topic_owned",
         )  # fmt: skip
-        told = (
-            with_preceding(told) if self._settings.deep else told.withColumn("preceding", F.lit(None).cast(_PRECEDING))
+        rows = (
+            with_preceding(rows) if self._settings.deep else rows.withColumn("preceding", F.lit(None).cast(_PRECEDING))
         )
-        joined = told.join(objects, "stem", "full_outer")
+        joined = rows.join(objects, "stem", "full_outer")
         reads = self._settings.reads_manifests and self._settings.open_store is not None
         rows = joined.where(~_is_in_order(is_plain=self._settings.is_plain, reads_manifests=reads))
         check = SegmentCheck(
@@ -237,8 +237,8 @@ def with_preceding(segments: DataFrame) -> DataFrame:
         .groupBy(keys)
         .agg(F.collect_list("one").alias("going_on"))
     )
-    told = F.transform("ended", lambda each: each.withField("before", F.lit(None).cast(_ENDED)))
-    preceding = F.coalesce(told, F.col("going_on")).cast(_PRECEDING)
+    without_before = F.transform("ended", lambda each: each.withField("before", F.lit(None).cast(_ENDED)))
+    preceding = F.coalesce(without_before, F.col("going_on")).cast(_PRECEDING)
     return known.join(going_on, keys, "left").withColumn("preceding", preceding).drop("ended", "going_on")
 
 
@@ -279,20 +279,20 @@ def _named(rows: DataFrame, known: DataFrame, prefixes: set[str]) -> DataFrame:
             said = F.coalesce(said.try_cast("bigint"), F.lit(-1))
         named = named.withColumn(name, F.when(has_no_events, said).otherwise(F.col(name)))
     keyed = named.withColumnRenamed("topic_id", "topic_id_text").drop("is_topic_known", "is_topic_owned")
-    told = _told(keyed.join(F.broadcast(known), "topic_id_text", "left"))
+    joined = _with_facts(keyed.join(F.broadcast(known), "topic_id_text", "left"))
     has_topics_name = F.expr("false")
     for prefix in sorted(prefixes):
         begin = F.concat(F.lit(prefix), F.col("topic_name"), F.lit("-"), F.col("topic_id_text"), F.lit("/"))
         has_topics_name = has_topics_name | F.coalesce(F.col("stem").startswith(begin), F.expr("false"))
     topic = F.when(has_no_events & F.col("is_topic_known"), F.col("topic_name")).otherwise(F.col("topic"))
-    named_so = told.withColumns({"has_topics_name": ~has_no_events | has_topics_name, "topic": topic}).drop(
+    named_so = joined.withColumns({"has_topics_name": ~has_no_events | has_topics_name, "topic": topic}).drop(
         "topic_name"
     )
     return named_so.withColumnRenamed("topic_id_text", "topic_id")
 
 
-def _told(rows: DataFrame) -> DataFrame:
-    """Add what the broadcast topics say."""
+def _with_facts(rows: DataFrame) -> DataFrame:
+    """Add the facts of the broadcast topics."""
     return rows.withColumns(
         {
             "is_topic_known": F.coalesce("topic_known", F.expr("false")),

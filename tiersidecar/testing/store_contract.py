@@ -1,4 +1,4 @@
-"""What every store promises: one suite that each kind, real and fake, passes (obspec's and kio's manner).
+"""The promises of every store: one suite that each kind, real and fake, passes (obspec's and kio's manner).
 
 A kind of store subclasses :class:`StoreContract` in a test module of its own and gives the fixture ``store``; the class's
 attributes say which of the optional promises hold.  It runs under pytest with pytest-asyncio in its mode ``auto`` (the extra
@@ -29,12 +29,12 @@ class PiecesBody:
     """A body of pieces that come one by one, in a buffer that is used again for the next one."""
 
     pieces: Sequence[bytes]
-    tells_size: bool = True
+    knows_size: bool = True
     _buffer: bytearray = field(default_factory=bytearray)
 
     @property
     def size_bytes(self) -> int | None:
-        return sum(map(len, self.pieces)) if self.tells_size else None
+        return sum(map(len, self.pieces)) if self.knows_size else None
 
     @property
     def piece_count(self) -> int:
@@ -124,7 +124,7 @@ async def fed(store: Store, byte_range: ByteRange) -> bytes:
 
 
 async def fed_with_rests(store: Store, byte_range: ByteRange) -> bytes:
-    """Likewise; the pieces are not to be kept."""
+    """Return the same, where the pieces are not to be kept."""
     pieces = list[bytes]()
 
     def take(piece: memoryview) -> bool:
@@ -170,20 +170,20 @@ class StoreContract:
         assert await store.fetch_object(KEY, max_bytes=2**30) == b""
 
     @final
-    @pytest.mark.parametrize("tells_size", [True, False], ids=["of known size", "of a size that no one knows before"])
+    @pytest.mark.parametrize("knows_size", [True, False], ids=["of known size", "of a size that no one knows before"])
     @pytest.mark.parametrize("last", [1, 777], ids=["last piece of one byte", "last piece shorter than the others"])
-    async def test_many_pieces_become_one_object(self, store: Store, tells_size: bool, last: int) -> None:
+    async def test_many_pieces_become_one_object(self, store: Store, knows_size: bool, last: int) -> None:
         pieces = [os.urandom(self.piece_bytes) for _ in range(5)] + [os.urandom(last)]
-        stored = await store.put_object(KEY, PiecesBody(pieces, tells_size))
+        stored = await store.put_object(KEY, PiecesBody(pieces, knows_size))
         assert stored.size_bytes == 5 * self.piece_bytes + last
         assert await store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
 
     @final
     async def test_pieces_of_unequal_size_become_one_object(self, store: Store) -> None:
-        """As compressed chunks are."""
+        """Put pieces of the sizes of compressed chunks."""
         sizes = [1, self.piece_bytes * 2 + 3, 0, 17, self.piece_bytes - 1, self.piece_bytes * 3, 5]
         pieces = [os.urandom(size) for size in sizes]
-        await store.put_object(KEY, PiecesBody(pieces, tells_size=False))
+        await store.put_object(KEY, PiecesBody(pieces, knows_size=False))
         assert await store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
 
     @final
@@ -215,7 +215,7 @@ class StoreContract:
             stored = await store.put_object(KEY, FileBody(source))
         assert stored.size_bytes == stop - start
         assert await store.fetch_object(KEY, max_bytes=2**30) == data[start:stop]
-        assert seen == data[start:stop], "every byte was shown to whoever checks it"
+        assert seen == data[start:stop], "the check saw every byte"
 
     @final
     async def test_a_put_overwrites(self, store: Store) -> None:
@@ -311,7 +311,7 @@ class StoreContract:
 
     @final
     async def test_a_range_of_many_turns_is_handed_over_in_order(self, store: Store) -> None:
-        """U14: with rests, for whoever is in no hurry."""
+        """U14: with rests, for callers in no hurry."""
         data = os.urandom(1024 * 1024)
         await store.put_object(KEY, BytesBody(data))
         assert await fed_with_rests(store, ByteRange(1, len(data) - 1)) == data[1:-1]
@@ -377,7 +377,7 @@ class StoreContract:
         assert await keys_of(store) == ["tiered/topic/0/a.log"]
 
     @final
-    async def test_head_tells_size_and_checksum(self, store: Store) -> None:
+    async def test_head_has_size_and_checksum(self, store: Store) -> None:
         data = os.urandom(12345)
         stored = await store.put_object(KEY, BytesBody(data))
         head = await store.head_object(KEY)

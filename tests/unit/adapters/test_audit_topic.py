@@ -31,7 +31,7 @@ class Topic:
 
 def told(audit: KafkaAuditTopic, event: str, number: int) -> None:
     for one in range(number):
-        audit.tell(event, {"number": one})
+        audit.record(event, {"number": one})
 
 
 async def test_no_delete_is_lost_by_refusals_however_many() -> None:
@@ -69,12 +69,12 @@ async def test_what_clients_have_named_waits_up_to_a_size() -> None:
     large = {"deletes": {"\x01" * 98 + str(number): [0, 1] for number in range(130)}}
     async with open_audit_topic("audit", producer=producer, clock=clock, telemetry=telemetry) as audit:
         for _ in range(300):
-            audit.tell(DELETE, large)
+            audit.record(DELETE, large)
         lost = int(telemetry.value(GATEWAY_AUDIT_LOST) or 0)
         assert 16 * 2**20 <= (300 - lost) * 79_000 < 17 * 2**20
         topic.is_away = False
         await clock.advance(20)
         await audit.drained(60)
         assert len(topic.written) == 300 - lost
-        audit.tell(DELETE, large)
+        audit.record(DELETE, large)
         assert telemetry.value(GATEWAY_AUDIT_LOST) == lost, "there is room again"

@@ -347,7 +347,7 @@ def test_where_the_metadata_log_is_lost_no_topic_s_logs_are_left(node: Node) -> 
         pytest.param(written_later, "does not begin where it was seeded", id="and what was written has expired"),
         pytest.param(begun_anew, "remove this directory, and seed again", id="the broker began an empty log at 0"),
         pytest.param(of_another_topic, "is of the topic with the id", id="a log that is left is of another topic"),
-        pytest.param(of_no_topic, "so its owner is unknown", id="a log that is left is of no topic"),
+        pytest.param(of_no_topic, "its topic is unknown", id="a log that is left is of no topic"),
         pytest.param(without_the_topic, "has run without them", id="another plan than the cluster's"),
         pytest.param(without_metadata, "the metadata log of .* is lost", id="the metadata were on the lost disk"),
     ],

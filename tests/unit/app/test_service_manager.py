@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
-from tiersidecar.app.service_manager import Progress, ServiceManager, telling
+from tiersidecar.app.service_manager import Progress, ServiceManager, reporting
 
 
 class Systemd:
@@ -42,7 +42,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Systemd]
 async def test_ready_then_alive_then_stopping(systemd: Systemd) -> None:
     clock, waits = ManualClock(), "waiting for\nthe broker"
     manager = ServiceManager(address=systemd.address, watchdog_s=8)
-    async with telling(manager, progress=Progress(clock), waits_for=lambda: waits, clock=clock):
+    async with reporting(manager, progress=Progress(clock), waits_for=lambda: waits, clock=clock):
         assert systemd.heard() == [["READY=1", "STATUS=waiting for the broker"]]
         await clock.advance(0)
         assert systemd.heard() == [["WATCHDOG=1", "STATUS=waiting for the broker"]]
@@ -56,7 +56,7 @@ async def test_the_watchdog_hears_nothing_while_work_has_stopped(systemd: System
     clock, turns = ManualClock(), 0
     manager, progress = ServiceManager(address=systemd.address, watchdog_s=8), Progress(clock)
     with progress.counting("the watch", lambda: turns, limit_s=30):
-        async with telling(manager, progress=progress, waits_for=str, clock=clock):
+        async with reporting(manager, progress=progress, waits_for=str, clock=clock):
             await clock.advance(29)
             assert ["WATCHDOG=1", "STATUS=ready"] in systemd.heard()
             with capture_logs() as logged:
@@ -72,7 +72,7 @@ async def test_a_service_manager_that_is_gone_does_not_end_the_daemon(tmp_path: 
     clock = ManualClock()
     manager = ServiceManager(address=str(tmp_path / "nobody"), watchdog_s=8)
     with capture_logs() as logged:
-        async with telling(manager, progress=Progress(clock), waits_for=str, clock=clock):
+        async with reporting(manager, progress=Progress(clock), waits_for=str, clock=clock):
             await clock.advance(8)
     assert {one["event"] for one in logged} == {"service_manager.unreachable"}
 

@@ -20,7 +20,7 @@ from tiersidecar.app import tier_role
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.stop_signals import BeforeStop
-from tiersidecar.app.tier_role import given_back_after, told_to_gateways
+from tiersidecar.app.tier_role import announce_stop, given_back_after
 from tiersidecar.ports.metrics.copying import COPY_LAG_SEGMENTS, PINS_SEGMENTS
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -123,7 +123,7 @@ async def test_gateways_are_told_before_the_work_ends_and_waited_for_where_there
             self.is_in_use = is_in_use
 
     some = cast(Parts, SomeParts(proposals=SomeProposals(), clock=Clock()))
-    await told_to_gateways(some, cast(TierLease, Lease(story, is_ours=is_ours)))
+    await announce_stop(some, cast(TierLease, Lease(story, is_ours=is_ours)))
     assert story == (["announced", "2 s"] if is_in_use and is_ours else ["announced"])
 
 

@@ -172,7 +172,7 @@ class BrokerAuthorizer:
         return False
 
     async def log_in(self, credentials: Credentials) -> None:
-        """See :class:`AuthorizeRead`.  The connection serves the caller's next requests.
+        """Return when the broker has accepted the caller.  The connection serves the caller's next requests.
 
         Raises:
             As :meth:`may_read`.

@@ -88,7 +88,7 @@ async def open_broker(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AllPartitions:
-    """What an answer for all topics said, with its ``metadata_digest``."""
+    """The content of an answer for all topics, with its ``metadata_digest``."""
 
     digest: bytes = b""
     views: tuple[LeaderView, ...] = ()
@@ -145,7 +145,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return None if said == apis.NOT_SAID else said
 
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
-        """See the port.  A named topic that we may not see is refused; of all topics, only visible ones are there."""
+        """Return the leaders.  A named topic that we may not see is refused; of all topics, only visible ones are there."""
         if topics is None:
             return await self._describe_all_partitions()
         if not topics:
@@ -157,7 +157,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return await _views(response)
 
     async def _describe_all_partitions(self) -> tuple[LeaderView, ...]:
-        """As long as the broker says the same, the same object: of thousands of partitions nothing is decoded then."""
+        """Return the same object as long as the broker's answer is the same: nothing of thousands of partitions is decoded."""
         known = self._all_partitions
         digest, response = await self._routes.metadata_of_all(known.digest)
         if response is None:
@@ -166,7 +166,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return self._all_partitions.views
 
     async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
-        """See the port; the first broker that answers counts."""
+        """Return by topic id: None for one that exists, else Kafka's error name; the first broker that answers counts."""
         wanted = tuple(dict.fromkeys(topic_ids))
         if not wanted:
             return {}
@@ -185,7 +185,7 @@ class KafkaBroker(KafkaTopicAdmin):
         *,
         read_committed: bool = False,
     ) -> dict[TopicIdPartition, OffsetAnswer]:
-        """See the port; a partition without an answer has the reason as its ``error``."""
+        """Return offsets by ``spec``; a partition without an answer has the reason as its ``error``."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[OffsetAnswer]:
             response = await connection.ask(
@@ -205,7 +205,7 @@ class KafkaBroker(KafkaTopicAdmin):
         return answers
 
     async def replica_log_starts(self, views: Sequence[LeaderView]) -> dict[TopicIdPartition, ReplicaStarts]:
-        """See the port; a broker that is away, or has no such replica, is among the silent ones."""
+        """Ask all replicas for their log starts; a broker that is away, or has no such replica, is among the silent ones."""
         hosted: defaultdict[BrokerId, list[TopicIdPartition]] = defaultdict(list)
         for view in views:
             for replica in view.replicas:
@@ -245,7 +245,7 @@ class KafkaBroker(KafkaTopicAdmin):
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]
     ) -> dict[TopicIdPartition, EpochEndAnswer]:
-        """See the port; a partition without an answer has the reason as its ``error``."""
+        """Return where the leaders' logs end these epochs; a partition without an answer has the reason as its ``error``."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[EpochEndAnswer]:
             questions = _by_topic({key: (asked[key].current_epoch, asked[key].epoch) for key in group})
@@ -269,7 +269,7 @@ class KafkaBroker(KafkaTopicAdmin):
     async def fetch_committed(
         self, topic_id_partition: TopicIdPartition, offset: int, *, max_bytes: int, last_fetched_epoch: LeaderEpoch
     ) -> LocalBatches:
-        """See :func:`tiersidecar.adapters.kafka.local_reads.fetch_committed`."""
+        """Fetch committed batches (:func:`tiersidecar.adapters.kafka.local_reads.fetch_committed`)."""
         return await fetch_committed(
             self._routes,
             topic_id_partition,
@@ -285,7 +285,7 @@ class KafkaBroker(KafkaTopicAdmin):
         *,
         leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
     ) -> dict[TopicIdPartition, TrimAnswer]:
-        """See the port.  The request names topics, not ids, and no epochs: leaders, their epochs and ids are always looked
+        """Move log starts.  The request names topics, not ids, and no epochs: leaders, their epochs and ids are always looked
         up right before it, and it goes to that very broker.  So nothing is sent for a topic that was deleted and created
         again, nor to a leader that the caller does not know of.  The leader answers once all followers have
         trimmed as well, so this goes over connections of its own."""
@@ -310,7 +310,7 @@ class KafkaBroker(KafkaTopicAdmin):
         )
 
     async def describe_log_sizes(self, topic: str) -> dict[int, int]:
-        """See the port; needs Describe on the cluster, without it the sizes are left out."""
+        """Return the leaders' bytes on disk by partition; needs Describe on the cluster, without it the sizes are left out."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[int]:
             wanted = [key.partition for key in group]
@@ -332,7 +332,7 @@ class KafkaBroker(KafkaTopicAdmin):
     async def describe_log_dirs(
         self, broker_id: BrokerId, topic: str, partitions: Sequence[int]
     ) -> tuple[LogDirUse, ...]:
-        """See the port; needs Describe on the cluster."""
+        """Return the broker's log dirs with replicas of the topic; needs Describe on the cluster."""
         connection = await self._routes.broker(broker_id)
         response = await connection.ask(
             apis.DESCRIBE_LOG_DIRS, lambda version: apis.describe_log_dirs(version, topic, partitions)

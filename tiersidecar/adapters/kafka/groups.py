@@ -38,7 +38,7 @@ class KafkaGroups:
         self._routes = routes
 
     async def list_groups(self) -> dict[str, GroupType]:
-        """See the port.
+        """Return every group of the cluster.
 
         A broker answers ListGroups without an error also where it shows only some groups, and groups whose coordinator is
         away are in no broker's answer.  So we first ask whether we may see all, and who coordinates before and after.
@@ -57,7 +57,7 @@ class KafkaGroups:
         return tuple(group for group, kind in (await self.list_groups()).items() if kind is GroupType.SHARE)
 
     async def committed_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
-        """See the port."""
+        """Return the committed offsets of these consumer groups; of one that does not exist, nothing."""
         wanted = _by_topic(partitions)
 
         async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
@@ -79,7 +79,7 @@ class KafkaGroups:
         return await self._ask_coordinators(apis.OFFSET_FETCH, groups, ask)
 
     async def commits(self, groups: Collection[str]) -> dict[str, GroupCommits]:
-        """See :class:`~tiersidecar.ports.cluster_snapshots.ReadCommits`."""
+        """Return all that these consumer groups have committed; of one that does not exist, nothing."""
         found: dict[str, GroupCommits] = {}
 
         async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
@@ -116,7 +116,7 @@ class KafkaGroups:
         return next(iter(errors), answer.error or "")
 
     async def share_start_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
-        """See the port."""
+        """Return where these share groups begin: all before it is acknowledged or archived."""
         wanted = frozenset(partitions)
 
         async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:

@@ -30,7 +30,7 @@ class Leaders:
         self._whole_cluster: tuple[Mapping[BrokerId, str], Mapping[str, _TopicLeaders]] = ({}, {})
         self._addresses: Mapping[BrokerId, str] = {}
         self.digest = b""
-        """Of the last answer for the whole cluster; empty where none was taken."""
+        """The digest of the last answer for the whole cluster; empty where none was taken."""
 
     def learn(
         self, response: MetadataResponse, *, now_s: float, whole_cluster: bool = False, digest: bytes = b""

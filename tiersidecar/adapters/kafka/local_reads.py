@@ -126,7 +126,7 @@ class BrokerLocalReads:
         read_committed: bool = False,
         last_fetched_epoch: LeaderEpoch = NO_EPOCH,
     ) -> LocalBatches:
-        """See the port."""
+        """Return batches from ``offset`` on."""
         row = await _fetch(
             await self._authorizer.connection(credentials),
             topic_id_partition,
@@ -150,7 +150,7 @@ class BrokerLocalReads:
     async def find_offset(
         self, credentials: Credentials, topic_id_partition: TopicIdPartition, timestamp_ms: int
     ) -> OffsetAnswer:
-        """See the port."""
+        """Return the ListOffsets answer for a timestamp (-1 latest, -3 the largest)."""
         connection = await self._authorizer.connection(credentials)
         response = await connection.ask(
             apis.LIST_OFFSETS,

@@ -29,8 +29,8 @@ class KafkaTopicAdmin:
         self._reported: set[str] = set()
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """See the port.  Topics that do not exist are left out, and those whose settings we may not see, which a
-        warning names once.
+        """Return each topic's effective settings.  Left out are topics that do not exist, and those whose settings we may not
+        see, which a warning names once.
 
         Raises:
             BrokerRefusedError: we may see the settings of none of them.
@@ -57,7 +57,7 @@ class KafkaTopicAdmin:
         raise refused(apis.DESCRIBE_CONFIGS, f"topic {topic}", ErrorCode.unknown_server_error)
 
     async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
-        """See the port; the request goes to that broker, since no other knows."""
+        """Return the effective settings of one broker; the request goes to that broker, since no other knows."""
         connection = await self._routes.broker(broker_id)
         for result in await _describe_configs(connection, apis.BROKER_RESOURCE, [str(broker_id)]):
             if result.error_code is ErrorCode.none:
@@ -78,7 +78,7 @@ class KafkaTopicAdmin:
     async def create_topic(
         self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> None:
-        """See the port; any broker passes it on to the controller, and may itself know the topic a little later."""
+        """Create ``topic``; any broker passes it on to the controller, and may itself know the topic a little later."""
         connection = await self._routes.any()
         response = await connection.ask(
             apis.CREATE_TOPICS,

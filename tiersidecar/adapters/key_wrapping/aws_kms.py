@@ -43,7 +43,7 @@ class AwsKmsKind:
     """
 
     def faults(self, options: Options) -> Iterable[tuple[str, str]]:
-        """See :class:`KeyWrappingKind`."""
+        """Return what is wrong with ``options``: the option, and a sentence that says what it must be."""
         for name in sorted(set(options) - set(_TEXTS)):
             yield name, f"is not known: the options are {', '.join(_TEXTS)}"
         for name in _NEEDED:
@@ -56,7 +56,7 @@ class AwsKmsKind:
             yield "access.key.id", "and secret.access.key go together"
 
     def open_wrapping(self, options: Options) -> KeyWrapping:
-        """See :class:`KeyWrappingKind`."""
+        """Return the service, for the life of the process."""
         return AwsKms(options)
 
 
@@ -67,7 +67,7 @@ class AwsKms:
         self._options, self._client, self._lock = options, None, threading.Lock()
 
     def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
-        """See :class:`KeyWrapping`; the service's answer names the key by its ARN, whatever alias was asked for."""
+        """Wrap a new data key; the service's answer names the key by its ARN, whatever alias was asked for."""
         key_id = str(self._options["key.id"])
         answer = self._ask(
             "wrap",
@@ -77,7 +77,7 @@ class AwsKms:
         return WrappedKey(str(answer["KeyId"]), bytes(answer["CiphertextBlob"]))
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        """See :class:`KeyWrapping`."""
+        """Return the data key, also of one that was wrapped under a former key."""
         answer = self._ask(
             "unwrap",
             wrapped.key_id,
@@ -133,15 +133,15 @@ def _error_of(verb: str, key_id: str, response: Mapping[str, Any]) -> Exception:
     """Return the error that an answer of the service means; what it does not explain may pass, and is tried again."""
     said = response.get("Error", {})
     code, message = str(said.get("Code", "")), str(said.get("Message", ""))
-    told = f"{code}: {message}" if message else code
+    answer = f"{code}: {message}" if message else code
     if code in _NO_DATA_KEY:
         return DataKeyError(
-            key_id=key_id, reason=f"AWS KMS says {told}: no key of its own has wrapped it for this segment"
+            key_id=key_id, reason=f"AWS KMS says {answer}: no key of its own has wrapped it for this segment"
         )
     if code in _DENIED:
         right = "kms:Encrypt" if verb == "wrap" else "kms:Decrypt"
-        reason = f"AWS KMS says {told}: give the sidecar's identity {right} on the key, in its policy or by IAM"
+        reason = f"AWS KMS says {answer}: give the sidecar's identity {right} on the key, in its policy or by IAM"
         return KeyRefusedError(verb=verb, key_id=key_id, reason=reason)
     if code in _REMEDIES:
-        return KeyRefusedError(verb=verb, key_id=key_id, reason=f"AWS KMS says {told}: {_REMEDIES[code]}")
-    return KeyServiceError(service="AWS KMS", verb=verb, reason=told)
+        return KeyRefusedError(verb=verb, key_id=key_id, reason=f"AWS KMS says {answer}: {_REMEDIES[code]}")
+    return KeyServiceError(service="AWS KMS", verb=verb, reason=answer)

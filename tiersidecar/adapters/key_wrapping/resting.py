@@ -35,18 +35,18 @@ class RestingWrapping:
         return self._wrap.reason
 
     def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
-        """See :class:`KeyWrapping`."""
+        """Return a data key of 32 bytes under the key for new segments, bound to ``context``."""
         with self._wrap.tried((KeyServiceError, KeyRefusedError)):
             return self._wrapping.wrap(data_key, context)
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
-        """See :class:`KeyWrapping`."""
+        """Return the data key, also of one that was wrapped under a former key."""
         with self._unwrap.tried((KeyServiceError,)):
             return self._wrapping.unwrap(wrapped, context)
 
 
 class _Rest:
-    """Of one verb; safe in threads."""
+    """The rest of one verb; safe in threads."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s, self._lock = now_s, threading.Lock()
@@ -91,7 +91,7 @@ class _Rest:
             self._error, self._rest_s = None, _FIRST_REST_S
 
     def _failed(self, error: KeyServiceError | KeyRefusedError, *, is_trial: bool) -> None:
-        """Those that were under way when it began to rest are no reason to rest longer."""
+        """Begin to rest; requests that were under way then are no reason to rest longer."""
         with self._lock:
             if is_trial:
                 self._rest_s = min(2 * self._rest_s, _MOST_REST_S)

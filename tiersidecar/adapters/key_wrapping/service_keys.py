@@ -20,7 +20,7 @@ from tiersidecar.ports.key_wrapping import KeyWrapping
 
 _MOST_KEYS = 10_000
 _THREADS = 4
-"""Of key services alone: were they those of everything else, one that hangs would stop pins and checks too."""
+"""For key services alone: if they shared the threads of all else, one that hangs would stop pins and checks too."""
 
 
 class ServiceKeys:
@@ -53,22 +53,22 @@ class ServiceKeys:
 
     @property
     def blocking(self) -> Blocking:
-        """See :class:`HasThreads`."""
+        """Return the threads that may wait for the service."""
         return self._threads
 
     @property
     def closed_reason(self) -> str:
-        """See :class:`HasThreads`."""
+        """Return why no new key is to be had for now; empty while the service answers."""
         return "" if self._new_ring is not None else self._wrapping.closed_reason
 
     def is_at_hand(self, text: str | None, context: KeyContext) -> bool:
-        """See :class:`HasThreads`."""
+        """Return whether what a manifest has, or with None a new key, needs no question."""
         if text is None:
             return self._new_ring is not None
         return not is_wrapped_by(self._kind, text) or self._found(_name_of(text, context)) is not None
 
     def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
-        """See :class:`DataKeys`; the service has randomness of its own."""
+        """Wrap a data key; the service has randomness of its own."""
         if self._new_ring is not None:
             return self._new_ring.wrap(data_key, random_bytes)
         text = write_wrapped_key(self._kind, self._wrapping.wrap(data_key, context))
@@ -76,7 +76,7 @@ class ServiceKeys:
         return text
 
     def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
-        """See :class:`DataKeys`."""
+        """Return the data key of a manifest's ``dataKey``."""
         if not is_wrapped_by(self._kind, text):
             if self._ring is None:
                 reason = f"it is not of {self._kind}, and encryption.key.pairs has no keys"

@@ -2,7 +2,7 @@
 
 The .log is linked last and unlinked first, so that files without it are leftovers.
 
-Leader epochs as a segment's own batches tell them, for offsets that the broker's file has forgotten.  Blocks.
+Leader epochs from a segment's own batches, for offsets that the broker's file has forgotten.  Blocks.
 
 Names of a pin's files: everything that is known of a pin stands in them (docs/design/0004-pins.md).
 """
@@ -41,7 +41,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinName:
-    """What all files of one pin have in common; ``next_base_offset`` is the exclusive end of its offsets."""
+    """The common part of the names of one pin's files; ``next_base_offset`` is the exclusive end of its offsets."""
 
     owner: PinnedPartition
     base_offset: Offset
@@ -49,18 +49,18 @@ class PinName:
 
     @property
     def prefix(self) -> str:
-        """Before it comes nothing, after it what the broker calls the file."""
+        """Return the beginning of the pin's file names, before the broker's name of the file."""
         owner = f"{format_uuid(self.owner.topic_id)}.{self.owner.partition}"
         return f"{PIN_PREFIX}{owner}.{self.base_offset:020d}-{self.next_base_offset:020d}."
 
     @property
     def log_name(self) -> str:
-        """The broker's name of the file whose link makes a pin of the others."""
+        """Return the broker's name of the file whose link makes a pin of the others."""
         return log_file_name(self.base_offset, LogFileKind.LOG)
 
     @property
     def snapshot_name(self) -> str:
-        """The producer snapshot at the end of the segment, which may come later, or never."""
+        """Return the producer snapshot at the end of the segment, which may come later, or never."""
         return log_file_name(self.next_base_offset, LogFileKind.SNAPSHOT)
 
     @property
@@ -79,23 +79,23 @@ class PinName:
 
     @property
     def usual_names(self) -> tuple[str, ...]:
-        """Companions that every sealed segment has, but for the broker's accidents."""
+        """Return the companions that every sealed segment has, but for the broker's accidents."""
         transaction_index = log_file_name(self.base_offset, LogFileKind.TRANSACTION_INDEX)
         return tuple(name for name in self.companion_names if name != transaction_index)
 
     @property
     def earlier_snapshot_name(self) -> str:
-        """The producer snapshot where the segment begins: part of a picture only."""
+        """Return the producer snapshot where the segment begins: part of a picture only."""
         return log_file_name(self.base_offset, LogFileKind.SNAPSHOT)
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        """In the order in which they are made: the .log last."""
+        """Return all names in the order in which they are made: the .log last."""
         return (LEADER_EPOCH_CHECKPOINT, self.earlier_snapshot_name, *self.companion_names, self.log_name)
 
 
 def parse_pin_file(name: str) -> tuple[PinName, str] | None:
-    """The pin that a file belongs to, and what the broker calls the file; None for any file that is no pin's."""
+    """Return the pin that a file belongs to, and what the broker calls the file; None for any file that is no pin's."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -159,7 +159,7 @@ class PinDirectory:
         self.path, self._log_dir, self._link, self._failpoints = path, log_dir, link, failpoints
 
     def list_names(self) -> PinListing:
-        """Ascending by partition and base offset.
+        """List the names, ascending by partition and base offset.
 
         Raises:
             OSError: the directory cannot be read.
@@ -179,7 +179,7 @@ class PinDirectory:
         )
 
     def read(self, names: Sequence[PinName]) -> tuple[Pin, ...]:
-        """The pins of these names, without those that have gone meanwhile."""
+        """Read the pins of these names, without those that have gone meanwhile."""
         pins = []
         for name in names:
             with suppress(FileNotFoundError):
@@ -323,7 +323,7 @@ def sealed_files(directory: str, end_offset: int) -> dict[str, tuple[int, int, i
 def epochs_below_end(
     name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]
 ) -> tuple[EpochEntry, ...]:
-    """The broker's entries below the segment's end, before them what only the batches still tell.
+    """Return the broker's entries below the segment's end, preceded by those that only the batches still have.
 
     Raises:
         SegmentChangedError: a deleted segment ends elsewhere than at its successor's base offset: one between them is gone.
@@ -332,17 +332,17 @@ def epochs_below_end(
     if not segment.file_suffix and live.epoch_for_offset(name.base_offset) is not None:
         return live.entries
     try:
-        told = read_segment_epochs(segment.log_path, name.base_offset)
+        epochs = read_segment_epochs(segment.log_path, name.base_offset)
     except CorruptDataError:
         return live.entries  # the copy will say what is wrong with it
-    if segment.file_suffix and told.next_offset != name.next_base_offset:
-        reason = f"it ends at offset {told.next_offset}, and the next segment left begins at {name.next_base_offset}"
+    if segment.file_suffix and epochs.next_offset != name.next_base_offset:
+        reason = f"it ends at offset {epochs.next_offset}, and the next segment left begins at {name.next_base_offset}"
         raise SegmentChangedError(path=segment.log_path, reason=reason)
-    return Lineage(told.entries).extended_by(live.entries).entries
+    return Lineage(epochs.entries).extended_by(live.entries).entries
 
 
 def _sources(segment: LocalSegment, companion: str) -> tuple[str, ...]:
-    """Where a companion may be: of a deleted segment the producer snapshot is its successor's, and may still be live."""
+    """Return where a companion may be: of a deleted segment the producer snapshot is its successor's, and may still be live."""
     there = segment.path_of(companion)
     return (there,) if not segment.file_suffix else (there, there.removesuffix(segment.file_suffix))
 

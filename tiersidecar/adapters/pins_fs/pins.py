@@ -1,6 +1,6 @@
 """Pins on this machine's disks, for all log dirs of the broker (docs/design/0004-pins.md).
 
-Where the pins of a log dir can lie: tried with a real link, for nothing else tells.  Blocks; runs in threads.
+Where the pins of a log dir can lie: tried with a real link, the only proof.  Blocks; runs in threads.
 
 Two mounts of one file system have one device number, and yet no link crosses them.
 """
@@ -37,12 +37,12 @@ _HINTS = {
 
 
 def beside(log_dir: str) -> str:
-    """The directory of ours next to ``log_dir``."""
+    """Return the directory of ours next to ``log_dir``."""
     return f"{log_dir}{PINS_SUFFIX}"
 
 
 def find_place(log_dir: str, log_dirs: Sequence[str], *, link: Link = os.link) -> str:
-    """The directory in which new pins of ``log_dir`` are made: beside it, or the log dir itself.
+    """Return the directory in which new pins of ``log_dir`` are made: beside it, or the log dir itself.
 
     Raises:
         PinError: no link can be made in either; says why of both.
@@ -64,13 +64,13 @@ def find_place(log_dir: str, log_dirs: Sequence[str], *, link: Link = os.link) -
 
 
 def explain_link_error(error: OSError) -> str:
-    """As :func:`explain_os_error`, with what it means for links."""
+    """Explain the error like :func:`explain_os_error`, and what it means for links."""
     hint = _HINTS.get(error.errno or 0)
     return explain_os_error(error) if hint is None else f"{explain_os_error(error).partition(' (')[0]} ({hint})"
 
 
 def _places(log_dir: str, log_dirs: Sequence[str]) -> Iterator[str]:
-    """In order of preference.  A directory of ours inside any log dir would keep a broker from starting."""
+    """Return the places in order of preference.  A directory of ours inside any log dir would keep a broker from starting."""
     parent = Path(log_dir).parent
     inside = any(parent.is_relative_to(other) for other in log_dirs)
     if not inside and not (parent / META_PROPERTIES).exists():
@@ -110,7 +110,7 @@ class FilesystemPins:
         self._asked: dict[tuple[str, str], asyncio.Task[Any]] = {}
 
     async def prepare(self) -> Mapping[str, str]:
-        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        """Find a place for each log dir that has none yet; return the log dirs without one, and why."""
         without: dict[str, str] = {}
         for log_dir in self._log_dirs:
             if log_dir in self._places:
@@ -126,7 +126,7 @@ class FilesystemPins:
         return without
 
     async def scan(self, *, sweep: bool) -> PinsView:
-        """See :class:`~tiersidecar.ports.pins.ReadPins`.  Both places of each log dir are read."""
+        """Read every pin in every log dir.  Both places of each log dir are read."""
         pins: list[Pin] = []
         faults: dict[str, str] = {}
         for log_dir in self._log_dirs:
@@ -137,7 +137,7 @@ class FilesystemPins:
         return PinsView(pins=tuple(pins), faults=faults)
 
     async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
-        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        """Link the files of a sealed segment of ``local``."""
         directory = self._place_of(local)
         assert segment.next_base_offset is not None, "only sealed segments are pinned"
         name = PinName(
@@ -153,7 +153,7 @@ class FilesystemPins:
             raise PinError(path=directory.path, reason=explain_link_error(error)) from error
 
     async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
-        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        """Link sealed segments of ``local``, as they are at one moment."""
         directory = self._place_of(local)
         owner = PinnedPartition.of(local.topic_id_partition)
         named = [
@@ -171,11 +171,11 @@ class FilesystemPins:
         return Picture(pins=pins, cleaner_offset=cleaner_offset)
 
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
-        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        """Return the last look given to :meth:`note_look`; None where there is none."""
         return await self._blocking.run(_read_look, self._look_path(local))
 
     async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
-        """See :class:`~tiersidecar.ports.pins.TakePictures`."""
+        """Keep the look beside the pins, for this process and the next, if no segment was sealed since ``local`` was seen."""
         path = self._look_path(local)
         try:
             await self._blocking.run(_write_look, path, local, look)
@@ -194,7 +194,7 @@ class FilesystemPins:
         return directory
 
     async def unpin(self, pin: Pin) -> None:
-        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        """Remove the pin's links; those that are gone already are no error."""
         directory = self._directory(pin.segment.directory, pin.log_dir)
         name = PinName(owner=pin.owner, base_offset=pin.base_offset, next_base_offset=pin.next_base_offset)
         try:
@@ -203,7 +203,7 @@ class FilesystemPins:
             raise PinError(path=directory.path, reason=explain_link_error(error)) from error
 
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:
-        """See :class:`~tiersidecar.ports.pins.MeasureDisks`."""
+        """Return the space by log dir, without log dirs whose space is not known."""
         spaces: dict[str, DiskSpace] = {}
         for log_dir in self._log_dirs:
             with suppress(PinError):  # its scan says what is wrong with it
@@ -212,7 +212,7 @@ class FilesystemPins:
         return spaces
 
     async def without_other_names(self, pins: Sequence[Pin]) -> Sequence[Pin]:
-        """See :class:`~tiersidecar.ports.pins.LookAtLinks`."""
+        """Return those of which the .log has no name but ours: a pin keeps its bytes alone."""
         by_log_dir: dict[str, list[Pin]] = {}
         for pin in pins:
             by_log_dir.setdefault(pin.log_dir, []).append(pin)
@@ -268,7 +268,7 @@ def _without_other_names(pins: Sequence[Pin]) -> list[Pin]:
 
 
 def _cleaner_offset(local: LocalPartition) -> int | None:
-    """The broker's own, as its checkpoint says; -1 where it has none of the partition."""
+    """Return the broker's own, as its checkpoint says; -1 where it has none of the partition."""
     path = Path(local.log_dir, CLEANER_OFFSET_CHECKPOINT)
     try:
         found = read_offset_checkpoint(path.read_bytes(), where=str(path))

@@ -193,11 +193,11 @@ class ProposalsTopic:
 
     @property
     def is_in_use(self) -> bool:
-        """See :class:`~tiersidecar.ports.proposals.Proposals`."""
+        """Return whether there has been a proposal, ever, as far as is known."""
         return self._is_in_use
 
     async def propose(self, proposal: DeleteProposal) -> None:
-        """See :class:`~tiersidecar.ports.proposals.Propose`."""
+        """Return once the proposal is durable (acks=all)."""
         await self._producer.send(
             self._settings.topic,
             partition=0,
@@ -210,7 +210,7 @@ class ProposalsTopic:
         await self._producer.close()
 
     async def keep_reading(self, take: TakeProposals, *, max_age_ms: int) -> None:
-        """See :class:`~tiersidecar.ports.proposals.Proposals`."""
+        """Create the topic if it is missing; pass ``take`` new proposals and recent ones; never end."""
         await keep_trying(
             lambda connected: self._session(take, max_age_ms, connected),
             topic=self._settings.topic,
@@ -235,7 +235,7 @@ class ProposalsTopic:
         )
 
     async def _position(self, facts: TopicFacts, since_ms: int) -> int:
-        """At the first record that is not too old, and was not read before: who was cut off for hours judges no old ones."""
+        """Return the offset of the first unread record that is not too old: after hours of isolation none is decided late."""
         found = await self._offset(facts, since_ms)
         position = found if found >= 0 else await self._offset(facts, OffsetSpec.LATEST)
         if self._read_to is None or self._read_to[0] != facts.topic_id:
@@ -250,7 +250,7 @@ class ProposalsTopic:
         return answer.offset
 
     async def _watch(self, before: TopicFacts) -> None:
-        """A topic that was made anew, or another leader, is begun with afresh."""
+        """Watch for a topic that was made anew, or another leader, and begin afresh then."""
         while True:
             await self._clock.sleep(_WATCH_S)
             facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=False)

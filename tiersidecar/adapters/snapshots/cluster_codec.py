@@ -10,7 +10,7 @@
     {"topic":"orders","topic_id":"…","replication_factor":3,"leader_epochs":[7],"configs":{"retention.ms":"-1"}}
     {"group":"billing","commits":[["orders",0,17,3,"metadata"]]}                 one or more of each group
 
-Anybody who may write to the bucket may put one there, and a sidecar reads it beside what it copies.  So lines, and what is
+Any writer to the bucket may put one there, and a sidecar reads it beside what it copies.  So lines, and what is
 made of them, are bounded: a line is read at once, and between two of them other threads go on.
 """
 
@@ -32,7 +32,7 @@ from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 
 FORMAT, FORMAT_VERSION = "tiersidecar-cluster", 1
 MOST_BYTES = 64 * 1024 * 1024
-"""Of the lines together; of an object likewise."""
+"""The most for all lines together, and for the object."""
 MOST_LINE_BYTES = 2 * 1024 * 1024
 MOST_ENTRIES = 1_000_000
 """Commits, settings, topics, groups and partitions together."""
@@ -44,7 +44,7 @@ _SEAL = struct.Struct(">I")
 
 
 def write_cluster_snapshot(snapshot: ClusterSnapshot, key: str = "", *, most_entries: int = MOST_ENTRIES) -> bytes:
-    """The object's bytes.
+    """Return the object's bytes.
 
     Raises:
         StoreError: it is larger than what readers open.
@@ -67,7 +67,7 @@ def write_cluster_snapshot(snapshot: ClusterSnapshot, key: str = "", *, most_ent
 
 
 def read_cluster_snapshot(data: bytes, where: str, *, most_entries: int = MOST_ENTRIES) -> ClusterSnapshot:
-    """The snapshot.
+    """Read the snapshot.
 
     Raises:
         CorruptDataError: damaged, cut short, of a later format, or larger than what is written.

@@ -39,7 +39,7 @@ class StoreClusterShelf:
         self._store, self._key_prefix, self._blocking = store, key_prefix, blocking
 
     async def latest(self, cluster_id: str) -> ClusterSnapshot | None:
-        """As the port says."""
+        """Return the latest snapshot of the cluster."""
         for key in reversed(await self._keys(cluster_id)):
             try:
                 data = await self._store.fetch_object(key, max_bytes=MOST_BYTES)
@@ -58,7 +58,7 @@ class StoreClusterShelf:
         return max((key for key in keys if _written_ms(key) <= at_ms), default=keys[0] if keys else None)
 
     async def at(self, key: str) -> ClusterSnapshot:
-        """The one under a key, whichever cluster's.
+        """Return the one under a key, whichever cluster's.
 
         Raises:
             CorruptDataError: it is none.
@@ -68,7 +68,7 @@ class StoreClusterShelf:
         return await self._blocking.run(read_cluster_snapshot, data, key)
 
     async def put(self, snapshot: ClusterSnapshot) -> None:
-        """As the port says."""
+        """Put the snapshot into the store."""
         before = await self._keys(snapshot.cluster_id)
         named = replace(snapshot, written_ms=_later_than(before, snapshot.written_ms))
         directory = cluster_directory(self._key_prefix, snapshot.cluster_id)
@@ -80,7 +80,7 @@ class StoreClusterShelf:
             await self._store.delete_objects(older)
 
     async def _keys(self, cluster_id: str) -> list[str]:
-        """Ascending by the time of writing."""
+        """List the keys, ascending by the time of writing."""
         listed = self._store.list_objects(cluster_directory(self._key_prefix, cluster_id))
         return sorted([stored.key async for stored in listed if _written_ms(stored.key) >= 0])
 

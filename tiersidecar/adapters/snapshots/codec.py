@@ -9,9 +9,9 @@
 
 What the state topic says has the form of its records.  Fields of the head that we do not know are passed over.
 
-Anybody who may write to the bucket may put one there, and a sidecar reads it beside what it copies.  So the head, which is
-parsed at once, the segments and their leader epochs are bounded, and what is compressed is opened piece by piece: nobody
-decides over more memory than the largest snapshot takes that we write.
+Any writer to the bucket may put one there, and a sidecar reads it beside what it copies.  So the head, which is parsed at
+once, the segments and their leader epochs are bounded, and compressed data is opened piece by piece: no writer can claim
+more memory than the largest snapshot that we write.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVer
 
 FORMAT, FORMAT_VERSION = "tiersidecar-snapshot", 1
 MOST_SNAPSHOT_BYTES = 128 * 1024 * 1024
-"""Of an object.  Segments take 60 to 150 bytes each: their ids cannot be compressed."""
+"""The most for an object.  Segments take 60 to 150 bytes each: their ids cannot be compressed."""
 MOST_HEAD_BYTES = 8 * 1024 * 1024
-"""Of the head: the partition's record and those of its trash and pauses, each of which a topic of Kafka took."""
+"""The most for the head: the partition's record and those of its trash and pauses, each of which a topic of Kafka took."""
 MOST_HEAD_VALUES = 400_000
 """In the head, counted as commas and brackets: JSON of nothing else takes 25 times its bytes when it is read.  A segment's id,
 which the head has many of where much is in the trash, takes 25 bytes."""
 MOST_SEGMENTS = 500_000
-"""Of a partition: 50 TB in segments of 100 MB.  So many take 210 MiB and some 10 s when they are read."""
+"""The most for a partition: 50 TB in segments of 100 MB.  So many take 210 MiB and some 10 s when they are read."""
 MOST_RECORD_BYTES = 64 * 1024
-"""Of a segment, which has some hundred bytes, and 13 more for each further leader epoch."""
+"""The most for a segment, which has some hundred bytes, and 13 more for each further leader epoch."""
 MOST_EPOCHS = 2 * MOST_SEGMENTS
-"""Of all segments together: each has one, and one more for each change of the leader while it was written."""
+"""The most for all segments together: each has one, and one more for each change of the leader while it was written."""
 MOST_RECORDS_BYTES = 256 * 1024 * 1024
-"""Of all segments when opened."""
+"""The most for all segments when opened."""
 _MOST_WINDOW_BYTES = 8 * 1024 * 1024
-"""What opening a frame may hold: four times what the level has that we compress at."""
+"""The most memory to open a frame: four times that of the level that we compress at."""
 _PIECE_BYTES = 256 * 1024
 _SEAL = struct.Struct(">I")
 _LENGTH = struct.Struct(">I")
 
 
 def write_partition_snapshot(snapshot: PartitionSnapshot, key: str = "") -> bytes:
-    """The object's bytes.  Takes about 10 us for each segment.
+    """Return the object's bytes.  Takes about 10 us for each segment.
 
     Raises:
         StoreError: it is larger than what readers open.
@@ -88,7 +88,7 @@ def _fault_of_size(snapshot: PartitionSnapshot, head: bytes, records: bytes, bod
 
 
 def read_partition_snapshot(data: bytes, *, where: str) -> PartitionSnapshot:
-    """The snapshot.
+    """Read the snapshot.
 
     Raises:
         CorruptDataError: damaged, cut short, of a later format, or larger than what is written.
@@ -275,7 +275,7 @@ class _Opened:
         self._stream = io.BufferedReader(decompressor.stream_reader(frame, _PIECE_BYTES), _PIECE_BYTES)
 
     def read(self, count: int) -> bytes:
-        """Exactly ``count`` bytes.
+        """Read exactly ``count`` bytes.
 
         Raises:
             ValueError: so many are not left, or cannot be opened.

@@ -32,12 +32,12 @@ SnapshotKeys = dict[tuple[Uuid, int], list[str]]
 
 
 def snapshot_key(key_prefix: str, owner: TopicIdPartition, version: SnapshotVersion) -> str:
-    """Key of a snapshot: later ones sort higher."""
+    """Return the key of a snapshot: later ones sort higher."""
     return f"{snapshot_directory(key_prefix, owner)}{version.leader_epoch:010d}-{version.serial:019d}.snapshot"
 
 
 def version_in(key: str) -> SnapshotVersion | None:
-    """The version that a key names; None for a key of something else."""
+    """Return the version that a key names; None for a key of something else."""
     match = _NAME.fullmatch(key.rpartition("/")[2])
     if match is None:
         return None
@@ -55,14 +55,14 @@ class StoreShelf:
         self._last: dict[TopicIdPartition, list[str]] = {}
 
     async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
-        """As the port says."""
+        """Return the latest version and the latest readable snapshot."""
         self._last.pop(owner, None)
         keys = (await self._keys(owner))[::-1]
         found, _ = await read_latest(self._store, keys, (owner.topic_id, owner.partition), self._blocking)
         return (version_in(keys[0]) if keys else None), found
 
     async def put(self, snapshot: PartitionSnapshot) -> None:
-        """As the port says."""
+        """Put the snapshot into the store."""
         owner = snapshot.topic_id_partition
         key = snapshot_key(self._key_prefix, owner, snapshot.version)
         data = await self._blocking.run(write_partition_snapshot, snapshot, key)
@@ -74,13 +74,13 @@ class StoreShelf:
         self._last[owner] = [*older[1 - _KEPT :], key]
 
     async def _keys(self, owner: TopicIdPartition) -> list[str]:
-        """Ascending by version."""
+        """List the keys, ascending by version."""
         listed = self._store.list_objects(snapshot_directory(self._key_prefix, owner))
         return sorted([stored.key async for stored in listed if version_in(stored.key) is not None])
 
 
 async def list_snapshots(store: ListObjects, key_prefix: str, topic_id: Uuid | None = None) -> SnapshotKeys:
-    """All that there are, or those of one topic.
+    """Return all that there are, or those of one topic.
 
     Raises:
         StoreError: the store is away.
@@ -102,7 +102,7 @@ async def list_snapshots(store: ListObjects, key_prefix: str, topic_id: Uuid | N
 async def read_latest(
     store: Store, keys: Sequence[str], owner: tuple[Uuid, int], blocking: Blocking
 ) -> tuple[PartitionSnapshot | None, list[str]]:
-    """The latest of ``keys``, which descend, that can be read and is ``owner``'s; and what is wrong with those before it.
+    """Read the latest of ``keys``, which descend, that can be read and is ``owner``'s; and what is wrong with those before it.
 
     Raises:
         StoreError: the store is away.

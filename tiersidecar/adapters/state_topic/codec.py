@@ -23,7 +23,7 @@ from tiersidecar.domain.trash import SaidDelete, merged_deletes
 from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, SeenGeneration, TopicState
 
 SCHEMA_VERSION = 1
-"""Of the fields that say what counts; who wrote a record (:class:`Writer`) is in those of the second format only."""
+"""Covers the fields that say what counts; the writer of a record (:class:`Writer`) is in the second format only."""
 
 _NESTED_FIELDS = (
     "earlier_starts", "hold", "guard_stop", "user_deletes", "undone", "seen", "kept", "leader_epochs", "places_seen",
@@ -34,17 +34,17 @@ _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
 @lru_cache(maxsize=16_384)  # asked for each partition at every look
 def partition_key(owner: TopicIdPartition) -> bytes:
-    """Key of a partition's state; the topic's name has no part in it."""
+    """Return the key of a partition's state; the topic's name has no part in it."""
     return f"partition/{format_uuid(owner.topic_id)}/{owner.partition}".encode()
 
 
 def topic_key(topic_id: Uuid) -> bytes:
-    """Key of a topic's state."""
+    """Return the key of a topic's state."""
     return f"topic/{format_uuid(topic_id)}".encode()
 
 
 def read_topic_key(key: bytes) -> Uuid | None:
-    """The topic id of a topic's key, None for any other key."""
+    """Read the topic id of a topic's key, None for any other key."""
     kind, _, text = key.decode(errors="replace").partition("/")
     if kind != "topic":
         return None
@@ -55,7 +55,7 @@ def read_topic_key(key: bytes) -> Uuid | None:
 
 
 def read_partition_key(key: bytes) -> tuple[Uuid, int] | None:
-    """Topic id and partition of a partition's key, None for any other key."""
+    """Read topic id and partition of a partition's key, None for any other key."""
     kind, _, rest = key.decode(errors="replace").partition("/")
     text, _, number = rest.rpartition("/")
     if kind != "partition" or not number.isdecimal():
@@ -67,7 +67,7 @@ def read_partition_key(key: bytes) -> tuple[Uuid, int] | None:
 
 
 def read_value(value: bytes, *, where: str) -> dict[str, Any]:
-    """The JSON object.
+    """Read the JSON object.
 
     Raises:
         CorruptDataError: it is none, or has no schema version.
@@ -94,7 +94,7 @@ def _shared_text(text: str) -> str:
 
 
 def read_partition_state(document: Mapping[str, Any], *, where: str) -> PartitionState:
-    """A partition's state; fields that are absent have their defaults.
+    """Read a partition's state; fields that are absent have their defaults.
 
     Raises:
         CorruptDataError: a field is no integer.
@@ -116,7 +116,7 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
 
 
 def _of_a_former_release(state: PartitionState) -> PartitionState:
-    """It kept nothing of what it gave up, and did not tell what a user deleted: nothing of it is ever undone."""
+    """Complete a state of a former release, which did not record what it gave up or a user deleted: nothing is undone."""
     last = SaidStart(leader_epoch=state.remote_log_start_epoch, offset=state.remote_log_start_offset)
     said = [one for one in (*state.earlier_starts, last) if one.offset >= 0]
     floor = merged_deletes(SaidDelete(leader_epoch=one.leader_epoch, offset=one.offset) for one in said)
@@ -218,7 +218,7 @@ def _integer(document: Mapping[str, Any], name: str, *, where: str) -> Any:
 
 
 def read_topic_state(document: Mapping[str, Any], *, where: str) -> TopicState:
-    """A topic's state.
+    """Read a topic's state.
 
     Raises:
         CorruptDataError: a field is missing or of another type.
@@ -243,23 +243,23 @@ class Writer(NamedTuple):
 
 
 def cluster_of(document: Mapping[str, Any]) -> str:
-    """The cluster whose sidecar wrote the record; empty in those of the first format."""
+    """Return the cluster whose sidecar wrote the record; empty in those of the first format."""
     cluster_id = document.get("cluster_id", "")
     return cluster_id if isinstance(cluster_id, str) else ""
 
 
 def stamped(value: bytes, writer: Writer) -> bytes:
-    """The record, with who wrote it; what is in it already of a field counts."""
+    """Return the record with its writer; a field that it has already counts."""
     return json.dumps({**writer._asdict(), **json.loads(value)}, separators=(",", ":"), sort_keys=True).encode()
 
 
 def without_writer(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The rest of the record, to be written anew."""
+    """Return the rest of the record, to be written anew."""
     return {name: value for name, value in document.items() if name not in Writer._fields}
 
 
 def write_state(state: PartitionState | TopicState, former: Mapping[str, Any]) -> bytes:
-    """``state`` over what ``former``, the value before, has besides."""
+    """Return ``state`` over what ``former``, the value before, has besides."""
     version = max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION))
     said = asdict(state)
     if isinstance(state, PartitionState):

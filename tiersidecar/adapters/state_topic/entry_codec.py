@@ -1,6 +1,6 @@
 """An entry of the trash in records of the state topic: its own, and the partition's, which may have kept some.
 
-Sidecars of earlier versions carry ``deciders`` along as they are: who decided last, by them, is in ``by`` alone.
+Sidecars of earlier versions carry ``deciders`` along as they are: their last decider is in ``by`` alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tiersidecar.domain.trash import Decider, TrashEntry, TrashId, TrashKind, de
 
 
 def entry_fields(entry: TrashEntry) -> dict[str, Any]:
-    """All but its id."""
+    """Return all but its id."""
     return {
         "decided_ms": entry.decided_ms,
         "due_ms": entry.due_ms,
@@ -31,7 +31,7 @@ def entry_fields(entry: TrashEntry) -> dict[str, Any]:
 
 
 def read_trash_entry(entry_id: TrashId, document: Mapping[str, Any], *, where: str) -> TrashEntry:
-    """The entry.
+    """Read the entry.
 
     Raises:
         CorruptDataError: a field is missing or of another type.
@@ -59,7 +59,7 @@ def _last(entry: TrashEntry) -> Decider:
 
 
 def _read_deciders(said: object) -> list[Decider]:
-    """None where they cannot be read: they are for people, and the decision counts without them."""
+    """Read the deciders; none where they are unreadable: they are for people, and the decision counts without them."""
     try:
         return [
             Decider(decided_ms=_integer(decided_ms), up_to=Offset(_integer(up_to)), by=str(by))
@@ -70,7 +70,7 @@ def _read_deciders(said: object) -> list[Decider]:
 
 
 def write_kept(entry: TrashEntry) -> dict[str, Any]:
-    """The entry with its id."""
+    """Return the entry with its id."""
     named = {
         "generation": entry.id.generation,
         "leader_epoch": entry.id.leader_epoch,
@@ -81,7 +81,7 @@ def write_kept(entry: TrashEntry) -> dict[str, Any]:
 
 
 def read_kept(document: Mapping[str, Any], *, where: str) -> tuple[TrashEntry, ...]:
-    """The entries that a partition's record carries.
+    """Read the entries that a partition's record carries.
 
     Raises:
         CorruptDataError: a field is missing or of another type.

@@ -87,7 +87,7 @@ class StateFold:
         return StateFold(self.cluster_id, changes=self.changes + 1)
 
     def apply(self, key: bytes | None, value: bytes | None, *, where: str) -> None:
-        """One record, in the topic's order.  What cannot be read is passed over with an error in the log."""
+        """Apply one record, in the topic's order.  An unreadable one is passed over with an error in the log."""
         if key is None:
             return
         if value is None:
@@ -164,12 +164,12 @@ class StateFold:
         self.changes += 1
         if owner is None:
             self._all_changed_at = self.changes
-            self._changed_at.clear()  # topics come and go, and nobody is told of one any more
+            self._changed_at.clear()  # topics come and go, and none is reported by itself any more
         else:
             self._changed_at[owner] = self.changes
 
     def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
-        """As :meth:`tiersidecar.ports.state_log.StateChanges.changed_since`."""
+        """Return the partitions that changed (:meth:`tiersidecar.ports.state_log.StateChanges.changed_since`)."""
         if changes < self._all_changed_at:
             return None
         return frozenset(owner for owner, changed_at in self._changed_at.items() if changed_at > changes)
@@ -221,11 +221,11 @@ class StateFold:
                 yield TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1])
 
     def is_ours(self, owner: TopicIdPartition) -> bool:
-        """Return whether a sidecar of this cluster said so: records of the first format do not tell."""
+        """Return whether a sidecar of this cluster wrote the state; False for records of the first format, which lack it."""
         return bool(self.cluster_id) and cluster_of(self._documents.get(partition_key(owner), {})) == self.cluster_id
 
     def foreign_partitions(self) -> dict[TopicIdPartition, ForeignState]:
-        """Partitions that only records of other clusters name; what cannot be read is passed over with an error in the log."""
+        """Return partitions that only records of other clusters name; unreadable ones are skipped, with an error in the log."""
         found = {}
         for key, document in self.foreign.items():
             identity = read_partition_key(key)
@@ -241,30 +241,30 @@ class StateFold:
         return found
 
     def recopies(self, owner: TopicIdPartition) -> list[RecopyRequest]:
-        """Requests of the partition, ascending by offset."""
+        """Return the requests of the partition, ascending by offset."""
         if not self._recopies:
             return []
         ours = (one for one in self._recopies.values() if one.topic_id_partition == owner)
         return sorted(ours, key=lambda one: (one.start_offset, one.end_offset))
 
     def recopy(self, key: bytes) -> RecopyRequest | None:
-        """The request of this key."""
+        """Return the request of this key."""
         return self._recopies.get(key)
 
     def lease(self, name: str) -> Lease | None:
-        """The lease that counts."""
+        """Return the lease that counts."""
         return self._leases.get(lease_key(name))
 
     def leases(self) -> list[Lease]:
-        """Every lease that counts, by name."""
+        """Return every lease that counts, by name."""
         return sorted(self._leases.values(), key=lambda one: one.name)
 
     def cleaner_claims(self, owner: TopicIdPartition) -> tuple[CleanerClaim, ...]:
-        """What leaders have said of how far they had cleaned the partition, ascending by epoch."""
+        """Return the leaders' claims of how far they had cleaned the partition, ascending by epoch."""
         return self._claims.get(cleaner_key(owner), ())
 
     def cleaner_value(self, owner: TopicIdPartition, claim: CleanerClaim) -> bytes | None:
-        """The record that says ``claim`` and all that is known; None when that is known already."""
+        """Return the record that says ``claim`` and all that is known; None when that is known already."""
         known = self.cleaner_claims(owner)
         merged = merged_claims([*known, claim])
         if merged == known:
@@ -272,13 +272,13 @@ class StateFold:
         return write_cleaner_claims(owner, merged, without_writer(self._documents.get(cleaner_key(owner), {})))
 
     def trash(self, owner: TopicIdPartition) -> list[TrashEntry]:
-        """Entries of the partition, ascending by id: those with a record, and those that its own record carries."""
+        """Return the partition's entries, ascending by id: those with a record, and those that its own record carries."""
         entries = self._trash.get((owner.topic_id, owner.partition), {}).values()
         kept = self.partition_state(owner).kept
         return list(merged_entries([*entries, *kept])) if entries or kept else []
 
     def trash_partitions(self) -> tuple[TopicIdPartition, ...]:
-        """Every partition with an entry."""
+        """Return every partition with an entry."""
         keys = {owner: min(entries) for owner, entries in self._trash.items()}
         for key, state in self._partitions.items():
             if state.kept and (owner := read_partition_key(key)) is not None:
@@ -289,7 +289,7 @@ class StateFold:
         )
 
     def trash_value(self, owner: TopicIdPartition, entry: TrashEntry) -> bytes | None:
-        """The record that says ``entry`` and all that is known of its id; None when that is known already."""
+        """Return the record that says ``entry`` and all that is known of its id; None when that is known already."""
         key = trash_key(owner, entry.id)
         known = self._trash.get((owner.topic_id, owner.partition), {}).get(key)
         if known is not None and known.contains(entry):
@@ -307,7 +307,7 @@ class StateFold:
         return key in self._documents
 
     def merged_value(self, owner: TopicIdPartition, state: PartitionState) -> bytes | None:
-        """The record that says ``state`` and all that is known; None when that is known already."""
+        """Return the record that says ``state`` and all that is known; None when that is known already."""
         known = self.partition_state(owner)
         merged = known.merged_with(state)
         former = self._documents.get(partition_key(owner))
@@ -316,7 +316,7 @@ class StateFold:
         return write_state(merged, without_writer({"topic": owner.topic, **(former or {})}))
 
     def topic_value(self, topic_id: Uuid, state: TopicState) -> bytes | None:
-        """The record of ``state``; None when it is known already."""
+        """Return the record of ``state``; None when it is known already."""
         if self._topics.get(topic_id) == state:
             return None
         return write_state(state, without_writer(self._documents.get(topic_key(topic_id), {})))
@@ -345,6 +345,6 @@ class StateFold:
 
 
 def _removed_of(key: bytes) -> PartitionOfTopic | None:
-    """Of which partition a record was that comes and goes all the time, where retention deletes; None for any other."""
+    """Return the partition of a record that comes and goes all the time, where retention deletes; None for any other."""
     named = read_trash_key(key) or read_recopy_key(key)
     return None if named is None else (named.topic_id, named.partition)

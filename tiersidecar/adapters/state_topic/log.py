@@ -64,7 +64,7 @@ async def open_state_topic(
     clients: TopicClients | None = None,
     memory: TopicMemory | None = None,
 ) -> AsyncIterator[TopicBasedStateLog]:
-    """Keep the state log running for as long as the body does.  Entering asks nobody: the broker may be away.
+    """Keep the state log running for as long as the body does.  Entering asks no broker: it may be away.
 
     Raises:
         PartitionCountError: at any time, cancelling the body: the topic has more than one partition.
@@ -120,7 +120,7 @@ class TopicBasedStateLog:
 
     @property
     def missing_right(self) -> BrokerRefusedError | None:
-        """As the port says."""
+        """Return the refusal for want of a right by which contact was lost last."""
         return self._replica.missing_right
 
     @property
@@ -130,7 +130,7 @@ class TopicBasedStateLog:
 
     @property
     def halted_reason(self) -> str | None:
-        """As the port says."""
+        """Return why nothing may be trimmed or deleted because of this topic, else None."""
         return self._replica.halted_reason
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
@@ -152,15 +152,15 @@ class TopicBasedStateLog:
         return self._replica.ready_fold().foreign_partitions()
 
     async def catch_up(self) -> None:
-        """As the port says, within ``consume_wait_ms``."""
+        """Return once all that was durable at the call is applied, within ``consume_wait_ms``."""
         await self._replica.catch_up()
 
     def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
-        """See :class:`~tiersidecar.ports.state_log.Pauses`."""
+        """Return why ``kind`` stands still for the topic, or, with None, for all topics."""
         return why_paused(self._replica.ready_fold().pauses, topic_id, kind)
 
     def pauses(self) -> Sequence[Pause]:
-        """Likewise."""
+        """Return all pauses, that of all topics first, then by topic."""
         found = self._replica.ready_fold().pauses.values()
         return sorted(found, key=lambda pause: (pause.thing.topic_id is not None, pause.topic))
 
@@ -174,7 +174,7 @@ class TopicBasedStateLog:
         return self._replica.ready_fold().leases()
 
     def cleaner_claims(self, topic_id_partition: TopicIdPartition) -> Sequence[CleanerClaim]:
-        """See :class:`~tiersidecar.ports.state_records.CleanerLog`."""
+        """Return the leaders' claims of how far they had cleaned a partition."""
         return self._replica.ready_fold().cleaner_claims(topic_id_partition)
 
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
@@ -185,15 +185,15 @@ class TopicBasedStateLog:
 
     @property
     def topic_id(self) -> str:
-        """See :class:`~tiersidecar.ports.state_records.AcceptedLosses`."""
+        """Return the state topic's present id; empty while that is not known."""
         return self._replica.topic_id
 
     def accepted_losses(self) -> Collection[str]:
-        """Likewise."""
+        """Return the topic ids whose lost data was accepted."""
         return frozenset().union(*self._replica.ready_fold().losses.values())
 
     async def accept_losses(self, topic_ids: Mapping[str, str], *, by: str) -> None:
-        """Likewise; raises as :meth:`publish_partition_state`."""
+        """Publish that lost data is accepted; raises as :meth:`publish_partition_state`."""
         key = loss_key(format_uuid(self._ids.random_uuid()))
         async with self._writing_of(key):
             self._replica.require_ready()
@@ -201,21 +201,21 @@ class TopicBasedStateLog:
 
     @property
     def changes(self) -> int:
-        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        """Return how many records were applied so far that say something of topics or partitions."""
         return self._replica.fold.changes
 
     def changed_since(self, changes: int) -> frozenset[PartitionOfTopic] | None:
-        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        """Return the partitions of which something was said since :attr:`changes` was that."""
         return self._replica.fold.changed_since(changes)
 
     async def advanced(self) -> None:
-        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        """Return once more of the topic has been applied than when this was called."""
         await self._replica.advanced()
 
     # -- publishing
 
     async def publish_lease(self, lease: Lease) -> Lease:
-        """See :class:`~tiersidecar.ports.state_records.Leases`; raises as :meth:`publish_partition_state`."""
+        """Claim, renew or release the lease; raises as :meth:`publish_partition_state`."""
         key = lease_key(lease.name)
         async with self._writing[key]:
             self._replica.require_ready()
@@ -225,7 +225,7 @@ class TopicBasedStateLog:
         return counts
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
-        """As the port says; returns at once when all of ``state`` is known already.
+        """Merge ``state`` with what is known and publish it; return at once when all of it is known already.
 
         Raises:
             MetadataNotReadyError: the topic has not been read to its end yet.
@@ -240,7 +240,7 @@ class TopicBasedStateLog:
                 await self._write(key, value, subject=str(topic_id_partition))
 
     async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
-        """As the port says; raises as :meth:`publish_partition_state`."""
+        """Replace the topic's state; raises as :meth:`publish_partition_state`."""
         key = topic_key(topic_id)
         async with self._writing_of(key):
             value = self._replica.ready_fold().topic_value(topic_id, state)
@@ -248,10 +248,10 @@ class TopicBasedStateLog:
                 await self._write(key, value, subject=f"topic {state.topic} ({format_uuid(topic_id)})")
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
-        """As the port says; raises as :meth:`publish_partition_state`.  What was asked for of it goes as well, and
-        last what stands in its trash: a read-only mount of another cluster that has only read so far takes a state without
+        """Remove the partition's state; raises as :meth:`publish_partition_state`.  Requests about it go as well, and last
+        the entries in its trash: a read-only mount of another cluster that has only read so far takes a state without
         segments and without trash for a log from which all has expired.  Of the trash the topic's own entry goes last: where
-        there is no state any more, only that one tells a later process that the deletion is not over."""
+        there is no state any more, only that one shows a later process that the deletion is not over."""
         thrown = sorted(self.trash(topic_id_partition), key=lambda entry: entry.kind is TrashKind.TOPIC)
         for request in self.recopies(topic_id_partition):
             await self.forget_recopy(request)
@@ -260,18 +260,18 @@ class TopicBasedStateLog:
         await self.take_out_of_trash(topic_id_partition, thrown)
 
     async def forget_topic(self, topic_id: Uuid) -> None:
-        """As the port says; raises as :meth:`publish_partition_state`."""
+        """Remove the topic's state; raises as :meth:`publish_partition_state`."""
         await self._forget(topic_key(topic_id), subject=f"topic {format_uuid(topic_id)}")
 
     async def request_recopy(self, request: RecopyRequest) -> None:
-        """See :class:`~tiersidecar.ports.state_records.RecopyRequests`; raises as :meth:`publish_partition_state`."""
+        """Request a copy, or request it again; return after read-back; raises as :meth:`publish_partition_state`."""
         key = recopy_key(request)
         async with self._writing_of(key):
             if self._replica.ready_fold().recopy(key) != request:
                 await self._write(key, write_recopy(request), subject=key.decode())
 
     async def decline_recopy(self, request: RecopyRequest, broker_id: BrokerId, reason: str) -> None:
-        """Likewise."""
+        """Note in the request why the broker does not copy again; raises as :meth:`publish_partition_state`."""
         key = recopy_key(request)
         async with self._writing_of(key):
             now = self._replica.ready_fold().recopy(key)
@@ -280,22 +280,22 @@ class TopicBasedStateLog:
                 await self._write(key, write_recopy(declined), subject=key.decode())
 
     async def forget_recopy(self, request: RecopyRequest) -> None:
-        """Likewise."""
+        """Remove the request; raises as :meth:`publish_partition_state`."""
         await self._forget(recopy_key(request), subject=recopy_key(request).decode())
 
     async def publish_pause(self, pause: Pause) -> None:
-        """See :class:`~tiersidecar.ports.state_log.PauseLog`; raises as :meth:`publish_partition_state`."""
+        """Begin the pause, in place of one of the same thing; raises as :meth:`publish_partition_state`."""
         key = pause_key(pause.thing)
         async with self._writing_of(key):
             if self._replica.ready_fold().pauses.get(pause.thing) != pause:
                 await self._write(key, write_pause(pause), subject=key.decode())
 
     async def forget_pause(self, pause: Pause) -> None:
-        """Likewise."""
+        """End the pause; raises as :meth:`publish_partition_state`."""
         await self._forget(pause_key(pause.thing), subject=pause_key(pause.thing).decode())
 
     async def publish_cleaner_claim(self, topic_id_partition: TopicIdPartition, claim: CleanerClaim) -> None:
-        """See :class:`~tiersidecar.ports.state_records.CleanerLog`; raises as :meth:`publish_partition_state`."""
+        """Merge ``claim`` with what is known, write it, return after read-back; raises as :meth:`publish_partition_state`."""
         key = cleaner_key(topic_id_partition)
         async with self._writing_of(key):  # each write contains the one before
             value = self._replica.ready_fold().cleaner_value(topic_id_partition, claim)
@@ -303,7 +303,7 @@ class TopicBasedStateLog:
                 await self._write(key, value, subject=key.decode())
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
-        """See :class:`~tiersidecar.ports.state_records.TrashLog`; raises as :meth:`publish_partition_state`."""
+        """Merge each with what is known of its id, and write it; raises as :meth:`publish_partition_state`."""
         for entry in entries:
             key = trash_key(topic_id_partition, entry.id)
             async with self._writing_of(key):
@@ -312,7 +312,7 @@ class TopicBasedStateLog:
                     await self._write(key, value, subject=key.decode())
 
     async def take_out_of_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
-        """Likewise."""
+        """Remove the entries from the trash; raises as :meth:`publish_partition_state`."""
         for entry in entries:
             key = trash_key(topic_id_partition, entry.id)
             async with self._writing_of(key):
@@ -334,7 +334,7 @@ class TopicBasedStateLog:
                         await self._write(key, value, subject=key.decode())
 
     def _writing_of(self, key: bytes) -> asyncio.Lock:
-        """Entries of a partition's trash come and go: they have one lock between them."""
+        """Return the lock of the key.  Entries of a partition's trash come and go: they have one lock between them."""
         return self._writing[key if read_trash_key(key) is None else key.rsplit(b"/", 4)[0]]
 
     async def _forget(self, key: bytes, *, subject: str) -> None:

@@ -33,7 +33,7 @@ from tiersidecar.ports.state_records import RecopyRequest
 
 
 class TrashKey(NamedTuple):
-    """What a key says."""
+    """The content of a key."""
 
     topic_id: Uuid
     partition: int
@@ -41,13 +41,13 @@ class TrashKey(NamedTuple):
 
 
 def trash_key(owner: TopicIdPartition, entry_id: TrashId) -> bytes:
-    """Key of an entry; the topic's name has no part in it."""
+    """Return the key of an entry; the topic's name has no part in it."""
     named = f"{entry_id.generation}/{entry_id.leader_epoch}/{entry_id.kind}/{entry_id.opened_ms}"
     return f"trash/{format_uuid(owner.topic_id)}/{owner.partition}/{named}".encode()
 
 
 def read_trash_key(key: bytes) -> TrashKey | None:
-    """None for any other key, and for a kind of a later version."""
+    """Read the key; None for any other key, and for a kind of a later version."""
     parts = key.decode(errors="replace").split("/")
     if len(parts) != 7 or parts[0] != "trash":
         return None
@@ -64,7 +64,7 @@ def read_trash_key(key: bytes) -> TrashKey | None:
 
 
 def write_trash_entry(owner: TopicIdPartition, entry: TrashEntry, former: Mapping[str, Any]) -> bytes:
-    """The entry's value, over what ``former``, the value before, has besides."""
+    """Return the entry's value, over what ``former``, the value before, has besides."""
     document = {
         **former,
         "v": max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION)),
@@ -78,12 +78,12 @@ _CLEANER = "cleaner"
 
 
 def cleaner_key(owner: TopicIdPartition) -> bytes:
-    """Key of how far a partition is cleaned; the topic's name has no part in it."""
+    """Return the key of how far a partition is cleaned; the topic's name has no part in it."""
     return f"{_CLEANER}/{format_uuid(owner.topic_id)}/{owner.partition}".encode()
 
 
 def read_cleaner_key(key: bytes) -> tuple[Uuid, int] | None:
-    """Topic id and partition, None for any other key."""
+    """Read topic id and partition, None for any other key."""
     parts = key.decode(errors="replace").split("/")
     if len(parts) != 3 or parts[0] != _CLEANER or not parts[2].isdecimal():
         return None
@@ -94,7 +94,7 @@ def read_cleaner_key(key: bytes) -> tuple[Uuid, int] | None:
 
 
 def read_cleaner_claims(document: Mapping[str, Any], *, where: str) -> tuple[CleanerClaim, ...]:
-    """What each leader epoch has said.
+    """Return the claim of each leader epoch.
 
     Raises:
         CorruptDataError: it cannot be read.
@@ -118,7 +118,7 @@ def _read_offsets(offsets: Mapping[str, Any]) -> dict[LeaderEpoch, Offset]:
 
 
 def write_cleaner_claims(owner: TopicIdPartition, claims: Iterable[CleanerClaim], former: Mapping[str, Any]) -> bytes:
-    """The claims' value, over what ``former``, the value before, has besides."""
+    """Return the claims' value, over what ``former``, the value before, has besides."""
     document = {
         **former,
         "v": max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION)),
@@ -136,7 +136,7 @@ def write_cleaner_claims(owner: TopicIdPartition, claims: Iterable[CleanerClaim]
 
 
 class RecopyKey(NamedTuple):
-    """What a key says; offsets are inclusive."""
+    """The content of a key; offsets are inclusive."""
 
     topic_id: Uuid
     partition: int
@@ -146,7 +146,7 @@ class RecopyKey(NamedTuple):
 
 
 def recopy_key(request: RecopyRequest) -> bytes:
-    """The request's key; the segment's id is empty where the offsets are in none."""
+    """Return the request's key; the segment's id is empty where the offsets are in none."""
     owner = request.topic_id_partition
     offsets = f"{request.start_offset}-{request.end_offset}"
     segment = "" if request.segment_uuid is None else format_uuid(request.segment_uuid)
@@ -154,7 +154,7 @@ def recopy_key(request: RecopyRequest) -> bytes:
 
 
 def read_recopy_key(key: bytes) -> RecopyKey | None:
-    """None for any other key."""
+    """Read the key; None for any other key."""
     parts = key.decode(errors="replace").split("/")
     if len(parts) != 5 or parts[0] != "recopy":
         return None
@@ -167,7 +167,7 @@ def read_recopy_key(key: bytes) -> RecopyKey | None:
 
 
 def read_recopy(key: RecopyKey, document: Mapping[str, Any], *, where: str) -> RecopyRequest:
-    """The request.
+    """Read the request.
 
     Raises:
         CorruptDataError: a field is missing or of another type.
@@ -189,7 +189,7 @@ def read_recopy(key: RecopyKey, document: Mapping[str, Any], *, where: str) -> R
 
 
 def write_recopy(request: RecopyRequest) -> bytes:
-    """The request's value."""
+    """Return the request's value."""
     document: dict[str, Any] = {
         "v": SCHEMA_VERSION,
         "topic": request.topic_id_partition.topic,
@@ -205,7 +205,7 @@ _PAUSE, _ALL_TOPICS = "pause", "all"
 
 
 def pause_key(thing: PausedThing) -> bytes:
-    """Key of a pause."""
+    """Return the key of a pause."""
     return f"{_PAUSE}/{_ALL_TOPICS if thing.topic_id is None else format_uuid(thing.topic_id)}/{thing.kind}".encode()
 
 
@@ -222,7 +222,7 @@ def read_pause_key(key: bytes) -> PausedThing | None:
 
 
 def read_pause(thing: PausedThing, document: Mapping[str, Any]) -> Pause:
-    """The pause.  The key alone says what stands still: a field that a later version wrote otherwise must not end it."""
+    """Read the pause.  The key alone says what stands still: a field that a later version wrote otherwise must not end it."""
     since_ms = document.get("since_ms")
     return Pause(
         thing=thing,
@@ -239,7 +239,7 @@ def _text(document: Mapping[str, Any], name: str) -> str:
 
 
 def write_pause(pause: Pause) -> bytes:
-    """The pause's value."""
+    """Return the pause's value."""
     said = {"topic": pause.topic, "since_ms": pause.since_ms, "by": pause.by, "reason": pause.reason}
     return json.dumps({"v": 1, **said}, separators=(",", ":"), sort_keys=True).encode()
 
@@ -248,18 +248,18 @@ _LOSS = "loss/"
 
 
 def loss_key(loss_id: str) -> bytes:
-    """Key of an acceptance; each has an id of its own."""
+    """Return the key of an acceptance; each has an id of its own."""
     return f"{_LOSS}{loss_id}".encode()
 
 
 def read_loss_key(key: bytes) -> str | None:
-    """The acceptance's id, None for any other key."""
+    """Read the acceptance's id, None for any other key."""
     kind, slash, name = key.decode(errors="replace").partition("/")
     return name if f"{kind}{slash}" == _LOSS and name else None
 
 
 def read_loss(document: Mapping[str, Any], *, where: str) -> frozenset[str]:
-    """The ids of the topics whose loss is accepted.
+    """Read the ids of the topics whose loss is accepted.
 
     Raises:
         CorruptDataError: they cannot be read.
@@ -271,7 +271,7 @@ def read_loss(document: Mapping[str, Any], *, where: str) -> frozenset[str]:
 
 
 def write_loss(topic_ids: Mapping[str, str], *, by: str, now_ms: int) -> bytes:
-    """The acceptance's value; ``topic_ids`` by name."""
+    """Return the acceptance's value; ``topic_ids`` by name."""
     document = {"v": 1, "topics": dict(topic_ids), "accepted_ms": now_ms, "by": by}
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
@@ -293,18 +293,18 @@ _LEASE_TYPES: dict[str, type] = {
 
 
 def lease_key(name: str) -> bytes:
-    """Key of a lease."""
+    """Return the key of a lease."""
     return f"{_LEASE}{name}".encode()
 
 
 def read_lease_key(key: bytes) -> str | None:
-    """The lease's name, None for any other key."""
+    """Read the lease's name, None for any other key."""
     kind, slash, name = key.decode(errors="replace").partition("/")
     return name if f"{kind}{slash}" == _LEASE and name else None
 
 
 def read_lease(name: str, document: Mapping[str, Any], *, where: str) -> Lease:
-    """The lease.
+    """Read the lease.
 
     Raises:
         CorruptDataError: a field is missing or of another type.
@@ -321,7 +321,7 @@ def read_lease(name: str, document: Mapping[str, Any], *, where: str) -> Lease:
 
 
 def write_lease(lease: Lease) -> bytes:
-    """The lease's value."""
+    """Return the lease's value."""
     document = {field: value for field, value in asdict(lease).items() if field not in _LEASE_OBJECTS}
     if lease.seen is not None:
         document["seen_until_ms"] = lease.seen.until_ms
@@ -330,7 +330,7 @@ def write_lease(lease: Lease) -> bytes:
 
 
 def _read_seen(document: Mapping[str, Any]) -> SeenTime | None:
-    """None also where it cannot be read: who holds the lease does not depend on it, and without it delays only last longer."""
+    """Read it; None also where it is unreadable: the lease does not depend on it, and without it delays only last longer."""
     try:
         unseen = [UnseenTime(from_ms=_integer(begin), to_ms=_integer(end)) for begin, end in document["unseen_ms"]]
         return SeenTime(until_ms=_integer(document["seen_until_ms"]), unseen=tuple(unseen))

@@ -1,6 +1,6 @@
-"""What a process knows of the state topic across restarts: a JSON document in ``state.dir``, written anew each time.
+"""A process's memory of the state topic across restarts: a JSON document in ``state.dir``, written anew each time.
 
-The topic's records are read from its beginning at every start; this tells whether it is the topic that was read before.
+The topic's records are read from its beginning at every start; this shows whether it is the topic that was read before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LastRecord:
 
     @classmethod
     def of(cls, offset: int, key: bytes | None, value: bytes | None) -> LastRecord:
-        """``offset`` and a digest of the others."""
+        """Return ``offset`` and a digest of the others."""
         parts = (b"\0" if one is None else b"\1%d:%b" % (len(one), one) for one in (key, value))
         return cls(offset=offset, digest=hashlib.sha256(b"".join(parts)).hexdigest())
 
@@ -55,7 +55,7 @@ class TopicMemory(Protocol):
 
 
 class NoMemory:
-    """Of a command, and of tests."""
+    """The memory of a command, and of tests."""
 
     async def read(self) -> RememberedTopic | None:
         return None
@@ -74,7 +74,7 @@ class FileMemory:
         return await self._blocking.run(_read, self._path)
 
     async def write(self, remembered: RememberedTopic) -> None:
-        """A disk that is full stops nothing: what was kept before tells most of it."""
+        """Keep ``remembered``.  A full disk stops nothing: the previous document has most of it."""
         try:
             await self._blocking.run(_write, self._path, remembered)
         except OSError as error:

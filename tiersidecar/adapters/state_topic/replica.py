@@ -126,7 +126,7 @@ class StateReplica:
         await run_until_one_ends(work)
 
     async def _topic(self) -> TopicFacts:
-        """Of a topic that was read before, nobody makes another one.
+        """Return the topic, made if need be; a topic that was read before is never made again.
 
         Raises:
             BrokerRefusedError: it is gone, or cannot be made.
@@ -162,8 +162,8 @@ class StateReplica:
         return None
 
     async def _is_accepted(self, facts: TopicFacts, begin: Offset, end: Offset) -> bool:
-        """Whether the topic, as it is now, has an acceptance that was not in it before.  A process that read the former one
-        keeps what it knows until it is started again."""
+        """Return whether the topic now has an acceptance that was not in it before.  A process that read the former topic keeps
+        what it knows until it is started again."""
         if self._facts is not None or self._remembered is None:
             return False
         found = StateFold(facts.cluster_id)
@@ -191,7 +191,7 @@ class StateReplica:
             await self._clock.sleep(self._settings.remember_interval_ms / 1000)
 
     def _known(self) -> RememberedTopic | None:
-        """None while it is not all read, or lost."""
+        """Return what is known of the topic; None while it is not all read, or lost."""
         facts, last = self._facts, self._last
         if facts is None or self._lost is not None or not self.is_ready:
             return None
@@ -240,7 +240,7 @@ class StateReplica:
         self.read_back.advance(self._position)
 
     def _require_same(self, record: ConsumerRecord) -> None:
-        """Compaction may have removed the last record that was read, but never replaces it.
+        """Halt if the last record that was read is another: compaction may have removed it, but never replaces it.
 
         Raises:
             BrokerRefusedError: there is another one in its place; the next session says what that means.
@@ -257,7 +257,7 @@ class StateReplica:
         raise BrokerRefusedError(api="Fetch", subject=self._settings.topic, error="LOG_TRUNCATION_DETECTED")
 
     def _require_as_remembered(self, record: ConsumerRecord) -> None:
-        """Likewise of the record that a process before this one read last.  What is there now is not taken for what was known.
+        """Halt unless the record that an earlier process read last is unchanged.  What is there now is not taken for it.
 
         Raises:
             BrokerRefusedError: as above.
@@ -325,7 +325,7 @@ class StateReplica:
 
     @property
     def halted_reason(self) -> str | None:
-        """As the port says."""
+        """Return why nothing may be trimmed or deleted because of this topic, else None."""
         if self._lost is not None:
             return f"{self._lost}: the topic lost data. {self._settings.recovery or _RECOVERY}"
         return ("; ".join(self._facts.weaknesses) or None) if self._facts is not None else None
@@ -355,7 +355,7 @@ class StateReplica:
         Raises:
             MetadataNotReadyError: it was not read in time.
             BrokerUnreachableError: the topic is out of reach.
-            BrokerRefusedError: its leader does not tell its end.
+            BrokerRefusedError: its leader does not report its end.
         """
         facts, unreachable = self._facts, self.unreachable
         if facts is None or unreachable is not None:

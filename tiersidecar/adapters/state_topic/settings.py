@@ -35,7 +35,7 @@ class StateTopicSettings:
 
     @property
     def required_topic(self) -> InternalTopic:
-        """One partition: a few hundred bytes for each user partition, one order for all of it, and one leader whose loss
+        """Return the topic.  One partition: some hundred bytes per user partition, one order for all, and one leader whose loss
         stops writes to everything alike instead of to a part.  Compacted, and never deleted by time or size."""
         return InternalTopic(
             name=self.topic,

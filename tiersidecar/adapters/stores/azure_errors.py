@@ -64,7 +64,7 @@ def azure_errors(verb: str, key: str) -> Iterator[None]:
 
 
 def _says_away(error: Exception) -> bool:
-    """By the status; where there was no answer there is none."""
+    """Decide by the status; where there was no answer there is none."""
     found = _STATUS.search(str(error))
     if found is None:
         return isinstance(error, GenericError | OSError)

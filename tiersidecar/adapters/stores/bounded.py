@@ -139,7 +139,7 @@ class BoundedStore:
 
     @property
     def left_alone(self) -> int:
-        """How many requests were given up and have not ended: what they were to do may still happen."""
+        """Return how many requests were given up and have not ended: what they were to do may still happen."""
         return len(self._left_alone)
 
     @property

@@ -57,7 +57,7 @@ _MOUNT_IS_AWAY = frozenset(
         errno.ECONNABORTED,
     }
 )
-"""What network and FUSE mounts say of whatever is asked for; EIO is as a rule of one file."""
+"""Errors of network and FUSE mounts for any request; EIO is usually about one file."""
 
 _log = structlog.get_logger(__name__)
 

@@ -49,12 +49,12 @@ class PlacedStore:
 
     @property
     def default(self) -> Store:
-        """The store of what is in no place of a name."""
+        """Return the store of what is in no place of a name."""
         return self._default
 
     @property
     def places(self) -> Mapping[str, Place]:
-        """The others by name, ascending."""
+        """Return the others by name, ascending."""
         return self._places
 
     @property
@@ -174,14 +174,14 @@ class PlacedStore:
         except StoreError as error:
             if not place:
                 raise
-            raise self._told(error, place) from error
+            raise self._with_place(error, place) from error
 
-    def _told(self, error: StoreError, place: str) -> StoreError:
-        one, told = self._places[place], copy(error)
-        told.key = place_prefix(place) + error.key.removeprefix(one.key_prefix)
-        told.reason = f"place {place} ({one.store.description}): {error.reason}"
-        told.args = tuple(vars(told).values())
-        return told
+    def _with_place(self, error: StoreError, place: str) -> StoreError:
+        one, named = self._places[place], copy(error)
+        named.key = place_prefix(place) + error.key.removeprefix(one.key_prefix)
+        named.reason = f"place {place} ({one.store.description}): {error.reason}"
+        named.args = tuple(vars(named).values())
+        return named
 
 
 def stores_by_place(store: Store) -> Mapping[str, Store]:

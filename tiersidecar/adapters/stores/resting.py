@@ -2,7 +2,7 @@
 
 Clients of a gateway try again twice a second each, and each time what they want is looked up anew.  Of a store that serves
 another cluster as well that is no help.  Only what says that the store is away counts: an object that is missing, archived or
-cut off, or that we may not read, is an answer, and no reason to keep the others from everybody.
+cut off, or that we may not read, is an answer, and no reason to keep the other objects from clients.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RestingStore(WrappedStore):
             return False
         now_s = self._clock.monotonic_s()
         if now_s < self._until_s:
-            # The same words for the whole rest: who tells each trouble once would take others for a new one.
+            # The same words for the whole rest: a log that has each trouble once would take others for a new one.
             reason = f"it is away ({self._reason}), and asked again within {self._rest_s:g} s"
             raise StoreError(verb=verb, key=key, reason=reason, is_away=True)
         self._until_s = now_s + self._rest_s  # the others wait for what comes of this one
@@ -92,7 +92,7 @@ class RestingStore(WrappedStore):
         self._failures = 0
 
     def _failed(self, reason: str, *, is_trial: bool) -> None:
-        """Those that were under way when it began to rest are no reason to rest longer."""
+        """Begin to rest; requests that were under way then are no reason to rest longer."""
         self._failures, self._reason = self._failures + 1, reason
         if is_trial:
             self._rest_s = min(2 * self._rest_s, _MOST_REST_S)

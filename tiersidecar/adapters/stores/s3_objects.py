@@ -99,7 +99,7 @@ def code_of(error: ClientError) -> str:
 
 
 def _says_away(error: ClientError) -> bool:
-    """By the status; S3 answers 400 too where a request took too long."""
+    """Decide by the status; S3 answers 400 too where a request took too long."""
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     return status >= 500 or status in {408, 429} or code_of(error) in _SAYS_AWAY
 

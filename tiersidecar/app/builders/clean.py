@@ -18,7 +18,7 @@ from tiersidecar.tasks.segment_upload import CopyTarget
 
 
 def build_clean(parts: Parts, role: TierParts, *, target: CopyTarget) -> CleanLane:
-    """By plain constructor calls.  What a killed process left of its work on this disk goes."""
+    """Build it by plain constructor calls.  What a killed process left of its work on this disk goes."""
     config = parts.config
     scratch = Path(config.state_dir) / "cleaned"
     shutil.rmtree(scratch, ignore_errors=True)

@@ -28,7 +28,7 @@ from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 
 def task_backoff(config: Config) -> Backoff:
-    """Between the attempts at one step, in lanes as within them."""
+    """Return the backoff between attempts at one step, in lanes as within them."""
     return Backoff(
         initial_s=config.remote_log_manager_task_retry_backoff_ms / 1000,
         maximum_s=config.remote_log_manager_task_retry_backoff_max_ms / 1000,
@@ -37,7 +37,7 @@ def task_backoff(config: Config) -> Backoff:
 
 
 def build_copy_target(parts: Parts, *, gates: StoreGates, remover: SegmentRemover) -> CopyTarget:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     return CopyTarget(
         objects=SegmentObjects(
             settings=layout_settings(parts.config, parts.key_ring, parts.kafka_version),
@@ -59,7 +59,7 @@ def build_uploader(
     target: CopyTarget,
     waits: TransactionWaits,
 ) -> SegmentUploader:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     config = parts.config
     blobs = IndexBlobReader(
         store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
@@ -91,7 +91,7 @@ def build_uploader(
 
 
 def build_transaction_waits(parts: Parts) -> TransactionWaits:
-    """Likewise."""
+    """Build the waits for open transactions."""
     return TransactionWaits(
         table=parts.table,
         broker=parts.broker,
@@ -103,7 +103,7 @@ def build_transaction_waits(parts: Parts) -> TransactionWaits:
 
 
 def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> CopyAdmission:
-    """Likewise."""
+    """Build the admission of copies."""
     return CopyAdmission(
         slots=parts.tuning.copy_slots,
         quota=quota,
@@ -116,7 +116,7 @@ def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> Co
 def build_recopy(
     parts: Parts, role: TierParts, *, target: CopyTarget, uploader: SegmentUploader, admission: CopyAdmission
 ) -> RecopyTask:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     return RecopyTask(
         sources=parts.sources,
         edges=parts.edges,
@@ -158,7 +158,7 @@ def build_copy(
     lag: CopyLagReport,
     waits: TransactionWaits,
 ) -> CopyTask:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     return CopyTask(
         sources=parts.sources,
         edges=parts.edges,

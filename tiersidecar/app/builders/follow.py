@@ -18,7 +18,7 @@ from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 
 def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
-    """By plain constructor calls.  The keeper has to run, or nothing is copied: it reads what earlier processes pinned."""
+    """Build it by plain constructor calls.  The keeper has to run, or nothing is copied: it reads the pins on disk."""
     config, pins, copies = parts.config, parts.pins, TrustedCopies(parts.metadata, parts.state)
     keeper = PinKeeper(
         sources=parts.sources, edges=parts.edges, settings=pin_settings(config), pins=pins, copies=copies
@@ -37,7 +37,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
 
 
 def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     config = parts.config
     settings = DiskSettings(
         limits=pin_settings(config).limits,
@@ -57,7 +57,7 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
 
 
 def pin_settings(config: Config) -> PinSettings:
-    """None are made or removed but in enforce mode."""
+    """Return the settings of pins; none are made or removed but in enforce mode."""
     enforces = config.mode is Mode.ENFORCE
     return PinSettings(
         limits=PinLimits(max_bytes=config.pins_max_bytes, disk_reserve_percent=config.disk_reserve),

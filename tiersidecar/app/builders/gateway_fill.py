@@ -1,4 +1,4 @@
-"""What the gateway fills in from the remote tier: its rewrites, over the same read path as the read service's."""
+"""The gateway's rewrites, which fill in from the remote tier, over the same read path as the read service's."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 
 _MOST_NAME_CHARACTERS = 249
-"""Of a legal topic name (Kafka's ``Topic.validate``)."""
+"""The most of a legal topic name (Kafka's ``Topic.validate``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteTier:
-    """What all listeners of the gateway share; ``mounts`` and ``source`` where topics are mounted read-only."""
+    """The parts that all listeners of the gateway share; ``mounts`` and ``source`` where topics are mounted read-only."""
 
     path: ReadPath
     offsets: BrokerOffsetsCache
@@ -73,7 +73,7 @@ class RemoteTier:
 
 
 def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO_AUDIT_TOPIC) -> RemoteTier:
-    """The read path, and what stands before it, until ``stack`` closes."""
+    """Open the read path, and what stands before it, until ``stack`` closes."""
     path = parts.reads
     source = _source(parts) if parts.config.source is not None else None
     mounts = _mounts(parts, source) if source is not None else None
@@ -127,7 +127,7 @@ def _mounts(parts: Parts, source: MountedSource) -> MountedLogs:
 
 
 def _seeded(local: LogDirsView) -> list[TopicIdPartition]:
-    """Those on the broker's disks whose logs begin where those of a mount do."""
+    """Return those on the broker's disks whose logs begin where those of a mount do."""
     return [
         partition
         for partition, found in local.partitions.items()
@@ -151,7 +151,7 @@ def _led(table: PartitionTable) -> list[TopicIdPartition]:
 
 
 def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
-    """Of one listener, by API key.  In ``mode: observe`` nothing is written, so a delete is the broker's alone."""
+    """Return one listener's rewrites by API key.  In ``mode: observe`` nothing is written: the broker alone deletes."""
     reader = tier.path.reader
     tiers = BothTiers(tiered=tier.tiered, reader=reader, offsets=tier.offsets, pending=tier.pending)
     rewrites: dict[int, Rewrite] = {
@@ -227,7 +227,7 @@ class SizesOfLed:
         self._tiered, self._table, self._metadata = tiered, table, metadata
 
     def led_bytes(self, topic: str, partition: int) -> int | None:
-        """As the Protocol says."""
+        """Return the bytes of finished remote segments; None unless the broker leads the partition."""
         try:
             view = self._tiered.find(topic, partition)
             tiered = None if view is None else self._table.assignment.get(view.topic_id_partition)
@@ -246,7 +246,7 @@ class TableMoment:
     assignment: Mapping[TopicIdPartition, TieredPartition]
 
     def find(self, topic: str, partition: int) -> TieredView | None:
-        """As the Protocol says."""
+        """Return the partition as known at that moment; None where it was not tiered."""
         topic_id = self.topic_ids.get(topic)
         if topic_id is None:
             return None
@@ -258,8 +258,7 @@ class TableMoment:
 class TieredPartitionsInTable:
     """The gateway's :class:`~tiersidecar.services.gateway.tiered_partitions.TieredPartitions`, by the partition table.
 
-    A partition counts as far as the names on the broker's disk are still of the same topics.  ``look_soon`` has the cluster
-    looked at: a client has met a partition that no look has.
+    A partition counts while the names on disk are of the same topics.  ``look_soon``: a client met an unknown partition.
     """
 
     def __init__(
@@ -276,12 +275,12 @@ class TieredPartitionsInTable:
         self._names_of: Mapping[str, Uuid] | None = None
 
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
-        """As the Protocol says.  What a rule tiers, but the table has not met, may have just come to this broker."""
+        """Return the tiered partition.  What a rule tiers, but the table has not met, may have just come to this broker."""
         name = topic if isinstance(topic, str) else self._name(Uuid(topic))
         if name in INTERNAL_TOPICS:
             return None
         if not self._table.topic_ids:
-            raise MetadataNotReadyError(subject=f"topic {name}")  # nobody has looked at the cluster yet
+            raise MetadataNotReadyError(subject=f"topic {name}")  # before the first look at the cluster
         topic_id = self._table.topic_ids.get(name)
         if topic_id is None:
             # Made since the last look.  Others than the rules' are enabled one by one, and only once they are known.
@@ -293,7 +292,8 @@ class TieredPartitionsInTable:
         tiered = self._table.assignment.get(found)
         if tiered is not None:
             if isinstance(topic, str) and (
-                asker.told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
+                asker.topic_ids.get(name, topic_id) != topic_id
+                or self._log_dirs.topic_id_now(name, partition) != topic_id
             ):
                 self._look_soon()
                 raise MetadataNotReadyError(subject=f"topic {name}, which has been created again")
@@ -310,14 +310,14 @@ class TieredPartitionsInTable:
         raise MetadataNotReadyError(subject=str(found))
 
     def may_be_tiered(self, topic: str) -> bool:
-        """As the Protocol says."""
+        """Return whether a topic of that name may be tiered."""
         if topic in INTERNAL_TOPICS or len(topic) > _MOST_NAME_CHARACTERS:
             return False  # a client names what it likes, and what is found of a name is kept
-        # While nobody has looked at the cluster yet, any may be.
+        # Before the first look at the cluster, any may be.
         return not self._table.topic_ids or self._policies.may_tier(topic)
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
-        """As the Protocol says."""
+        """Return the partition as the broker has it on its disk now."""
         if topic in INTERNAL_TOPICS or self._policies.policy_for(topic) is None:
             return None
         found = self._log_dirs.leader_epoch_now(topic, partition)
@@ -328,11 +328,11 @@ class TieredPartitionsInTable:
         return TieredView(topic_id_partition=owner, leader_epoch=leader_epoch)
 
     def now(self) -> TableMoment:
-        """As the Protocol says."""
+        """Return the tiered partitions as known now."""
         return TableMoment(self._table.topic_ids, self._table.assignment)
 
     def topic_id(self, topic: str) -> Uuid | None:
-        """As the Protocol says."""
+        """Return the id of a topic, tiered or not; None where there is none."""
         return self._table.topic_ids.get(topic)
 
     def _name(self, topic_id: Uuid) -> str:

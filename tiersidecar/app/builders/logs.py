@@ -142,7 +142,7 @@ async def open_proposals(config: Config, *, broker: KafkaBroker, clock: Clock, i
 
 
 def _snapshot_path(config: Config, roles: frozenset[Role]) -> str | None:
-    """One per process; a command, which has no role, keeps none."""
+    """Return the path, one per process; None for a command, which has no role."""
     return str(Path(config.state_dir) / f"remote-log-metadata.{'-'.join(sorted(roles))}.sqlite") if roles else None
 
 

@@ -2,7 +2,7 @@
 
 The quotas of reads, of bytes and of requests to the store, on the process's clock.
 
-Caches on disk of whoever reads, in directories of their own below ``state.dir``.
+Caches on disk for all readers, in directories of their own below ``state.dir``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def open_index_cache(
     clock: Clock,
     suffix: str = "",
 ) -> AsyncIterator[IndexFilesSource]:
-    """Index files in front of those in the ``store``, at most ``bound`` of them.  ``suffix`` makes the directory this
+    """Open index files in front of those in the ``store``, at most ``bound`` of them.  ``suffix`` makes the directory this
     process's own.
 
     Raises:
@@ -72,7 +72,7 @@ async def open_index_cache(
 async def open_chunk_cache(
     config: Config, *, blocking: Blocking, clock: Clock, telemetry: Telemetry, suffix: str = ""
 ) -> AsyncIterator[Sequence[ChunkLayer]]:
-    """Chunks on disk as a layer; none unless ``read.chunk.cache.disk.bytes`` asks for it.
+    """Open chunks on disk as a layer; none unless ``read.chunk.cache.disk.bytes`` asks for it.
 
     Where it does not, what an earlier process left in the directory is dropped: a directory of 0 bytes is opened all the same.
 
@@ -116,7 +116,7 @@ class ConfiguredFetchQuota:
 
 
 _CATCH_UP_S = 5.0
-"""A client waits meanwhile: it is told to try again long before it gives the connection up."""
+"""A client waits meanwhile: it is asked to try again long before it gives the connection up."""
 
 
 async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPath:
@@ -191,7 +191,7 @@ def hole_advice(config: Config) -> str:
 
 
 def cold_reads_of(config: Config, clock: Clock, telemetry: Telemetry) -> ColdReads:
-    """Who reads, within the budgets of ``remote.fetch.quota``."""
+    """Build the counts of the readers, with the budgets of ``remote.fetch.quota``."""
     return ColdReads(
         clock=clock,
         rules=[

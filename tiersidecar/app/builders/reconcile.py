@@ -11,7 +11,7 @@ from tiersidecar.tasks.reconcile_schedule import ReconcileSchedule
 
 
 def build_reconcile_schedule(parts: Parts) -> ReconcileSchedule:
-    """By plain constructor calls; the configuration has an interval."""
+    """Build it by plain constructor calls; the configuration has an interval."""
     config = parts.config
     assert config.reconcile_interval_ms is not None, "no interval, no schedule"
     report = f"{config.state_dir}/reconcile"

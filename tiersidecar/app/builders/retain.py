@@ -76,7 +76,7 @@ def build_expire(
     checks: TopicChecks,
     has_failed: Callable[[TopicIdPartition], bool],
 ) -> ExpireTask:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     config = parts.config
     limits = ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round)
     return ExpireTask(
@@ -97,7 +97,7 @@ def build_expire(
 
 
 def build_retain(parts: Parts, role: TierParts, *, expire: ExpireTask, trim: TrimTask) -> RetainTask:
-    """Likewise."""
+    """Build the lane that trims and expires."""
     return RetainTask(
         expire=expire,
         trim=trim,
@@ -107,12 +107,12 @@ def build_retain(parts: Parts, role: TierParts, *, expire: ExpireTask, trim: Tri
 
 
 def trash_delays(config: Config) -> TrashDelays:
-    """As configured."""
+    """Return the configured delays."""
     return TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay)
 
 
 def build_remover(parts: Parts, role: TierParts) -> SegmentRemover:
-    """Likewise."""
+    """Build the remover of segments."""
     return SegmentRemover(
         metadata_log=parts.metadata,
         store=parts.store,
@@ -126,7 +126,7 @@ def build_remover(parts: Parts, role: TierParts) -> SegmentRemover:
 
 
 def build_topic_deletion(parts: Parts, role: TierParts, *, remover: SegmentRemover) -> TopicDeletion:
-    """Likewise."""
+    """Build the deletion of the data of deleted topics."""
     return TopicDeletion(
         sources=parts.sources,
         edges=parts.edges,
@@ -139,7 +139,7 @@ def build_topic_deletion(parts: Parts, role: TierParts, *, remover: SegmentRemov
 
 
 def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
-    """Likewise."""
+    """Build the task that answers the gateways' proposals."""
     return ProposalsTask(
         sources=parts.sources,
         edges=parts.edges,
@@ -153,7 +153,7 @@ def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
 
 
 def build_lost_logs(parts: Parts) -> LostLogs:
-    """Likewise."""
+    """Build the watch for lost logs."""
     claims = ClaimLook(
         store=parts.store, key_prefix=parts.config.store.key_prefix, cluster_id=parts.identity.cluster_id
     )
@@ -163,7 +163,7 @@ def build_lost_logs(parts: Parts) -> LostLogs:
 
 
 def build_log_start_watch(parts: Parts) -> LogStartWatch:
-    """Likewise."""
+    """Build the watch over log start offsets."""
     return LogStartWatch(
         table=parts.table, broker=parts.broker, state=parts.state, clock=parts.clock, telemetry=parts.telemetry
     )

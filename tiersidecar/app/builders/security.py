@@ -80,7 +80,7 @@ def known_callers(read: ReadSection) -> KnownCallers:
 
 
 def server_tls(section: ReadSection) -> ssl.SSLContext | None:
-    """The read service's own certificate, and whose client certificates it takes; None without TLS.
+    """Return the read service's own certificate, and whose client certificates it takes; None without TLS.
 
     Raises:
         ConfigError: a file cannot be used.

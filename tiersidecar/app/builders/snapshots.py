@@ -13,7 +13,7 @@ from tiersidecar.tasks.topic_owners import Claimant, ClaimLook
 
 
 def build_snapshot_lane(parts: Parts) -> SnapshotLane | None:
-    """By plain constructor calls; None where the process tiers nothing, only observes, or is to write no snapshots."""
+    """Build it by plain constructor calls; None where the process tiers nothing, only observes, or is to write no snapshots."""
     config, identity, prefix = parts.config, parts.identity, parts.config.store.key_prefix
     if Role.TIER not in parts.roles or config.mode is not Mode.ENFORCE or not config.snapshots_interval_ms:
         return None
@@ -41,14 +41,14 @@ def build_snapshot_lane(parts: Parts) -> SnapshotLane | None:
 
 
 def build_cluster_snapshot_lane(parts: Parts) -> ClusterSnapshotLane | None:
-    """By plain constructor calls; None where the process tiers nothing, only observes, or is to write none."""
+    """Build it by plain constructor calls; None where the process tiers nothing, only observes, or is to write none."""
     config, identity = parts.config, parts.identity
     writes = Role.TIER in parts.roles and config.mode is Mode.ENFORCE and config.snapshots_cluster_interval_ms > 0
     if not writes or parts.commits is None:
         return None
 
     def rests() -> str:
-        """A state topic that lost data has forgotten topics: what the store has of them stays."""
+        """Return why it rests: a state topic that lost data has forgotten topics, whose snapshots must stay."""
         return parts.status.standing_by() or parts.state.halted_reason or ""
 
     return ClusterSnapshotLane(

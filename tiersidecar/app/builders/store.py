@@ -37,17 +37,17 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 _PART_MEMORY_BYTES = 128 * MIB
-"""What S3's parts may hold together, unless those in flight of one segment already are more."""
+"""The memory of all S3 parts, unless those in flight of one segment already are more."""
 _BLOCK_MEMORY_BYTES = 128 * MIB
-"""What Azure's blocks may hold together, unless those in flight of one segment already are more."""
+"""The memory of all Azure blocks, unless those in flight of one segment already are more."""
 _CHUNK_MEMORY_BYTES = 128 * MIB
-"""What chunks of Google Cloud Storage may hold together, unless those of one segment already are more."""
+"""The memory of all chunks for Google Cloud Storage, unless those of one segment already are more."""
 _ATTEMPT_TIMEOUT_S = 60.0
 _ADDRESSING: dict[bool | None, Literal["auto", "path", "virtual"]] = {None: "auto", True: "path", False: "virtual"}
 
 
 def s3_settings(section: S3Store) -> S3Settings:
-    """Where the key is unset, what the store takes by itself."""
+    """Return the settings; where the key is unset, what the store takes by itself."""
     part_size_bytes, in_flight = section.s3_multipart_upload_part_size, section.s3_multipart_upload_parts_in_flight
     secret, sse = section.aws_secret_access_key, section.s3_server_side_encryption
     key_id, call, attempt = section.aws_access_key_id, section.s3_api_call_timeout, section.s3_api_call_attempt_timeout
@@ -158,7 +158,7 @@ _OBJECT_MODES = {
 }
 
 _STORE_THREADS = 16
-"""Of the store alone: were they those of the log dirs, a mount that hangs would stop the scans too (U1)."""
+"""For the store alone: if they were those of the log dirs, a mount that hangs would stop the scans too (U1)."""
 
 
 class HasStore(Protocol):
@@ -169,7 +169,7 @@ class HasStore(Protocol):
 
 
 def places_of(config: HasStore) -> Mapping[str, StoreSection]:
-    """The places beside the default one; a configuration that is no sidecar's has none."""
+    """Return the places beside the default one; a configuration that is no sidecar's has none."""
     return config.places if isinstance(config, Config) else {}
 
 
@@ -184,7 +184,7 @@ class OpenedStore(PlacedStore):
 
     @property
     def left_alone(self) -> int:
-        """How many requests were given up and have not ended."""
+        """Return how many requests were given up and have not ended."""
         return sum(store.left_alone for store in self._bounded)
 
 
@@ -217,7 +217,7 @@ async def open_store(
 
 
 def limits_of(section: StoreSection) -> StoreLimits:
-    """How long requests to the store may take."""
+    """Return how long requests to the store may take."""
     return StoreLimits(
         stall_s=section.upload_stall_timeout / 1000,
         upload_s=section.upload_timeout / 1000,
@@ -276,7 +276,7 @@ async def _open_backend(
 
 
 def open_key_ring(config: HasStore) -> DataKeys | None:
-    """The key pairs and the key service, also when encryption is off for new segments: older ones are still to be read.
+    """Return the key pairs and the key service, also when encryption is off for new segments: older ones are still to be read.
 
     Raises:
         ConfigError: a key file that cannot be read or used, each named.
@@ -299,8 +299,8 @@ def open_key_ring(config: HasStore) -> DataKeys | None:
 
     options = revealed(section.encryption_key_wrapping_options)
     numbers = section.encryption_data_key_cache_ms, section.encryption_data_key_cache_size
-    told = (kind, sorted(options.items()), numbers, section.encryption_key_pair_id, list(keys), read)
-    name = sha256(repr(told).encode()).digest()
+    what = (kind, sorted(options.items()), numbers, section.encryption_key_pair_id, list(keys), read)
+    name = sha256(repr(what).encode()).digest()
     if name not in _OPENED_KEYS:
         _OPENED_KEYS[name] = ServiceKeys(
             kind,
@@ -319,7 +319,7 @@ _OPENED_KEYS: dict[bytes, ServiceKeys] = {}
 
 
 def layout_settings(config: Config, key_ring: DataKeys | None, kafka_version: tuple[int, int]) -> LayoutSettings:
-    """How new segments become objects."""
+    """Return how new segments become objects."""
     section = config.store
     return LayoutSettings(
         key_prefix=section.key_prefix,

@@ -1,4 +1,4 @@
-"""What makes a process its broker's tier role: the lease, the claims on topic ids, and what may be deleted."""
+"""The parts of a process in its broker's tier role: the lease, the claims on topic ids, and what may be deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiersidecar.tasks.topic_owners import Claimant, TopicOwners
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierParts:
-    """``lease`` is None in ``mode: observe``: nothing is written there, and nobody need be alone for that."""
+    """``lease`` is None in ``mode: observe``: nothing is written there, so no process need be alone."""
 
     actor: Actor
     remote_delete_blocker: Callable[[], str]
@@ -28,7 +28,7 @@ class TierParts:
 
 
 def build_tier_parts(parts: Parts) -> TierParts:
-    """By plain constructor calls."""
+    """Build it by plain constructor calls."""
     config, identity = parts.config, parts.identity
     if config.mode is not Mode.ENFORCE:
         return _tier_parts(parts, UNQUESTIONED, lambda: "", None)
@@ -103,7 +103,7 @@ class DeleteGuard(MayDelete):
         return self.reason_not_to_delete_remote or self._paused(topic_id)
 
     def _paused(self, topic_id: Uuid | None) -> str:
-        """Return what nobody has read yet may be a pause."""
+        """Return why deletes are paused; while not all is read, that a pause may be unread."""
         try:
             return self._state.why_paused(topic_id, PauseKind.DELETES)
         except MetadataNotReadyError as error:

@@ -28,7 +28,7 @@ _NEVER_MS = 1 << 62
 async def open_store_untouched(
     config: HasStore, *, clock: Clock, ids: Ids, telemetry: Telemetry
 ) -> AsyncIterator[Store]:
-    """As :func:`~tiersidecar.app.builders.store.open_store`, but for the sweeps with which a directory and S3 begin."""
+    """Open as :func:`~tiersidecar.app.builders.store.open_store`, without the sweeps with which a directory and S3 begin."""
     async with AsyncExitStack() as stack:
 
         async def opened(section: StoreSection) -> Store:
@@ -44,7 +44,7 @@ async def open_store_untouched(
 
 @asynccontextmanager
 async def open_resting_store(config: HasStore, *, clock: Clock, ids: Ids, telemetry: Telemetry) -> AsyncIterator[Store]:
-    """As :func:`open_store_untouched`, and it rests while it is away; of several places each by itself, as their stores do."""
+    """Open as :func:`open_store_untouched`; the store rests while it is away, of several places each by itself."""
     async with open_store_untouched(config, clock=clock, ids=ids, telemetry=telemetry) as store:
         yield store if places_of(config) else RestingStore(store, clock)
 

@@ -33,12 +33,12 @@ DONE, MUST_ACT = 0, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """What a command found and will do: ``facts`` are the present state, ``steps`` the changes in order.
+    """Findings and plan of a command: ``facts`` are the present state, ``steps`` the changes in order.
 
     ``refusal`` says why nothing is changed.  ``details`` are facts for ``--json`` alone, and ``notes`` summarize them.  Without
     steps and refusal nothing needs to change.  ``apply`` carries out the steps and returns the result; it may be called again
     after a failure.  Its ``complete`` of False says that something is left to be done: exit code 3.  ``complete`` says the same
-    where there are no steps, None where the command does not tell.
+    where there are no steps, None where the command does not say.
     """
 
     facts: Mapping[str, Any]

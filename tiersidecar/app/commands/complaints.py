@@ -25,7 +25,7 @@ _RIGHTS = {
     "IncrementalAlterConfigs": "AlterConfigs",
     "DeleteRecords": "Delete",
 }
-"""What Kafka's authorizer asks for, by request; of CreateTopics it may also be Create on the cluster."""
+"""The right that Kafka's authorizer asks for, by request; for CreateTopics it may also be Create on the cluster."""
 
 
 def log_errors_alone(section: LoggingSection) -> None:

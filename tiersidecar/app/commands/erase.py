@@ -271,7 +271,7 @@ def _notes(session: Session, found: Sequence[PartitionErasure]) -> Iterator[str]
 
 
 def _remaining(partition: PartitionErasure) -> list[tuple[RemoteLogSegmentMetadata, str]]:
-    """Segments that have, or may have, such records and are left alone."""
+    """Return segments that have, or may have, such records and are left alone."""
     return [*((step.segment, step.reason) for step in partition.of(Erasing.LEAVE)), *partition.unread]
 
 
@@ -370,5 +370,5 @@ def _name(segment: RemoteLogSegmentMetadata) -> str:
 
 
 def _most(lines: Iterable[str]) -> list[str]:
-    told = list(lines)
-    return told if len(told) <= _SHOWN else [*told[:_SHOWN], f"and {len(told) - _SHOWN} more"]
+    shown = list(lines)
+    return shown if len(shown) <= _SHOWN else [*shown[:_SHOWN], f"and {len(shown) - _SHOWN} more"]

@@ -112,7 +112,7 @@ _POLL_MS = 500
 
 
 class _UnheardError(Exception):
-    """Nobody reads the output any more (``events | head``).  Where the consumer is open, a broken pipe would be taken for the
+    """The output is not read any more (``events | head``).  Where the consumer is open, a broken pipe would be taken for the
     broker's."""
 
 

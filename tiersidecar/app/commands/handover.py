@@ -77,7 +77,7 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `-
 
 
 def _is_new(plan_file: Path | None) -> bool:
-    """Whether a plan is to be written.
+    """Return whether a plan is to be written.
 
     Raises:
         typer.BadParameter: over another one.

@@ -116,8 +116,8 @@ async def look_at_resume(session: Session, topic: str | None, kinds: Sequence[Pa
 
 
 async def _things(session: Session, topic: str | None, kinds: Sequence[PauseKind]) -> dict[PausedThing, str]:
-    """What is to stand still, and what is to be said of it.  Of topics that had the name and are gone, whose remote data is
-    still to be deleted, that deletion; whether there is one of the name now, or not.
+    """Return what is to stand still, and what to say of it.  Topics that had the name and are gone, whose remote data is still
+    to be deleted, count by that deletion, whether or not there is one of the name now.
 
     Raises:
         BrokerRefusedError: there is no such topic, and nothing of one is left to be paused.

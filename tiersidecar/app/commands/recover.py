@@ -69,7 +69,7 @@ def recover(
 async def look_at_store(
     session: Session, topics: Sequence[str], say: Callable[[str], None], *, despite: bool, acts: bool = False
 ) -> Intent:
-    """What the store has, and what is published on its account; if it ``acts``, not beside sidecars."""
+    """Return what the store has, and what is published because of it; if it ``acts``, not beside sidecars."""
     from tiersidecar.app.recover_run import Recoverer
 
     if acts and (running := running_sidecars(session)):

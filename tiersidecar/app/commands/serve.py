@@ -42,7 +42,7 @@ def serve(
         configure_logging(config.logging)
         for warning in config.warnings:
             structlog.get_logger(__name__).warning("config.warning", warning=warning)
-        # Imported late: a wrong configuration is told at once.
+        # Imported late: a wrong configuration is reported at once.
         from tiersidecar.app.serve_run import run_serve
 
         run_serve(config)

@@ -191,7 +191,7 @@ async def open_session(config: Config, *, with_metadata: bool) -> AsyncIterator[
 
 
 async def _until_ready(state: RequestingStateLog, clock: Clock) -> None:
-    """An outage may pass within the time limit; a right that is missing is told at once."""
+    """Wait: an outage may pass within the time limit; a missing right is reported at once."""
     try:
         async with asyncio.timeout(_READY_TIMEOUT_S):
             while state.readiness_reason is not None:

@@ -158,7 +158,7 @@ async def _disable(
         await _call_off_former(session, topic_id=partitions[0].topic_id)
     await _apply(session, topic, partitions[0].topic_id, plan, mode)
     if plan.former_settings:
-        # They are back: who takes tiering up again takes down what is there then, be it -1 by somebody's own wish.
+        # They are back: enabling tiering again notes what is there then, even a -1 that a user has set.
         settled = _state(topic, replace(plan, former_settings={}), mode)
         await session.state.publish_topic_state(partitions[0].topic_id, settled)
     if mode is TieringMode.DELETING:

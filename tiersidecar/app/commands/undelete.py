@@ -286,7 +286,7 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What was restored of a partition; ``lost`` names what was not, although it existed at the first look."""
+    """The restored part of a partition; ``lost`` names what was not, although it existed at the first look."""
 
     facts: Mapping[str, Any]
     lost: str = ""

@@ -58,12 +58,12 @@ _NUMBERED = {
 
 
 def document_faults(document: Document) -> list[Fault]:
-    """What reading the file alone has shown: duplicate keys and the like."""
+    """Return the faults that reading the file alone has shown: duplicate keys and the like."""
     return list(document.faults)
 
 
 def validation_faults(error: ValidationError, document: Document, model: type[Section]) -> list[Fault]:
-    """Every error of pydantic's as a :class:`Fault`."""
+    """Return every error of pydantic's as a :class:`Fault`."""
     faults: list[Fault] = []
     for details in error.errors(include_url=False):
         path = _path_in(document, details["loc"])
@@ -82,7 +82,7 @@ def _fault(document: Document, path: KeyPath, message: str) -> Fault:
 
 
 def _path_in(document: Document, loc: KeyPath) -> KeyPath:
-    """``loc`` without what pydantic adds to it: tags of unions, and the names of validators."""
+    """Return ``loc`` without what pydantic adds to it: tags of unions, and the names of validators."""
     value: Any = document.data
     path: list[str | int] = []
     for position, part in enumerate(loc):
@@ -171,7 +171,7 @@ _KEY_PAIR = re.compile(r"encryption\.key\.pairs\.(.+)\.((?:public|private)\.key\
 
 
 def without_plugin_prefixes(document: Document) -> Document:
-    """``document`` with such keys moved to where they belong; a key that is set there already becomes a fault."""
+    """Return ``document`` with such keys moved to where they belong; a key that is set there already becomes a fault."""
     for key in [key for key in document.data if key.startswith(("rsm.config.", "rlmm.config."))]:
         value, line = document.data.pop(key), document.lines[(key,)]
         target, value = _target(key, value)
@@ -226,25 +226,25 @@ class Config(TopLevelKeys):
     _secret_places: tuple[SecretPlace, ...] = PrivateAttr(())
 
     def read_from(self, path: Path, data: Mapping[str, Any] | None = None) -> Self:
-        """Itself, with its :attr:`file` known, and the :attr:`secret_places` of ``data``, the file's."""
+        """Return itself, with its :attr:`file` known, and the :attr:`secret_places` of ``data``, the file's."""
         self._file = path
         self._secret_places = tuple(secret_places(self, data or {}, str(path)))
         return self
 
     @property
     def secret_places(self) -> tuple[SecretPlace, ...]:
-        """The files that hold its secrets."""
+        """Return the files that hold its secrets."""
         return self._secret_places
 
     def with_status_listen(self, address: Address) -> Self:
-        """The same but for ``status.listen``: two processes beside a broker have one file and an address each."""
+        """Return the same but for ``status.listen``: two processes beside a broker have one file and an address each."""
         return self.model_copy(
             update={"status": self.status.model_copy(update={"listen": address, "advertised": None})}
         )
 
     @property
     def file(self) -> Path:
-        """The file that it was read from, for a command to read it again."""
+        """Return the file that it was read from, for a command to read it again."""
         assert self._file is not None, "this configuration was not read from a file"
         return self._file
 
@@ -282,19 +282,19 @@ class Config(TopLevelKeys):
 
     @property
     def unnamed_policy(self) -> TopicPolicy:
-        """Of a topic that no rule matches, and that ``tiersidecar enable`` tiers."""
+        """Return the policy of a topic that no rule matches, and that ``tiersidecar enable`` tiers."""
         return self.retention_defaults.policy
 
     @property
     def internal_topics(self) -> frozenset[str]:
-        """Topics that are never tiered, whatever the rules say."""
+        """Return topics that are never tiered, whatever the rules say."""
         own = {self.remote_log_metadata_topic_name, self.state_topic_name, self.proposals_topic_name}
         if self.gateway.audit_topic_name is not None:
             own.add(self.gateway.audit_topic_name)
         return INTERNAL_TOPICS | own
 
     def policy_for(self, topic: str) -> TopicPolicy | None:
-        """How ``topic`` is tiered by the first rule that matches it; None: it is left alone."""
+        """Return how ``topic`` is tiered by the first rule that matches it; None: it is left alone."""
         if topic in self.internal_topics:
             return None
         for rule in self.topics:
@@ -303,17 +303,17 @@ class Config(TopLevelKeys):
         return None
 
     def place_of_topic(self, topic: str) -> str:
-        """Where new segments of ``topic`` go, by the first rule that matches it; empty: the store of section ``store``."""
+        """Return where new segments of ``topic`` go, by the first rule that matches; empty: the store of section ``store``."""
         return next((rule.place or DEFAULT_PLACE for rule in self.topics if rule.matches(topic)), DEFAULT_PLACE)
 
     @property
     def places_of_topics(self) -> frozenset[str]:
-        """Where new segments of any topic may go."""
+        """Return where new segments of any topic may go."""
         return frozenset(rule.place or DEFAULT_PLACE for rule in self.topics)
 
     @property
     def key_prefixes(self) -> tuple[str, ...]:
-        """What keys of ours begin with: the configured prefix, and the places but the default one."""
+        """Return the prefixes of our keys: the configured one, and those of the places but the default one."""
         return self.store.key_prefix, *map(place_prefix, self.places)
 
     def require_one_place(self, command: str) -> None:
@@ -383,7 +383,7 @@ class Config(TopLevelKeys):
         return faults
 
     def _metadata_retention_faults(self, index: int, policy: TopicPolicy) -> list[tuple[KeyPath, str]]:
-        """Events that expire before their segments leave objects that nothing names (S-237)."""
+        """Return the faults: events that expire before their segments leave objects that nothing names (S-237)."""
         kept_ms, total_ms = self.remote_log_metadata_topic_retention_ms, policy.retention_ms
         if kept_ms == UNLIMITED or (total_ms != UNLIMITED and kept_ms > total_ms):
             return []
@@ -413,7 +413,7 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
-    """As :func:`load_config`, of ``text``; ``path`` is for messages."""
+    """Parse ``text`` as :func:`load_config` does; ``path`` is for messages."""
     return _validated(parse_document(text, path), path, environ)
 
 

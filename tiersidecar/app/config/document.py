@@ -44,7 +44,7 @@ class Document:
     faults: list[Fault] = field(default_factory=list)
 
     def line_of(self, path: KeyPath) -> int:
-        """Line of ``path``, or of the nearest section around it that the file has; 0 without any."""
+        """Return the line of ``path``, or of the nearest section around it that the file has; 0 without any."""
         for stop in range(len(path), 0, -1):
             if path[:stop] in self.lines:
                 return self.lines[path[:stop]]
@@ -52,7 +52,7 @@ class Document:
 
 
 def format_path(path: KeyPath) -> str:
-    """``topics[1].retention.ms``."""
+    """Format as ``topics[1].retention.ms``."""
     text = ""
     for part in path:
         if isinstance(part, int):

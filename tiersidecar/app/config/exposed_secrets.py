@@ -35,7 +35,7 @@ class SecretPlace:
 
 
 def secret_places(section: Section, data: Mapping[str, Any], source: str, path: KeyPath = ()) -> Iterator[SecretPlace]:
-    """Those of ``section``, which was validated from ``data``; ``source`` is the file that holds what is written into it.
+    """Yield those of ``section``, which was validated from ``data``; ``source`` is the file that holds what is written into it.
 
     Secrets from the environment have no file.
     """
@@ -63,7 +63,7 @@ def _places_in(value: Any, given: Any, source: str, path: KeyPath) -> Iterator[S
 
 
 def _files_of(section: Section, path: KeyPath) -> Iterator[SecretPlace]:
-    """Files that are secret whole: a private key, a certificate file that has its key in it, a token."""
+    """Yield files that are secret whole: a private key, a certificate file that has its key in it, a token."""
     values = {key: getattr(section, undotted(key)) for key, _ in keys_in(type(section))}
     if values.get(_KEY) is None and values.get(_CERTIFICATE) is not None:
         yield SecretPlace(format_path((*path, _CERTIFICATE)), values[_CERTIFICATE])
@@ -91,7 +91,7 @@ class ExposedSecret:
 
 
 def exposed_secrets(places: Iterable[SecretPlace]) -> tuple[ExposedSecret, ...]:
-    """Ascending by file.  Modes of directories do not count: they are changed for other reasons, and files are copied.
+    """Return them ascending by file.  Modes of directories do not count: they change for other reasons, and files are copied.
 
     No file is named that another user owns and that only a group of this process may read: that is how it is let in
     (root:kafka 0640, a secret on Kubernetes with fsGroup).
@@ -99,13 +99,13 @@ def exposed_secrets(places: Iterable[SecretPlace]) -> tuple[ExposedSecret, ...]:
     keys: dict[str, list[str]] = {}
     for place in places:
         keys.setdefault(place.file, []).append(place.key)
-    judged = (_judge(file, tuple(dict.fromkeys(held))) for file, held in sorted(keys.items()))
-    return tuple(one for one in judged if one is not None)
+    exposed = (_exposed(file, tuple(dict.fromkeys(held))) for file, held in sorted(keys.items()))
+    return tuple(one for one in exposed if one is not None)
 
 
-def _judge(file: str, keys: tuple[str, ...]) -> ExposedSecret | None:
+def _exposed(file: str, keys: tuple[str, ...]) -> ExposedSecret | None:
     try:
-        status = os.stat(file)  # noqa: PTH116 - one that is not there is told elsewhere, or brought later
+        status = os.stat(file)  # noqa: PTH116 - one that is not there is reported elsewhere, or comes later
     except (OSError, ValueError):
         return None
     mode, is_owner = S_IMODE(status.st_mode), status.st_uid == os.geteuid()

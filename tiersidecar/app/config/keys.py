@@ -39,7 +39,7 @@ def keys_in(model: type[Section]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 def sections_in(annotation: Any) -> tuple[type[Section], ...]:
-    """The sections that a value of this type may hold: alternatives of a union, items of a list, values of a mapping."""
+    """Return the sections that a value of this type may hold: alternatives of a union, items of a list, values of a mapping."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return (annotation,)
     if get_origin(annotation) is None:
@@ -48,7 +48,7 @@ def sections_in(annotation: Any) -> tuple[type[Section], ...]:
 
 
 def keys_of(model: type[Section], path: KeyPath, data: Any) -> list[str]:
-    """The keys that may stand at ``path``; ``data`` decides which kind of store is meant."""
+    """Return the keys that may stand at ``path``; ``data`` decides which kind of store is meant."""
     value: Any = data
     section: type[Section] = model
     sections: tuple[type[Section], ...] = (model,)
@@ -77,7 +77,7 @@ def _alternative(sections: tuple[type[Section], ...], value: Any) -> type[Sectio
 
 
 def all_key_paths(model: type[Section], below: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every key of ``model`` and of its sections, those of alternatives one after the other."""
+    """Yield every key of ``model`` and of its sections, those of alternatives one after the other."""
     for key, field in keys_in(model):
         path = (*below, key)
         yield path
@@ -87,19 +87,19 @@ def all_key_paths(model: type[Section], below: KeyPath = ()) -> Iterator[KeyPath
 
 
 def is_optional(annotation: Any) -> bool:
-    """Whether None is among the values."""
+    """Return whether None is among the values."""
     return get_origin(annotation) in {Union, types.UnionType} and type(None) in get_args(annotation)
 
 
 def choices(annotation: Any) -> tuple[Any, ...]:
-    """The values of a Literal, also of an optional one; empty for other types."""
+    """Return the values of a Literal, also of an optional one; empty for other types."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return tuple(choice for part in get_args(annotation) for choice in choices(part)) if is_optional(annotation) else ()
 
 
 def quantity_of(field: FieldInfo) -> Quantity | None:
-    """The unit of a key, also of an optional one; None for other kinds of value."""
+    """Return the unit of a key, also of an optional one; None for other kinds of value."""
     return _quantity_in(field.metadata) or _quantity_below(field.annotation)
 
 

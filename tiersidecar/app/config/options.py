@@ -11,7 +11,7 @@ from tiersidecar.app.config.values import resolve_secret
 
 
 def _resolved(value: Any, info: ValidationInfo) -> Any:
-    """A mapping of one key, ``env`` or ``file``, is a secret."""
+    """Resolve it: a mapping of one key, ``env`` or ``file``, is a secret."""
     if isinstance(value, Mapping) and set(value) in ({"env"}, {"file"}):
         return SecretStr(str(resolve_secret(value, info)))
     return value

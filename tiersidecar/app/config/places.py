@@ -50,7 +50,7 @@ def _completed(place: Any, store: Mapping[str, Any]) -> Any:
 
 
 def place_faults(store: StoreBase, places: Mapping[str, StoreBase]) -> Iterator[tuple[KeyPath, str]]:
-    """Names, keys that hold everywhere, and stores that are one and the same."""
+    """Check names, keys that hold everywhere, and stores that are one and the same."""
     if places and is_like_placed(store.key_prefix):
         yield (
             ("store", "key.prefix"),

@@ -36,7 +36,7 @@ WITHOUT_EFFECT: dict[KeyPath, str] = {
 
 
 def settings_without_effect(section: Section, below: KeyPath = ()) -> Iterator[str]:
-    """One sentence for each such key that is set to another value than its default."""
+    """Yield one sentence for each such key that is set to another value than its default."""
     for path, why in WITHOUT_EFFECT.items():
         name = undotted(str(path[-1]))
         if path[:-1] == below and getattr(section, name) != type(section).model_fields[name].default:
@@ -47,7 +47,7 @@ MASK = "********"
 
 
 def effective_settings(section: Section, *, units: bool) -> dict[str, Any]:
-    """Every key that has a value, by its name in the file; secrets masked.  ``units`` writes 4MiB rather than 4194304."""
+    """Return every key that has a value, by its name in the file, secrets masked.  ``units``: 4MiB rather than 4194304."""
     settings: dict[str, Any] = {}
     for key, field in keys_in(type(section)):
         value = getattr(section, undotted(key))
@@ -59,7 +59,7 @@ def effective_settings(section: Section, *, units: bool) -> dict[str, Any]:
 
 
 def render_yaml(settings: Mapping[str, Any]) -> str:
-    """As YAML, in the order of the models."""
+    """Return the settings as YAML, in the order of the models."""
     yaml, out = YAML(typ="safe", pure=True), io.StringIO()
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
@@ -69,7 +69,7 @@ def render_yaml(settings: Mapping[str, Any]) -> str:
 
 
 def warnings_of(config: Config) -> tuple[str, ...]:
-    """Settings that work, and that may not be what was wanted; on this machine, and one sentence each."""
+    """Return settings that work but may not be what was wanted, on this machine; one sentence each."""
     kinds = (_intent_warnings, _topic_warnings, _security_warnings, _store_warnings, _secret_warnings)
     return tuple(warning for kind in kinds for warning in kind(config))
 

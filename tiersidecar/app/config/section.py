@@ -1,4 +1,4 @@
-"""What every section of the configuration has in common."""
+"""The common part of every section of the configuration."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tiersidecar.app.config.document import KeyPath
 
 
 def dotted(field_name: str) -> str:
-    """The key of an attribute: ``request_timeout_ms`` is written ``request.timeout.ms``."""
+    """Return the key of an attribute: ``request_timeout_ms`` is written ``request.timeout.ms``."""
     return field_name.replace("_", ".")
 
 
 def undotted(key: str) -> str:
-    """The inverse of :func:`dotted`."""
+    """Invert :func:`dotted`."""
     return key.replace(".", "_")
 
 

@@ -68,7 +68,7 @@ class TlsKeys(Section):
 
     @property
     def has_tls(self) -> bool:
-        """Whether clients meet TLS."""
+        """Return whether clients meet TLS."""
         return self.ssl_certificate_location is not None
 
 
@@ -150,7 +150,7 @@ class ServeHttpSection(TlsKeys):
 
 
 class ServeReadSection(Section):
-    """What reading takes of the machine, for both listeners together."""
+    """The resources for reading, for both listeners together."""
 
     threads: Annotated[int, Field(ge=1, le=1000)] = 10
     """Reads that run at once."""
@@ -254,7 +254,7 @@ class ServeConfig(Section):
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """The SASL mechanisms that are offered; none where nobody logs in."""
+        """Return the SASL mechanisms that are offered; none where no client logs in."""
         if not self.users:
             return ()
         is_private = self.kafka.has_tls or self.kafka.listen.is_loopback
@@ -264,7 +264,7 @@ class ServeConfig(Section):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What works and may not be meant."""
+        """Return warnings about settings that work and may not be meant."""
         found = list[str]()
         if self.kafka.enabled and not self.kafka.listen.is_loopback and not self.kafka.has_tls:
             found.append(f"kafka.listen: records pass to {self.kafka.listen} in the clear; a certificate turns TLS on")

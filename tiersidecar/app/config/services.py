@@ -1,4 +1,4 @@
-"""What the sidecar listens on, and what it writes to its log."""
+"""The sidecar's listeners, and its log."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class StatusSection(Section):
         return self
 
     def advertised_by(self, host_name: str) -> Address:
-        """Where others reach it, on a machine of this name."""
+        """Return where others reach it, on a machine of this name."""
         if self.advertised is not None:
             return self.advertised
         is_any = self.listen.host in {"0.0.0.0", "::"}

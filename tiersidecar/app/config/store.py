@@ -140,7 +140,7 @@ BUILT_IN = ("filesystem", "s3", "azure", "gcs")
 
 
 def _kind_of(value: Any) -> str | None:
-    """The tag below: that of a built-in kind is its name, and wins over a package's of the same name."""
+    """Return the tag below: that of a built-in kind is its name, and wins over a package's of the same name."""
     kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""What every kind of store is configured with: how segments become objects (S-199, S-220)."""
+"""Settings of every kind of store: how segments become objects (S-199, S-220)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class StoreBase(Section):
 
     @property
     def is_plain(self) -> bool:
-        """Whether each object has the bytes of the broker's file: nothing that could compress or encrypt is configured."""
+        """Return whether each object has the bytes of the broker's file: no compression and no encryption is configured."""
         return not (self.compression_enabled or self.encryption_key_pairs or self.encryption_key_wrapping)
 
     @property
@@ -157,5 +157,5 @@ class StoreBase(Section):
 
     @property
     def place(self) -> str:
-        """Where the objects are, for reports; no secrets."""
+        """Return where the objects are, for reports; no secrets."""
         raise NotImplementedError

@@ -25,7 +25,7 @@ class InstalledStore(StoreBase):
 
     @property
     def revealed_options(self) -> dict[str, Any]:
-        """With secrets as texts, as the package takes them."""
+        """Return the options with secrets as texts, as the package takes them."""
         return revealed(self.options)
 
     @property

@@ -39,7 +39,7 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 
 class Role(StrEnum):
-    """What a process does (DESIGN.md section 6).
+    """The work of a process (DESIGN.md section 6).
 
     ``tier`` copies, trims, expires and follows; ``read`` serves HTTP; ``gateway`` serves Kafka's protocol.
     """
@@ -57,7 +57,7 @@ class Mode(StrEnum):
 
 
 class IoPriority(StrEnum):
-    """Of the threads that read segments from the broker's disks."""
+    """The I/O priority of the threads that read segments from the broker's disks."""
 
     NORMAL = "normal"
     IDLE = "idle"

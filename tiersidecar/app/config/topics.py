@@ -62,7 +62,7 @@ class RetentionDefaults:
 
     @property
     def policy(self) -> TopicPolicy:
-        """Of a topic that no rule matches, and that ``tiersidecar enable`` tiers all the same."""
+        """Return the policy of a topic that no rule matches, and that ``tiersidecar enable`` tiers all the same."""
         return _with_lag(
             TopicPolicy(
                 retention_ms=self.retention_ms,
@@ -137,7 +137,7 @@ class TopicRule(Section):
         return self
 
     def matches(self, topic: str) -> bool:
-        """Whether this rule speaks of ``topic``."""
+        """Return whether this rule matches ``topic``."""
         if self.name is not None:
             return self.name == topic
         if self.pattern is None or topic.startswith("__") or not re.fullmatch(self.pattern, topic):
@@ -145,7 +145,7 @@ class TopicRule(Section):
         return not any(re.fullmatch(excluded, topic) for excluded in self.exclude)
 
     def policy(self, defaults: RetentionDefaults) -> TopicPolicy:
-        """What the rule means; a copy lag of -1 is resolved to the local retention."""
+        """Return the rule's policy; a copy lag of -1 is resolved to the local retention."""
         policy = TopicPolicy(
             mode=self.mode,
             retention_ms=_either(self.retention_ms, defaults.retention_ms),
@@ -168,7 +168,7 @@ class TopicRule(Section):
         )
 
     def faults_with(self, defaults: RetentionDefaults) -> list[tuple[KeyPath, str]]:
-        """Retentions that contradict each other (T-77)."""
+        """Return retentions that contradict each other (T-77)."""
         policy = self.policy(defaults)
         return [
             *_retention_faults("ms", policy.retention_ms, policy.local_retention_ms, policy.copy_disabled),
@@ -177,7 +177,7 @@ class TopicRule(Section):
 
 
 def _with_lag(policy: TopicPolicy, lag_ms: int, lag_bytes: int) -> TopicPolicy:
-    """A lag of -1 is the local retention."""
+    """Resolve a lag of -1 to the local retention."""
     return replace(
         policy,
         copy_lag_ms=policy.effective_local_retention_ms if lag_ms == AS_LOCAL else lag_ms,

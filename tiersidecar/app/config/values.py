@@ -42,7 +42,7 @@ class Quantity:
     at_most: int = LONG_MAX
 
     def parse(self, value: object) -> int:
-        """The number that ``value`` stands for.
+        """Return the number that ``value`` stands for.
 
         Raises:
             PydanticCustomError: not such a quantity, or out of bounds.
@@ -88,14 +88,14 @@ class Quantity:
 
     @property
     def expected(self) -> str:
-        """What to write, for messages."""
+        """Return what to write, for messages."""
         what = {"size": "a size such as 64MiB", "percent": "a share such as 10%"}.get(
             self.kind, "a duration such as 30s"
         )
         return f"{what} or {self.at_least}" if self.at_least < 0 else what
 
     def format(self, number: int) -> str:
-        """The shortest exact way to write ``number``: 4MiB, 30s, 7d; special and odd values as they are."""
+        """Return the shortest exact way to write ``number``: 4MiB, 30s, 7d; special and odd values as they are."""
         if self.kind == "percent":
             return f"{number}%"
         if number <= 0 or number == LONG_MAX:
@@ -139,12 +139,12 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return self.host in {"localhost", "::1"} or self.host.startswith("127.")
 
     @classmethod
     def parse(cls, value: object) -> Address:
-        """The address that ``value`` names.
+        """Return the address that ``value`` names.
 
         Raises:
             PydanticCustomError: no host, or no port between 0 and 65535 (0: one that the system picks).
@@ -169,7 +169,7 @@ class Address:
 
 
 def comma_separated(value: object) -> object:
-    """A text with commas as a list; anything else as it is."""
+    """Split a text with commas into a list; return anything else as it is."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
@@ -237,7 +237,7 @@ Secret = Annotated[SecretStr, BeforeValidator(resolve_secret)]
 
 
 def plain(secret: SecretStr | None) -> str | None:
-    """Its text, for what needs it; None where there is none."""
+    """Return its text, for what needs it; None where there is none."""
     return None if secret is None else secret.get_secret_value()
 
 
@@ -246,7 +246,7 @@ Resolved = Annotated[str, BeforeValidator(resolve_secret)]
 
 
 def shown(value: object) -> str:
-    """``value`` as a message quotes it: short, and for sections and lists only what it is."""
+    """Return ``value`` as a message quotes it: short, and for sections and lists only what it is."""
     match value:
         case None:
             return "nothing"

@@ -51,7 +51,7 @@ class SegmentIndexes:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the object."""
+        """Return the size of the object."""
         return self.ranges()[-1][1].stop
 
 

@@ -25,8 +25,8 @@ _LEAST_MODULUS_BYTES = 2 * _SHA3_512_BYTES + 2 + 32
 
 
 class DataKeys(Protocol):
-    """What wraps the data keys of new segments, and opens those of all: an RSA key ring, or a key service.  It may take time:
-    it is called in threads."""
+    """Wraps the data keys of new segments, and opens those of all: an RSA key ring, or a key service.  It may take time: it is
+    called in threads."""
 
     def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
         """Return ``data_key`` as a manifest has it; a service binds it to ``context``, RSA does not.
@@ -55,7 +55,7 @@ class RsaKeyPair:
 
 
 def read_rsa_key_pair(public: bytes, private: bytes | None = None) -> RsaKeyPair:
-    """A key pair from PEM or DER: SubjectPublicKeyInfo and PKCS #8, or what else pycryptodome reads.
+    """Read a key pair from PEM or DER: SubjectPublicKeyInfo and PKCS #8, or what else pycryptodome reads.
 
     Raises:
         ValueError: saying which of the two cannot be used, and why.
@@ -98,7 +98,7 @@ class KeyRing:
         return f"{self.active_key_id}:{base64.b64encode(wrapped).decode('ascii')}"
 
     def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
-        """The data key of a manifest's ``dataKey``.
+        """Return the data key of a manifest's ``dataKey``.
 
         Raises:
             DataKeyError: malformed, under a key that is not in the ring, or not opened by it.

@@ -269,12 +269,12 @@ _KEY = re.compile(LAYOUT_PATTERN)
 
 
 def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
-    """A key without prefix and suffix."""
+    """Return a key without prefix and suffix."""
     return f"{segment_id.topic_id_partition.qualified}/{start_offset:020d}-{text_of(segment_id.uuid)}"
 
 
 def planned_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
-    """The keys to write a segment under."""
+    """Return the keys to write a segment under."""
     stem = key_prefix + main_path(metadata.remote_log_segment_id, metadata.start_offset)
     return _keys(stem, stem)
 
@@ -295,7 +295,7 @@ def plugin_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> Obj
 
 
 def parse_object_key(key: str, key_prefix: str = "") -> ParsedObjectKey | None:
-    """The inverse of :func:`planned_keys`; None for a key that is not of this layout or not under the prefix."""
+    """Invert :func:`planned_keys`; None for a key that is not of this layout or not under the prefix."""
     match = _KEY.fullmatch(key.removeprefix(key_prefix)) if key.startswith(key_prefix) else None
     if match is None:
         return None

@@ -50,7 +50,7 @@ class SegmentEncryption:
 def new_segment_encryption(
     key_ring: DataKeys, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT
 ) -> SegmentEncryption:
-    """A fresh data key and AAD, wrapped by the ring's active key."""
+    """Return a fresh data key and AAD, wrapped by the ring's active key."""
     # Two draws: if the AAD were part of the data key, the manifest would reveal it.
     data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
     cipher = ChunkCipher(data_key, aad)
@@ -80,7 +80,7 @@ class SegmentLayout:
         return self.transform.fixed_chunk_index(self.metadata.segment_size_in_bytes)
 
     def chunk_index(self, transformed_sizes: Sequence[int]) -> ChunkIndex:
-        """The chunk index from the sizes of all stored chunks, in order.
+        """Return the chunk index from the sizes of all stored chunks, in order.
 
         Raises:
             ValueError: they are not the chunks of this segment.
@@ -88,11 +88,11 @@ class SegmentLayout:
         return self.transform.chunk_index(self.metadata.segment_size_in_bytes, transformed_sizes)
 
     def index_blob(self, artefacts: IndexArtefacts, ivs: Sequence[bytes] = ()) -> IndexBlob:
-        """The ``.indexes`` object; with encryption ``ivs`` has one for each kind of index."""
+        """Return the ``.indexes`` object; with encryption ``ivs`` has one for each kind of index."""
         return build_index_blob(artefacts, self.transform.cipher, ivs)
 
     def manifest(self, chunk_index: ChunkIndex, indexes: SegmentIndexes) -> bytes:
-        """The ``.rsm-manifest`` object."""
+        """Return the ``.rsm-manifest`` object."""
         encryption = None
         if self.encryption is not None:
             encryption = ManifestEncryption(data_key=self.encryption.wrapped_data_key, aad=self.encryption.cipher.aad)

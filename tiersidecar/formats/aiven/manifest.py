@@ -86,7 +86,7 @@ def write_manifest(
     encryption: ManifestEncryption | None = None,
     kafka_version: tuple[int, int] = (4, 3),
 ) -> bytes:
-    """The bytes that the plugin under brokers of ``kafka_version`` writes."""
+    """Return the bytes that the plugin under brokers of ``kafka_version`` writes."""
     document: dict[str, object] = {
         "version": _VERSION,
         "chunkIndex": chunk_index_document(chunk_index),
@@ -116,7 +116,7 @@ def read_manifest(data: bytes, *, where: str = "manifest", bounds: SegmentBounds
         raise CorruptDataError(where=where, position=0, reason=f"not JSON: {error}") from error
     version = document.text("version")
     if version != _VERSION:
-        raise document.fault("version", f"is {_told(version)}, we know only {_VERSION!r}")
+        raise document.fault("version", f"is {_repr(version)}, we know only {_VERSION!r}")
     return Manifest(
         chunk_index=parse_chunk_index(document.get("chunkIndex"), where=where, bounds=bounds),
         indexes=_read_indexes(document.nested("segmentIndexes"), bounds),
@@ -208,27 +208,27 @@ class _Fields:
     def text(self, key: str) -> str:
         value = self.get(key)
         if not isinstance(value, str):
-            raise self.fault(key, f"is {_told(value)}, not text")
+            raise self.fault(key, f"is {_repr(value)}, not text")
         return value
 
     def integer(self, key: str) -> int:
         value = self.get(key)
         if type(value) is not int:
-            raise self.fault(key, f"is {_told(value)}, not a whole number")
+            raise self.fault(key, f"is {_repr(value)}, not a whole number")
         return value
 
     def boolean(self, key: str) -> bool:
         value = self.get(key)
         if not isinstance(value, bool):
-            raise self.fault(key, f"is {_told(value)}, neither true nor false")
+            raise self.fault(key, f"is {_repr(value)}, neither true nor false")
         return value
 
     def fault(self, key: str, reason: str) -> CorruptDataError:
         return CorruptDataError(where=self._where, position=0, reason=f"{self._path}{key} {reason}")
 
 
-def _told(value: object) -> str:
-    """Return a value of the store for a message, not all of it."""
+def _repr(value: object) -> str:
+    """Return the beginning of a value from the store, for a message."""
     return repr(value)[:64]
 
 
@@ -295,7 +295,7 @@ _MOST_WIDTH = 4
 
 
 def chunk_index_document(index: ChunkIndex) -> dict[str, object]:
-    """The JSON object, its keys in the plugin's order."""
+    """Return the JSON object, its keys in the plugin's order."""
     original = {"originalChunkSize": index.original_chunk_size, "originalFileSize": index.original_file_size}
     if index.transformed_sizes is None:
         return {
@@ -311,13 +311,13 @@ def chunk_index_document(index: ChunkIndex) -> dict[str, object]:
 def parse_chunk_index(
     document: object, *, where: str = "chunk index", bounds: SegmentBounds = ANY_SEGMENT
 ) -> ChunkIndex:
-    """The inverse of :func:`chunk_index_document`; nothing is opened that ``bounds`` do not allow.
+    """Invert :func:`chunk_index_document`; nothing is opened that ``bounds`` do not allow.
 
     Raises:
         CorruptDataError: naming the key that is missing or wrong.
     """
     if not isinstance(document, Mapping):
-        raise _corrupt(where, f"chunkIndex is {_told(document)}, not an object")
+        raise _corrupt(where, f"chunkIndex is {_repr(document)}, not an object")
     chunk_bytes = _integer(document, "originalChunkSize", where)
     file_bytes = _integer(document, "originalFileSize", where)
     _check_chunks(chunk_bytes, file_bytes, bounds, where)
@@ -338,7 +338,7 @@ def parse_chunk_index(
                     transformed_sizes=_open_chunk_sizes(document.get("transformedChunks"), count, where),
                 )
             case other:
-                raise _corrupt(where, f"chunkIndex.type is {_told(other)}, neither fixed nor variable")
+                raise _corrupt(where, f"chunkIndex.type is {_repr(other)}, neither fixed nor variable")
     except ValueError as error:
         raise _corrupt(where, f"chunkIndex: {error}") from error
     if bounds.is_size_known:
@@ -349,9 +349,9 @@ def parse_chunk_index(
 def _check_chunks(chunk_bytes: int, file_bytes: int, bounds: SegmentBounds, where: str) -> None:
     """Check the sizes before anything so large is made."""
     if chunk_bytes <= 0 or file_bytes < 0:
-        raise _corrupt(where, f"chunkIndex: chunk size {_told(chunk_bytes)}, file size {_told(file_bytes)}")
+        raise _corrupt(where, f"chunkIndex: chunk size {_repr(chunk_bytes)}, file size {_repr(file_bytes)}")
     if file_bytes > bounds.segment_size_bytes or (bounds.is_size_known and file_bytes != bounds.segment_size_bytes):
-        said = f"is of a segment of {_told(file_bytes)} bytes, the metadata say {bounds.segment_size_bytes}"
+        said = f"is of a segment of {_repr(file_bytes)} bytes, the metadata say {bounds.segment_size_bytes}"
         raise _corrupt(where, said)
     if -(-file_bytes // chunk_bytes) > MOST_CHUNKS:
         raise _corrupt(where, f"chunkIndex has chunks of {chunk_bytes} bytes, more than {MOST_CHUNKS} of them")
@@ -366,12 +366,12 @@ def _check_transformed(index: ChunkIndex, where: str) -> None:
     else:
         found = max(sizes, default=0)
     if found > largest:
-        reason = f"chunkIndex has a chunk of {_told(found)} bytes in the store, of at most {largest}"
+        reason = f"chunkIndex has a chunk of {_repr(found)} bytes in the store, of at most {largest}"
         raise _corrupt(where, reason)
 
 
 def write_chunk_sizes(sizes: Sequence[int]) -> bytes:
-    """The binary codec: the last size stands by itself, the others are above the least of them.
+    """Encode the sizes in binary: the last one stands by itself, the others are above the least of them.
 
     Raises:
         ValueError: a negative size.
@@ -388,7 +388,7 @@ def write_chunk_sizes(sizes: Sequence[int]) -> bytes:
 
 
 def read_chunk_sizes(data: bytes, *, where: str = "chunk sizes") -> tuple[int, ...]:
-    """The inverse of :func:`write_chunk_sizes`.
+    """Invert :func:`write_chunk_sizes`.
 
     Raises:
         CorruptDataError: too short, too long, or impossible numbers.
@@ -409,7 +409,7 @@ def read_chunk_sizes(data: bytes, *, where: str = "chunk sizes") -> tuple[int, .
 def _open_chunk_sizes(text: object, count: int, where: str) -> tuple[int, ...]:
     """Return ``count`` sizes: data that opens to more than they take is not opened."""
     if not isinstance(text, str):
-        raise _corrupt(where, f"chunkIndex.transformedChunks is {_told(text)}, not base64 text")
+        raise _corrupt(where, f"chunkIndex.transformedChunks is {_repr(text)}, not base64 text")
     try:
         packed = base64.b64decode(text, validate=True)
         data = decompress_frame(packed, max_bytes=_MANY.size + _MOST_WIDTH * (count + 1))
@@ -424,7 +424,7 @@ def _open_chunk_sizes(text: object, count: int, where: str) -> tuple[int, ...]:
 def _integer(document: Mapping[str, object], key: str, where: str) -> int:
     value = document.get(key)
     if type(value) is not int:
-        raise _corrupt(where, f"chunkIndex.{key} is {_told(value)}, not a whole number")
+        raise _corrupt(where, f"chunkIndex.{key} is {_repr(value)}, not a whole number")
     return value
 
 

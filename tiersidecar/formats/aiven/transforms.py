@@ -74,7 +74,7 @@ class ChunkIndex:
 
     @property
     def transformed_size(self) -> int:
-        """Size of the whole transformed object in bytes."""
+        """Return the size of the whole transformed object in bytes."""
         count = self.chunk_count
         if self._starts or not count:
             return self._starts[count] if count else 0
@@ -184,7 +184,7 @@ class ChunkCipher:
         object.__setattr__(self, "_aead", AESGCM(self.data_key))
 
     def encrypt(self, plain: Buffer, iv: bytes) -> bytearray:
-        """``plain`` under ``iv``, ``ENCRYPTION_OVERHEAD`` bytes larger."""
+        """Encrypt ``plain`` under ``iv``; the result is ``ENCRYPTION_OVERHEAD`` bytes larger."""
         if len(iv) != IV_SIZE:
             raise ValueError(f"an IV has {IV_SIZE} bytes, not {len(iv)}")
         out = bytearray(len(plain) + ENCRYPTION_OVERHEAD)
@@ -193,7 +193,7 @@ class ChunkCipher:
         return out
 
     def decrypt(self, encrypted: Buffer, *, where: str = "chunk") -> bytes:
-        """The inverse of :meth:`encrypt`.
+        """Invert :meth:`encrypt`.
 
         Raises:
             CorruptDataError: too short, or not what was encrypted with this key and AAD.
@@ -238,7 +238,7 @@ class TransformPlan:
         return self.cipher.encrypt(stored, iv)
 
     def detransform(self, stored: Buffer, original_size: int, *, where: str = "chunk") -> Buffer:
-        """The inverse of :meth:`transform`; ``original_size`` is the chunk index's for the chunk.
+        """Invert :meth:`transform`; ``original_size`` is the chunk index's for the chunk.
 
         Raises:
             CorruptDataError: it does not open, or not to exactly ``original_size`` bytes.
@@ -255,7 +255,7 @@ class TransformPlan:
         return chunk
 
     def fixed_chunk_index(self, file_size: int) -> ChunkIndex | None:
-        """The chunk index of a file of ``file_size`` bytes, known before any chunk is; None with compression."""
+        """Return the chunk index of a file of ``file_size`` bytes, known before any chunk is; None with compression."""
         if self.compression:
             return None
         overhead = 0 if self.cipher is None else ENCRYPTION_OVERHEAD
@@ -268,7 +268,7 @@ class TransformPlan:
         )
 
     def chunk_index(self, file_size: int, transformed_sizes: Sequence[int]) -> ChunkIndex:
-        """The chunk index once all chunks are stored, in the form that the manifest has.
+        """Return the chunk index once all chunks are stored, in the form that the manifest has.
 
         Raises:
             ValueError: the sizes are not those of a file of ``file_size`` bytes.

@@ -103,7 +103,7 @@ class Cleaner:
         )
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
-        """See :meth:`CleanedTransactions.take_retained`."""
+        """Take the retained ones (:meth:`CleanedTransactions.take_retained`)."""
         return self._transactions.take_retained()
 
     def _may_drop(self, batch: memoryview, header: RecordBatchHeader, where: str, position: int) -> bool:
@@ -144,14 +144,14 @@ class SegmentCleaner:
     :class:`~tiersidecar.formats.compaction.segments.SegmentRewriter`.
 
     Its last batch stays, empty if need be: a .log without any batch would be no segment, and a reader that has come to it must
-    be told where to go on.
+    learn where to go on.
     """
 
     def __init__(self, cleaner: Cleaner, *, size_bytes: int, max_timestamp_ms: int, where: str) -> None:
         self._cleaner, self._size_bytes, self._max_timestamp_ms = cleaner, size_bytes, max_timestamp_ms
         self._where = where
         self.is_first_compressed: bool | None = None
-        """Whether the first batch that was kept is compressed; None before there was one."""
+        """True if the first batch that was kept is compressed; None before there was one."""
 
     def __call__(self, batch: memoryview, header: RecordBatchHeader, position: int) -> RewrittenBatch:
         """Return what stays of the batch.

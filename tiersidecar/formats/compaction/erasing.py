@@ -32,7 +32,7 @@ class KeyEraser:
         self._found: set[bytes] = set() if found is None else found
         self._sought = sorted(keys, key=len, reverse=True) if len(keys) <= _MOST_SOUGHT else []
         self.is_first_compressed: bool | None = None
-        """Whether the first batch that was kept is compressed; None before there was one."""
+        """True if the first batch that was kept is compressed; None before there was one."""
 
     def __call__(self, batch: memoryview, header: RecordBatchHeader, position: int) -> RewrittenBatch:
         """Return what stays of the batch; raise what :func:`erase_keys` does."""

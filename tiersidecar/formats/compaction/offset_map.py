@@ -148,7 +148,7 @@ class OffsetMapBuilder:
         return True
 
     def end_segment(self, next_base_offset: int) -> None:
-        """All batches of a segment were put in: the map reaches up to ``next_base_offset``, where the next one begins."""
+        """End a segment, all put in: the map reaches up to ``next_base_offset``, where the next one begins."""
         self._map.latest_offset = next_base_offset - 1
 
     def _check_progress(self, where: str) -> None:

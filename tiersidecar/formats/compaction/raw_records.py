@@ -36,7 +36,7 @@ class _MalformedError(ValueError):
 
 
 def iter_raw_records(batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> Iterator[RawRecord]:
-    """The records of one whole batch, whose checksum was checked.
+    """Yield the records of one whole batch, whose checksum was checked.
 
     Raises:
         CorruptDataError: codec or record structure, which may show at a later record; or they open to more than

@@ -84,7 +84,7 @@ class WholeBatches:
         self._position += whole
 
     def end(self, *, where: str) -> None:
-        """The .log is over; the next one begins at its position 0.
+        """End the .log; the next one begins at its position 0.
 
         Raises:
             TruncatedDataError: it ends within a batch.

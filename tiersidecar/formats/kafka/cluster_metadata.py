@@ -58,7 +58,7 @@ def write_topic_records(topic: NewTopic) -> Iterator[bytes]:
 
 
 def write_producer_ids_record(next_producer_id: int) -> bytes:
-    """The value of a ProducerIdsRecord: ids are given out from ``next_producer_id`` on."""
+    """Return the value of a ProducerIdsRecord: ids are given out from ``next_producer_id`` on."""
     return _framed(_PRODUCER_IDS, 0, struct.pack(">iqq", _NO_LEADER, -1, next_producer_id) + _NO_TAGS)
 
 
@@ -97,7 +97,7 @@ def append_records(file: bytes, values: Sequence[bytes], *, where: str) -> bytes
 
 
 def _end_of_metadata(file: bytes, where: str) -> tuple[int, int, int]:
-    """Byte at which the last metadata batch ends, the offset after it, and its leader epoch."""
+    """Return the byte at which the last metadata batch ends, the offset after it, and its leader epoch."""
     found: tuple[int, int, int] | None = None
     for position, size, base_offset, last_delta, epoch, is_control in _batches(file, where):
         if not is_control:

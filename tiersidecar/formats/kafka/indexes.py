@@ -113,7 +113,7 @@ class OffsetIndex:
         return tuple(map(self._entry, range(len(self))))
 
     def lookup(self, offset: int) -> OffsetIndexEntry:
-        """The last entry at or below ``offset``; (base offset, 0) when there is none (``OffsetIndex.lookup``).
+        """Return the last entry at or below ``offset``; (base offset, 0) when there is none (``OffsetIndex.lookup``).
 
         The batch that holds ``offset`` begins at or after its position.
         """
@@ -121,7 +121,7 @@ class OffsetIndex:
         return self._entry(slot) if slot >= 0 else OffsetIndexEntry(self.base_offset, 0)
 
     def lookup_position(self, position: int) -> OffsetIndexEntry:
-        """The last entry whose position is ``position`` or below; (base offset, 0) when there is none."""
+        """Return the last entry whose position is ``position`` or below; (base offset, 0) when there is none."""
         slot = bisect_right(self.positions, position) - 1
         return self._entry(slot) if slot >= 0 else OffsetIndexEntry(self.base_offset, 0)
 
@@ -148,7 +148,7 @@ class TimeIndex:
         return tuple(map(self._entry, range(len(self))))
 
     def lookup(self, timestamp_ms: int) -> TimeIndexEntry:
-        """The last entry at or below ``timestamp_ms``; (-1, base offset) when there is none (``TimeIndex.lookup``)."""
+        """Return the last entry at or below ``timestamp_ms``; (-1, base offset) when there is none (``TimeIndex.lookup``)."""
         slot = bisect_right(self.timestamps_ms, timestamp_ms) - 1
         return self._entry(slot) if slot >= 0 else TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
 
@@ -248,7 +248,7 @@ def read_transaction_index(
 
 
 def write_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The bytes of a ``.txnindex``."""
+    """Return the bytes of a ``.txnindex``."""
     return b"".join(_ABORTED_TRANSACTION.pack(_ABORTED_TRANSACTION_VERSION, *entry) for entry in transactions)
 
 

@@ -51,7 +51,7 @@ class LegacyOpening:
 def iter_legacy_records(
     message: memoryview, header: RecordBatchHeader, opening: LegacyOpening
 ) -> Iterator[LegacyRecord]:
-    """The records of one whole message: itself, or those that are compressed in it.
+    """Yield the records of one whole message: itself, or those that are compressed in it.
 
     Raises:
         DecompressionError: it does not open, or what is inside is no set of messages.

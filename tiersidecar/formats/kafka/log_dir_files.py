@@ -85,7 +85,7 @@ def log_file_name(offset: int, kind: LogFileKind) -> str:
 
 
 def parse_log_file(name: str) -> LogFileName | None:
-    """The inverse of :func:`log_file_name`; None for any other file, such as ``.deleted``, ``.cleaned`` and ``.swap``."""
+    """Invert :func:`log_file_name`; None for any other file, such as ``.deleted``, ``.cleaned`` and ``.swap``."""
     match = _FILE.fullmatch(name)
     return match and LogFileName(offset=Offset(int(match["offset"])), kind=LogFileKind(match["kind"]))
 
@@ -126,7 +126,7 @@ def read_leader_epochs(data: bytes, *, where: str = LEADER_EPOCH_CHECKPOINT) -> 
 
 
 def write_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
-    """The same bytes that a broker writes: also the leader-epoch artefact of a segment (S-034)."""
+    """Return the same bytes that a broker writes: also the leader-epoch artefact of a segment (S-034)."""
     return _write_checkpoint(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
@@ -145,12 +145,12 @@ def read_offset_checkpoint(data: bytes, *, where: str) -> dict[tuple[str, int], 
 
 
 def write_offset_checkpoint(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """An offset checkpoint of these entries, in their order: for the hand-over to native tiering, broker stopped."""
+    """Return an offset checkpoint of these entries, in their order: for the hand-over to native tiering, broker stopped."""
     return _write_checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
 
 
 def read_partition_metadata(data: bytes, *, where: str = PARTITION_METADATA) -> Uuid:
-    """The topic id of a partition directory (``PartitionMetadataFile``).
+    """Read the topic id of a partition directory (``PartitionMetadataFile``).
 
     Raises:
         CorruptDataError: not such a file.

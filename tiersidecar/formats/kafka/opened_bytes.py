@@ -43,7 +43,7 @@ class OpenedBytes:
         return len(self.data) - self.offset
 
     def next_record(self) -> None:
-        """Begin a record; tell the lease after each few hundred, for which the interpreter needs some 0.3 ms."""
+        """Begin a record; report to the lease after each few hundred, for which the interpreter needs some 0.3 ms."""
         self._records += 1
         if not self._records & _RECORDS_MASK:
             self._lease.rest()

@@ -99,7 +99,7 @@ def _state(row: tuple[Any, ...]) -> ProducerState:
 
 
 def write_producer_snapshot(states: Iterable[ProducerState] = ()) -> bytes:
-    """The bytes of a snapshot; without states, the empty one of a partition that no idempotent producer has written to."""
+    """Return the bytes of a snapshot; without states, the empty one of a partition without idempotent producers."""
     entries = [_ENTRY.pack(*astuple(state)) for state in states]
     body = len(entries).to_bytes(4, "big") + b"".join(entries)
     return _VERSION.to_bytes(2, "big") + crc32c(body).to_bytes(4, "big") + body
@@ -203,7 +203,7 @@ class TransactionWalk:
         self._aborted: list[AbortedTransaction] = []
 
     def take(self, batch: Buffer, *, where: str, position: int) -> None:
-        """See :class:`~tiersidecar.domain.segments.FollowTransactions`."""
+        """Take the next batch, of format 2, whose checksum holds."""
         base_offset, attributes, delta, timestamp_ms, producer_id, epoch, sequence = _FIELDS.unpack_from(batch)
         if attributes & CONTROL_FLAG:
             self._take_markers(batch, where, position)
@@ -253,7 +253,7 @@ class WalkWithin:
         self._walk, self._start, self._stop = walk, start, stop
 
     def take(self, batch: Buffer, *, where: str, position: int) -> None:
-        """See :class:`~tiersidecar.domain.segments.FollowTransactions`."""
+        """Take the next batch, of format 2, whose checksum holds."""
         if self._start <= _FIELDS.unpack_from(batch)[0] < self._stop:
             self._walk.take(batch, where=where, position=position)
 

@@ -92,7 +92,7 @@ class RecordBatchHeader:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch, header and all."""
+        """Return the size of the whole batch, header and all."""
         return LOG_OVERHEAD + self.batch_length
 
     @property

@@ -91,7 +91,7 @@ def read_updated(value: bytes, position: int) -> UpdatedFields | None:
 
 
 def write_added(metadata: RemoteLogSegmentMetadata, *, knows_txn_index_empty: bool) -> bytes:
-    """The record of ``metadata``; the TxnIndexEmpty tag only for a target that knows it, and only when true."""
+    """Return the record of ``metadata``; the TxnIndexEmpty tag only for a target that knows it, and only when true."""
     numbers = _ADDED_NUMBERS.pack(
         metadata.start_offset,
         metadata.end_offset,
@@ -121,7 +121,7 @@ def write_tail(
 
 
 def write_updated(update: RemoteLogSegmentMetadataUpdate) -> bytes:
-    """The record of ``update``."""
+    """Return the record of ``update``."""
     return b"".join(
         (
             b"\x01\x01\x00",
@@ -134,7 +134,7 @@ def write_updated(update: RemoteLogSegmentMetadataUpdate) -> bytes:
 
 
 def write_string(text: str) -> bytes:
-    """A compact string."""
+    """Return a compact string."""
     return _write_nullable_bytes(text.encode())
 
 

@@ -14,7 +14,7 @@ _TOPIC_ID = Struct(">IIII")
 
 
 def metadata_partition(topic_id_partition: TopicIdPartition, partition_count: int) -> int:
-    """The partition of a metadata topic with ``partition_count`` partitions."""
+    """Return the partition of a metadata topic with ``partition_count`` partitions."""
     msb_high, msb_low, lsb_high, lsb_low = _TOPIC_ID.unpack(topic_id_partition.topic_id)
     code = 1
     # Objects.hash: 31-fold over Long.hashCode(lsb), Long.hashCode(msb) and the partition.

@@ -131,7 +131,7 @@ _SNAPSHOT = Struct(">16sqqiqq")
 
 
 def read_event(value: bytes, *, where: str) -> MetadataEvent:
-    """One record of the topic.  ``where`` names it in errors, such as ``__remote_log_metadata-7 offset 12``.
+    """Read one record of the topic.  ``where`` names it in errors, such as ``__remote_log_metadata-7 offset 12``.
 
     Raises:
         CorruptDataError: not a record of the three kinds that the topic carries, or one that Kafka would refuse.
@@ -154,7 +154,7 @@ def read_event(value: bytes, *, where: str) -> MetadataEvent:
 
 
 def read_snapshot(value: bytes, *, where: str) -> RemoteLogSegmentMetadataSnapshot:
-    """A record of Kafka's snapshot files (S-107).
+    """Read a record of Kafka's snapshot files (S-107).
 
     Raises:
         CorruptDataError: anything else.
@@ -171,7 +171,7 @@ def read_snapshot(value: bytes, *, where: str) -> RemoteLogSegmentMetadataSnapsh
 
 
 def write_event(event: MetadataEvent, *, knows_txn_index_empty: bool) -> bytes:
-    """The bytes that Kafka itself would publish for ``event``."""
+    """Return the bytes that Kafka itself would publish for ``event``."""
     match event:
         case RemoteLogSegmentMetadata():
             return hot.write_added(event, knows_txn_index_empty=knows_txn_index_empty)

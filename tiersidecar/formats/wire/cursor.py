@@ -216,7 +216,7 @@ class ApiKey(IntEnum):
 
 
 BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
-"""What a broker answers to anybody (SaslServerAuthenticator); to anything else it ends the connection."""
+"""The requests that a broker answers to anybody (SaslServerAuthenticator); at any other it ends the connection."""
 
 
 HEAD_BYTES = 12
@@ -235,13 +235,13 @@ _HEAD = struct.Struct(">ihhi")
 
 
 def read_head(buffer: bytes | memoryview, position: int) -> tuple[int, int, int, int]:
-    """Size, API key, API version and correlation id of the frame at ``position``, which has 12 bytes at least."""
+    """Read size, API key, API version and correlation id of the frame at ``position``, which has 12 bytes at least."""
     head: tuple[int, int, int, int] = _HEAD.unpack_from(buffer, position)
     return head
 
 
 def client_id_and_body(frame: bytes | memoryview) -> tuple[str | None, int]:
-    """The client's id, and where the body begins in a whole frame (with its size).
+    """Return the client's id, and where the body begins in a whole frame (with its size).
 
     Raises:
         MalformedMessageError: the header is none, or of an API or version that kio does not know.
@@ -259,7 +259,7 @@ def client_id_and_body(frame: bytes | memoryview) -> tuple[str | None, int]:
 
 @cache
 def has_flexible_header(api_key: int, api_version: int) -> bool:
-    """Whether requests of this version, and their responses but for ApiVersions', have tagged fields in the header.
+    """Return whether requests of this version, and their responses but for ApiVersions', have tagged fields in the header.
 
     Raises:
         MalformedMessageError: kio does not know it.
@@ -276,8 +276,8 @@ _MOST_STRING_BYTES = 2**15 - 1
 
 
 def write_request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Without the frame's size.  Of a client id that was no UTF-8, and is longer than it was by now, as much as there is room
-    for."""
+    """Write it without the frame's size.  A client id that was no UTF-8, and is longer by now, is cut to the room that there
+    is."""
     encoded = (client_id or "").encode()[:_MOST_STRING_BYTES]
     length = -1 if client_id is None else len(encoded)
     tagged = b"\0" if has_flexible_header(api_key, api_version) else b""
@@ -285,7 +285,7 @@ def write_request_header(api_key: int, api_version: int, correlation_id: int, cl
 
 
 def produce_acks(frame: bytes | memoryview, api_version: int) -> int | None:
-    """``acks`` of the Produce request that begins in ``frame``; None while too little of it is there.
+    """Return ``acks`` of the Produce request that begins in ``frame``; None while too little of it is there.
 
     Raises:
         MalformedMessageError: it cannot come any more.
@@ -305,7 +305,7 @@ def produce_acks(frame: bytes | memoryview, api_version: int) -> int | None:
 
 
 def mechanism_in(request: memoryview) -> str:
-    """``mechanism`` of a SaslHandshake request's body, which is in the old format in both of its versions.
+    """Return ``mechanism`` of a SaslHandshake request's body, which is in the old format in both of its versions.
 
     Raises:
         MalformedMessageError: it is none.

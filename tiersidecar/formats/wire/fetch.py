@@ -92,7 +92,7 @@ def is_by_topic_id(version: int) -> bool:
 
 
 def read_fetch_request(body: memoryview, version: int) -> FetchRequest:
-    """The request of a message body.
+    """Read the request of a message body.
 
     Raises:
         MalformedMessageError: it is none.
@@ -306,7 +306,7 @@ def replacing(version: int, partition: FetchedPartition, filled: FilledPartition
 
 
 def write_partition(version: int, partition: int, filled: FilledPartition) -> list[Buffer]:
-    """The pieces of one partition of a response."""
+    """Return the pieces of one partition of a response."""
     flexible = is_flexible(version)
     error_code = filled.error_code
     if error_code == KAFKA_STORAGE_ERROR and version < _KAFKA_STORAGE_ERROR_SINCE:

@@ -73,7 +73,7 @@ def write_frame(payload: bytes) -> bytes:
 
 
 def write_request(request: RequestPayload, *, correlation_id: int, client_id: str | None) -> bytes:
-    """The whole frame of ``request``, with the header version that its message asks for."""
+    """Return the whole frame of ``request``, with the header version that its message asks for."""
     header_type: Any = request.__header_schema__
     header = header_type(
         request_api_key=request.__api_key__,
@@ -85,13 +85,13 @@ def write_request(request: RequestPayload, *, correlation_id: int, client_id: st
 
 
 def write_response(response: ResponsePayload, *, correlation_id: int) -> bytes:
-    """The whole frame of ``response``."""
+    """Return the whole frame of ``response``."""
     header_type: Any = response.__header_schema__
     return write_frame(write_message(header_type(correlation_id=correlation_id)) + write_message(response))
 
 
 def read_correlation_id(payload: bytes) -> int:
-    """The correlation id of a response's payload.
+    """Read the correlation id of a response's payload.
 
     Raises:
         MalformedMessageError: fewer than four bytes.
@@ -103,7 +103,7 @@ def read_correlation_id(payload: bytes) -> int:
 
 
 def read_response(response_type: type[R], payload: bytes) -> R:
-    """The message of a response's payload.
+    """Read the message of a response's payload.
 
     Raises:
         MalformedMessageError: it is no such response, or bytes are left over.
@@ -116,7 +116,7 @@ def read_response(response_type: type[R], payload: bytes) -> R:
 
 
 def read_request_header(payload: bytes) -> RequestHeader:
-    """The header of a request's payload.
+    """Read the header of a request's payload.
 
     Raises:
         MalformedMessageError: too short, or an API or a version that kio does not know.

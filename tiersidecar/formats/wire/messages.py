@@ -43,7 +43,7 @@ def write_message(entity: Entity) -> bytes:
 
 
 def read_message(entity_type: type[E], buffer: bytes, offset: int = 0) -> tuple[E, int]:
-    """The ``entity_type`` at ``offset``, and the offset after it.
+    """Read the ``entity_type`` at ``offset``, and the offset after it.
 
     Unknown tagged fields are skipped, unknown error codes are UNKNOWN_SERVER_ERROR (as ``Errors.forCode`` does), an
     all-zero Uuid is None, durations past what Python can hold are the longest that it can.

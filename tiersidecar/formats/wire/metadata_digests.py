@@ -1,5 +1,5 @@
-"""Tell a Metadata response apart from the one before it without decoding either: of thousands of partitions that takes a
-hundredth of the time, and nearly all of them say the same (MetadataResponse.json, version 12 and later)."""
+"""Compare a Metadata response with the one before it without decoding either: for thousands of partitions that takes a
+hundredth of the time, and nearly all of them are equal (MetadataResponse.json, version 12 and later)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Error codes of the rows of an answer, without an object for each row: who may do nothing may ask for thousands of partitions.
+"""Error codes of the rows of an answer, without an object for each row: clients without rights may ask for thousands of them.
 
 Of answers that are an optional throttle time, then topics by name with rows of fields of fixed sizes.
 """

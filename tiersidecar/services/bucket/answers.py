@@ -44,10 +44,10 @@ class Asked:
     body: bytes
     user: User
     parsed: Any = None
-    """What :meth:`message` gives, where it has been parsed before."""
+    """The result of :meth:`message`, where it has been parsed before."""
 
     def message(self) -> Any:
-        """The request as kio's entity.
+        """Return the request as kio's entity.
 
         Raises:
             MalformedMessageError: it is none.
@@ -62,34 +62,34 @@ class Asked:
 
     @property
     def response_type(self) -> Any:
-        """Kio's entity of the response."""
+        """Return kio's entity of the response."""
         return load_response_schema(self.api_key, self.version)
 
     def answered(self, **values: object) -> list[Buffer]:
-        """The response's body: ``values`` where its version has such fields, and blanks for all others."""
+        """Return the response's body: ``values`` where its version has such fields, and blanks for all others."""
         return [write_message(made(self.response_type, **values))]
 
     async def answered_in_rows(self, rows: int, **values: object) -> list[Buffer]:
-        """The same; written in a thread where it has very many ``rows``."""
+        """Return the same; written in a thread where it has very many ``rows``."""
         if rows <= _MOST_WRITTEN_ON_THE_LOOP:
             return self.answered(**values)
         return await asyncio.to_thread(self.answered, **values)
 
 
 def read_for(asked: Asked) -> None:
-    """From here on this task's reads count as those of the user who asks, among the places of all."""
+    """Count this task's reads from here on as those of the user who asks, among the places of all."""
     ASKER.set(f"user {asked.user.name}")
     READER.set(ColdReader(principal=f"User:{asked.user.name}", client_id=asked.client_id))
 
 
 class Turns:
-    """Of a request with thousands of rows: others get a turn in between."""
+    """Gives other tasks a turn between the rows of a request with thousands of them."""
 
     def __init__(self) -> None:
         self._rows = 0
 
     async def after(self, rows: int) -> None:
-        """So many more are done."""
+        """Count ``rows`` more as done."""
         self._rows += rows
         if self._rows >= _ROWS_A_TURN:
             self._rows = 0
@@ -104,7 +104,7 @@ def has_flexible_header(api_key: int, version: int) -> bool:
 
 
 def made(entity_type: Any, **values: object) -> Any:
-    """An entity with those of ``values`` that its version has; what is left out has its default, or is blank."""
+    """Return an entity with those of ``values`` that its version has; what is left out has its default, or is blank."""
     given: dict[str, object] = {}
     for field in fields(entity_type):
         if field.name in values:
@@ -115,7 +115,7 @@ def made(entity_type: Any, **values: object) -> Any:
 
 
 def items(entity_type: Any, name: str) -> Any:
-    """The type of the entities in the array ``name``."""
+    """Return the type of the entities in the array ``name``."""
     (field,) = (field for field in fields(entity_type) if field.name == name)
     return typing.get_args(_without_none(field.type)[0])[0]
 
@@ -126,12 +126,12 @@ def has(entity_type: Any, name: str) -> bool:
 
 
 def uuid_of(topic_id: Uuid) -> uuid.UUID:
-    """As kio has it."""
+    """Return the id as kio's type."""
     return uuid.UUID(bytes=topic_id)
 
 
 def error_of(error: TiersidecarError) -> ErrorCode:
-    """Return what a client is told, so that it asks again: nothing here says that an offset is out of range."""
+    """Return the error that a client gets, so that it asks again: none here says that an offset is out of range."""
     match error:
         case UndecidedTransactionError() | MetadataNotReadyError() | OffsetOutOfRangeError():
             return ErrorCode.not_leader_or_follower

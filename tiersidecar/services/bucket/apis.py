@@ -25,7 +25,7 @@ BEFORE_LOGIN: Mapping[int, range] = {
     API_VERSIONS: range(5),
     SASL_AUTHENTICATE: range(3),
 }
-"""What the connection itself answers."""
+"""The APIs that the connection itself answers."""
 
 _MOST_ON_THE_LOOP = 16 * 1024
 """Bytes of a request: milliseconds.  A mebibyte of small rows takes seconds, in a thread then."""
@@ -50,7 +50,7 @@ class Api:
 
 
 def api_table(metadata: MetadataApi, offsets: OffsetsApi, fetch: FetchApi) -> dict[int, Api]:
-    """By API key.  Versions are those whose messages are known; a version above is a client's to lower."""
+    """Return the APIs by key.  Versions are those whose messages are known; a client has to lower a version above."""
     return {
         0: Api(range(3, 14), _refused(refusals.refuse_produce)),
         FETCH_API_KEY: Api(FETCH_VERSIONS, fetch.answer, _FETCH, is_kept=True),
@@ -70,7 +70,7 @@ def api_table(metadata: MetadataApi, offsets: OffsetsApi, fetch: FetchApi) -> di
 
 
 def api_versions_body(known: Mapping[int, range], version: int) -> list[Buffer]:
-    """The body of an ApiVersions response: a version that is not known gets one of version 0, so that the client asks again."""
+    """Return the body of an ApiVersions response: an unknown version gets one of version 0, so that the client asks again."""
     is_known = version in BEFORE_LOGIN[API_VERSIONS]
     response = load_response_schema(API_VERSIONS, version if is_known else 0)
     row_type = items(response, "api_keys")

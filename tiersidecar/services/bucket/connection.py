@@ -46,7 +46,7 @@ _MOST_BEFORE_LOGIN = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
-    """What the listener bears from one client.  Each part of a request (its size, its API key, the rest) arrives whole within
+    """The limits of one client.  Each part of a request (its size, its API key, the rest) has to arrive whole within
     ``request_timeout_s``, and for as long a request waits for memory; between requests a client may be silent for
     ``idle_timeout_s``."""
 
@@ -70,8 +70,8 @@ class EndedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all connections of a listener have together.  ``request_memory`` is for the requests of those that are logged in,
-    once they are there, ``arriving_memory`` for what has arrived of them: who sends nothing holds up nobody."""
+    """Shared by all connections of a listener.  ``request_memory`` is for whole requests of clients that are logged in,
+    ``arriving_memory`` for parts of them that have arrived: a client that sends nothing holds up no other."""
 
     apis: Mapping[int, Api]
     mechanisms: Mechanisms
@@ -177,14 +177,14 @@ class BucketConnection:
     async def _refused_login(self, asked: Asked, error: LoginRefusedError) -> EndedError:
         if error.guessed is not None:
             await self._settle(error.guessed, is_right=False)
-        # Not before: who guesses and does not wait would see it in the metrics, which anybody may read.
+        # Not before: a guesser that does not wait would see it in the metrics, which are public.
         self._telemetry.count(BUCKET_LOGINS, outcome="refused")
         log.info("bucket.login.refused", address=self._address, reason=str(error))
         await asyncio.sleep(self._limits.failed_login_delay_s)
-        told = asked.answered(
+        answer = asked.answered(
             error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed: invalid credentials"
         )
-        await self._send(asked, told)
+        await self._send(asked, answer)
         return EndedError("login_refused")
 
     async def _settle(self, user: str, *, is_right: bool) -> None:
@@ -197,7 +197,7 @@ class BucketConnection:
 
     @asynccontextmanager
     async def _room(self, user: User, size_bytes: int, factor: int) -> AsyncIterator[Share | None]:
-        """Memory for a request, before it is parsed; None for one that needs none."""
+        """Take memory for a request, before it is parsed; None for one that needs none."""
         if size_bytes <= _SMALL_BYTES:
             yield None
             return
@@ -205,7 +205,7 @@ class BucketConnection:
             yield _with_room(share, size_bytes)
 
     async def _arrived(self, stack: AsyncExitStack, user: User, size_bytes: int, api_key: int) -> bytes:
-        """The request, without its size; memory for it, until ``stack`` ends, is taken as it arrives, doubling."""
+        """Return the request, without its size; memory for it, until ``stack`` ends, is taken as it arrives, doubling."""
         if size_bytes <= _SMALL_BYTES:
             return await self._rest(size_bytes, api_key)
         arrived, room_bytes = bytearray(_KEY.pack(api_key)), 0
@@ -250,7 +250,7 @@ class BucketConnection:
     # -- bytes
 
     async def _next_head(self, most_bytes: int) -> tuple[int, int]:
-        """The size of the next request, and its API key, which counts in it."""
+        """Return the size of the next request, and its API key, which counts in it."""
         # Neither what has arrived already nor what goes out at once gives others a turn: of small requests thousands would.
         await asyncio.sleep(0)
         first = await self._read(1, self._limits.idle_timeout_s)
@@ -261,7 +261,7 @@ class BucketConnection:
         return size, api_key
 
     async def _rest(self, size_bytes: int, api_key: int) -> bytes:
-        """The request, without its size."""
+        """Return the request, without its size."""
         return _KEY.pack(api_key) + await self._read(size_bytes - _KEY.size, self._limits.request_timeout_s)
 
     async def _read_some(self, most_bytes: int) -> bytes:
@@ -288,7 +288,7 @@ class BucketConnection:
         await self._write([_SIZE.pack(asked.correlation_id) + tags, *body])
 
     async def _write(self, pieces: list[Buffer]) -> None:
-        """Little by little, so that what waits for a client is not in memory twice."""
+        """Write little by little, so that what waits for a client is not in memory twice."""
         small = bytearray(_SIZE.pack(sum(map(len, pieces))))
         for piece in pieces:
             if len(piece) < _WRITTEN_AT_ONCE:
@@ -328,7 +328,7 @@ def _with_room(share: Share, size_bytes: int) -> Share:
 
 
 def _read_head(payload: bytes) -> RequestHeader:
-    """As far as it can be read: an ApiVersions request of a version that nobody knows yet has its key, version and number.
+    """Read the header as far as possible: an ApiVersions request of an unknown version has its key, version and number.
 
     Raises:
         EndedError: it is no request.

@@ -52,7 +52,7 @@ _HEAD, _SESSION = Struct(">i"), Struct(">hi")
 
 
 class FetchStep(Enum):
-    """What is done about one partition."""
+    """The next step for one partition."""
 
     READ = auto()
     NOTHING_YET = auto()
@@ -60,7 +60,7 @@ class FetchStep(Enum):
 
 
 def decide_fetch(offset: int, *, start: int, end: int, readable_to: int) -> FetchStep:
-    """``start`` is inclusive; ``end``, and ``readable_to`` (the last stable offset for read_committed), exclusive."""
+    """Decide.  ``start`` is inclusive; ``end`` and ``readable_to`` (the last stable offset for read_committed), exclusive."""
     if not start <= offset <= end:
         return FetchStep.OUT_OF_RANGE
     return FetchStep.READ if offset < readable_to else FetchStep.NOTHING_YET
@@ -68,24 +68,24 @@ def decide_fetch(offset: int, *, start: int, end: int, readable_to: int) -> Fetc
 
 @dataclass(slots=True)
 class _Allowance:
-    """What is left of a response, and until when a client waits that has something already."""
+    """The room left in a response, and until when a client waits that has something already."""
 
     left_bytes: int
     patient_until_s: float
     has_data: bool = False
 
     def of(self, wanted: FetchPartition) -> int:
-        """Bytes for one partition."""
+        """Return bytes for one partition."""
         return max(min(wanted.max_bytes, self.left_bytes), 0)
 
     def take(self, size_bytes: int) -> None:
-        """So much of it is used."""
+        """Count ``size_bytes`` as used."""
         self.left_bytes -= size_bytes
         self.has_data |= size_bytes > 0
 
 
 class FetchApi:
-    """No sessions (KIP-227): each response has session id 0, which tells the client that none was made."""
+    """No sessions (KIP-227): each response has session id 0, which means that none was made."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class FetchApi:
 
     @asynccontextmanager
     async def answer(self, asked: Asked) -> AsyncIterator[list[Buffer]]:
-        """The response's body, in pieces; what it takes is free again when the context ends.
+        """Give the response's body, in pieces; what it takes is free again when the context ends.
 
         Raises:
             MalformedMessageError: the request is none.
@@ -122,7 +122,7 @@ class FetchApi:
     async def _rows(
         self, asked: Asked, fetch: FetchRequest, stack: AsyncExitStack
     ) -> list[tuple[PartitionKey, FilledPartition]]:
-        """A row for each partition; waits for news as long as the client does while there is nothing to tell."""
+        """Return a row for each partition; while there is nothing new, wait as long as the client does."""
         now_s = asyncio.get_running_loop().time
         waits = fetch.min_bytes > 0 and len(fetch.partitions) > 0
         deadline_s = now_s() + (min(max(fetch.max_wait_ms, 0) / 1000, self._most_wait_s) if waits else 0.0)
@@ -209,7 +209,7 @@ class FetchApi:
         *,
         read_committed: bool,
     ) -> FetchedBatches:
-        """The first batch comes whatever its size, if nothing else does (KIP-74)."""
+        """Read one partition; the first batch comes whatever its size, if nothing else does (KIP-74)."""
         try:
             return await self._path.reader.read_batches(
                 partition,
@@ -220,7 +220,7 @@ class FetchApi:
             )
         except OffsetOutOfRangeError as error:
             if error.start <= wanted.fetch_offset < error.stop:
-                raise  # in a hole: a client that was told so would skip what comes behind
+                raise  # in a hole: a client that learnt so would skip what comes behind
             return FetchedBatches(slices=(), next_offset=Offset(wanted.fetch_offset), aborted_transactions=None)
 
 
@@ -244,7 +244,7 @@ def _own_bytes(fetched: FetchedBatches) -> Sequence[Buffer]:
 
 
 def _written(version: int, rows: Sequence[tuple[PartitionKey, FilledPartition]]) -> list[Buffer]:
-    """The response's body: rows by topic, in the request's order."""
+    """Return the response's body: rows by topic, in the request's order."""
     flexible = is_flexible(version)
     no_tags = b"\0" if flexible else b""
     throttle_ms = max((row.throttle_ms for _, row in rows), default=0)

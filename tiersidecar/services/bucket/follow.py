@@ -34,13 +34,13 @@ log = structlog.get_logger(__name__)
 _FETCHED_AT_ONCE = 32
 _BATCH = 2000
 """Manifests that are read before the listing goes on; a partition's are put into the picture together."""
-_TELL_EVERY_S = 5.0
+_LOG_EVERY_S = 5.0
 _NAMED = 20
 """Refused manifests that the log names at each look; all are counted."""
 
 
 class ListableStore(FetchRange, ListObjects, Protocol):
-    """What following asks of a store."""
+    """The parts of a store that following uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one listing came to."""
+    """The result of one listing."""
 
     objects: int
     added: int
@@ -168,8 +168,8 @@ class BucketFollower:
         return new
 
     async def _batches(self, fold: ListingFold) -> AsyncIterator[list[ListedManifest]]:
-        """Manifests in the order of their keys: a batch ends where a partition does, once it is large."""
-        batch, told_s = list[ListedManifest](), self._clock.monotonic_s()
+        """Yield manifests in the order of their keys: a batch ends where a partition does, once it is large."""
+        batch, logged_s = list[ListedManifest](), self._clock.monotonic_s()
         async for stored in self._listed():
             listed = fold.take(stored)
             if listed is None:
@@ -178,8 +178,8 @@ class BucketFollower:
                 yield batch
                 batch = []
             batch.append(listed)
-            if not self.state.is_ready and self._clock.monotonic_s() - told_s >= _TELL_EVERY_S:
-                told_s = self._clock.monotonic_s()
+            if not self.state.is_ready and self._clock.monotonic_s() - logged_s >= _LOG_EVERY_S:
+                logged_s = self._clock.monotonic_s()
                 log.info("bucket.reading", store=self._place, objects=fold.objects, manifests_read=self.state.read)
         yield batch
 
@@ -189,7 +189,7 @@ class BucketFollower:
     async def _read(
         self, batch: list[ListedManifest], seen: dict[TopicIdPartition, set[Uuid]], refused: dict[str, Refused]
     ) -> tuple[list[RemoteLogSegmentMetadata], StoreError | None]:
-        """The segments of ``batch`` that are new, and what kept some from being read; notes those that are there still, and
+        """Return the new segments of ``batch``, and what kept some from being read; note those that are there still, and
         those that cannot be taken."""
         new, claimed = list[ListedManifest](), set[RemoteLogSegmentId]()
         for listed in batch:
@@ -270,7 +270,7 @@ class BucketFollower:
         self._telemetry.gauge(BUCKET_REFUSED, len(refused))
 
     def _measured(self) -> dict[str, int]:
-        """How much is served."""
+        """Return how much is served."""
         segments, size_bytes = self._picture.totals()
         partitions = len(self._picture.partitions())
         self._telemetry.gauge(BUCKET_SEGMENTS, segments)
@@ -283,7 +283,7 @@ def _partition_of(listed: ListedManifest) -> TopicIdPartition:
 
 
 def _shown(reason: str) -> str:
-    """For logs and terminals: without what a manifest may have put in of control characters, and halves of others."""
+    """Return the text for logs and terminals, without control characters and broken ones that a manifest may contain."""
     return "".join(one if one.isprintable() else "?" for one in reason[:_MOST_REASON])
 
 

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 _BACKLOG = 512
 _NO_DESCRIPTOR_PAUSE_S = 0.1
-_TELL_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 _READ_BUFFER_BYTES = 64 * 1024
 
 
@@ -96,7 +96,7 @@ async def serve_kafka(
     telemetry: Telemetry,
     failed_logins: FailedLogins | None = None,
 ) -> AsyncIterator[None]:
-    """Serve on ``listening`` until left; all connections are closed then.  Without mechanisms nobody logs in.
+    """Serve on ``listening`` until left; all connections are closed then.  Without mechanisms no client logs in.
     ``failed_logins`` may be another listener's, too."""
     shared = Shared(
         apis=apis,
@@ -126,7 +126,7 @@ class _Clients:
         self._strangers: Crowd[_Client] = Crowd(most=most, most_per_origin=max(most // 2, 1))
         self._per_user: Counter[str] = Counter()
         self._all: set[_Client] = set()
-        self._told_s = float("-inf")
+        self._logged_s = float("-inf")
 
     async def accept(self, listening: socket.socket) -> None:
         """Take connections until cancelled."""
@@ -135,12 +135,12 @@ class _Clients:
             try:
                 connected, address = await loop.sock_accept(listening)
             except OSError as error:
-                self._tell_of_failure(str(error))
+                self._log_failure(str(error))
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
             if are_few(connected.fileno()):
                 connected.close()
-                self._tell_of_failure("the last descriptors are kept back from clients")
+                self._log_failure("the last descriptors are kept back from clients")
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
             self._take(connected, address[0])
@@ -165,7 +165,7 @@ class _Clients:
             admission.instead_of.crowded_out = True
             admission.instead_of.task.cancel()
         if not self._mechanisms.names:
-            self._strangers.begin_request(client)  # nobody logs in, so nobody gives way
+            self._strangers.begin_request(client)  # no client logs in, so none gives way
         self._all.add(client)
         client.task = asyncio.create_task(self._serve(client, connected), name=f"kafka client {address}")
 
@@ -246,15 +246,15 @@ class _Clients:
     def _closed(self, reason: str) -> None:
         self._telemetry.count(BUCKET_CONNECTIONS_CLOSED, reason=reason)
 
-    def _tell_of_failure(self, reason: str) -> None:
+    def _log_failure(self, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_s >= _TELL_EVERY_S:
-            self._told_s = now_s
+        if now_s - self._logged_s >= _LOG_EVERY_S:
+            self._logged_s = now_s
             log.warning("bucket.accept.failed", reason=reason)
 
 
 async def _closed(writer: asyncio.StreamWriter) -> None:
-    """What has been written goes out, but for a client that takes nothing."""
+    """Close once all that was written is out, or after a second with a client that takes nothing."""
     writer.close()
     try:
         async with asyncio.timeout(1.0):

@@ -22,7 +22,7 @@ from tiersidecar.ports.store import StoredObject
 _MOST_OFFSET = (1 << 63) - 2
 _MOST_INT64, _MOST_INT32 = (1 << 63) - 1, (1 << 31) - 1
 _MOST_PARTITIONS = 100_000
-"""Of one topic: clients are told of each number up to the highest, so one manifest could make a list of two billions."""
+"""Per topic: clients get every number up to the highest, so one manifest could make a list of two billion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class ListingFold:
 
 
 def segment_of(listed: ListedManifest, manifest: Manifest) -> RemoteLogSegmentMetadata:
-    """The segment, finished, as its event would have it.
+    """Return the segment, finished, as its event would have it.
 
     Raises:
         CorruptDataError: naming what the manifest lacks, or contradicts.
@@ -111,7 +111,7 @@ def segment_of(listed: ListedManifest, manifest: Manifest) -> RemoteLogSegmentMe
 
 
 def in_event_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    """Ascending by event time: of two that cover the same offsets, the later one is read, as after a replay of their events."""
+    """Sort by event time: of two that cover the same offsets, the later one is read, as after a replay of their events."""
     return sorted(
         segments,
         key=lambda segment: (segment.event_timestamp_ms, segment.start_offset, segment.remote_log_segment_id.uuid),
@@ -119,7 +119,7 @@ def in_event_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteL
 
 
 def as_started(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-    """The same as its first event has it."""
+    """Return the same as its first event has it."""
     return replace(segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
 
 
@@ -131,7 +131,7 @@ def _check_key(listed: ListedManifest, said: ManifestSegment) -> None:
 
 
 def _check_numbers(listed: ListedManifest, said: ManifestSegment) -> None:
-    """JSON's numbers have no bound; those of Kafka's protocol, and of the picture's rows, do."""
+    """Check the numbers: JSON's have no bound; those of Kafka's protocol, and of the picture's rows, do."""
     number = said.remote_log_segment_id.topic_id_partition.partition
     if number >= _MOST_PARTITIONS:
         raise _refused(listed, f"partition {number}: a topic has {_MOST_PARTITIONS} here at most")
@@ -159,7 +159,7 @@ def _check_objects(listed: ListedManifest, manifest: Manifest) -> None:
 
 
 def _epochs(listed: ListedManifest, said: ManifestSegment) -> tuple[EpochEntry, ...]:
-    """Ascending, the first one's start raised to the segment's, as events have them."""
+    """Return them ascending, the first one's start raised to the segment's, as events have them."""
     entries = said.segment_leader_epochs
     if not entries:
         raise _refused(listed, "it names no leader epoch")
@@ -169,8 +169,8 @@ def _epochs(listed: ListedManifest, said: ManifestSegment) -> tuple[EpochEntry, 
     is_ordered = all(before < after for before, after in pairwise(starts))
     is_once = len({entry.epoch for entry in found}) == len(found)  # "0" and "00" are two keys of JSON
     if not is_ordered or not is_once or starts[-1] > said.end_offset:
-        told = ", ".join(f"{epoch} from {start}" for epoch, start in found[:8])
-        raise _refused(listed, f"its leader epochs are out of order or lie outside its offsets: {told}")
+        epochs = ", ".join(f"{epoch} from {start}" for epoch, start in found[:8])
+        raise _refused(listed, f"its leader epochs are out of order or lie outside its offsets: {epochs}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""What all requests, or all Fetch responses, may hold in memory together, from their first byte read to their last one sent."""
+"""The memory of all requests, or of all Fetch responses, together: from their first byte read to their last one sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one of them has; ``has_room`` is False where there was none in time."""
+    """The memory of one of them; ``has_room`` is False where there was none in time."""
 
     owner: str
     size_bytes: int
@@ -20,8 +20,8 @@ class Share:
 
 
 class MemoryBudget:
-    """``total_bytes``, half of them for one owner at most; who finds too little waits in order, others overtake nobody but an
-    owner that has its half already."""
+    """``total_bytes``, half of them for one owner at most; a request that finds too little waits in order, and others
+    overtake only an owner that has its half already."""
 
     def __init__(self, total_bytes: int) -> None:
         self.free_bytes, self._each_bytes = total_bytes, max(total_bytes // 2, 1)

@@ -17,7 +17,7 @@ NODE_ID = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advertised:
-    """What clients are told of the one broker."""
+    """The one broker as clients see it."""
 
     host: str
     port: int
@@ -43,7 +43,7 @@ class MetadataApi:
             named = dict.fromkeys(self._named(asked, one) for one in wanted)
         topics, turns, count = list[Any](), Turns(), 0
         for name, topic_id in named:
-            topics.append(self._told(topic_type, asked, name, topic_id))
+            topics.append(self._row(topic_type, asked, name, topic_id))
             rows = self._places.partition_count(name or "") + 1
             count += rows
             await turns.after(rows)
@@ -57,13 +57,13 @@ class MetadataApi:
         )
 
     def _named(self, asked: Asked, wanted: Any) -> tuple[str | None, uuid.UUID | None]:
-        """The topic's name, or the id for which the user knows none."""
+        """Return the topic's name, or the id for which the user knows none."""
         if wanted.name is not None:
             return str(wanted.name), None
         name = None if wanted.topic_id is None else self._places.name_of(asked.user, wanted.topic_id)
         return name, wanted.topic_id if name is None else None
 
-    def _told(self, topic_type: Any, asked: Asked, name: str | None, topic_id: uuid.UUID | None) -> Any:
+    def _row(self, topic_type: Any, asked: Asked, name: str | None, topic_id: uuid.UUID | None) -> Any:
         if name is None:
             return made(topic_type, error_code=ErrorCode.unknown_topic_id, topic_id=topic_id)
         return self._topic(topic_type, asked, name)

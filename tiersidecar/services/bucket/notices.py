@@ -1,4 +1,4 @@
-"""Looks for the segments that the source's events tell of as soon as they do, between the listings of the whole bucket.
+"""Looks for the segments that the source's events name as soon as they do, between the listings of the whole bucket.
 
 An event is a hint where to look: what is served is what the bucket shows.  Where a bucket is copied to another region, its
 objects come after the event, so a segment that is not there yet is looked for again.

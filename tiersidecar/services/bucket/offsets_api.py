@@ -32,7 +32,7 @@ class LogBounds:
 
 
 def decide_offset(timestamp: int, bounds: LogBounds, *, read_committed: bool) -> Offset | None:
-    """The offset that one of Kafka's special timestamps stands for; None for a real time, and for the largest one.
+    """Return the offset that one of Kafka's special timestamps stands for; None for a real time, and for the largest one.
 
     Nothing is local and nothing waits for an upload, so both of these begin where the log ends.
     """
@@ -50,7 +50,7 @@ def decide_offset(timestamp: int, bounds: LogBounds, *, read_committed: bool) ->
 
 
 def decide_epoch_end(lineage: Lineage, leader_epoch: int, end: Offset) -> tuple[LeaderEpoch, Offset]:
-    """The largest epoch up to ``leader_epoch``, and the end (exclusive) of what was written up to it; -1 and -1 for an epoch
+    """Return the largest epoch up to ``leader_epoch``, and the end (exclusive) of what it wrote; -1 and -1 for an epoch
     that the bucket does not know yet, or for none (``LeaderEpochFileCache.endOffsetFor``)."""
     if leader_epoch == NO_EPOCH:
         return NO_EPOCH, NO_OFFSET
@@ -70,7 +70,7 @@ class OffsetsApi:
         self._places, self._path, self._lineages = places, path, lineages
 
     async def list_offsets(self, asked: Asked) -> list[Buffer]:
-        """The body of a ListOffsets response."""
+        """Return the body of a ListOffsets response."""
         request = asked.message()
         read_committed = getattr(request, "isolation_level", 0) == 1
         named = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
@@ -85,7 +85,7 @@ class OffsetsApi:
         return await self._answer(asked, request, "name", row)
 
     async def offsets_for_leader_epochs(self, asked: Asked) -> list[Buffer]:
-        """The body of an OffsetForLeaderEpoch response."""
+        """Return the body of an OffsetForLeaderEpoch response."""
         return await self._answer(asked, asked.message(), "topic", self._epoch_end)
 
     async def _answer(self, asked: Asked, request: Any, name: str, row: _Row) -> list[Buffer]:
@@ -131,7 +131,7 @@ class OffsetsApi:
         return _row_of(row_type, number, offset=offset, leader_epoch=NO_EPOCH if epoch is None else epoch)
 
     async def _by_time(self, row_type: Any, wanted: Any, partition: TopicIdPartition, *, before: Offset) -> Any:
-        """A record at or past ``before`` is none yet for the reader who asks."""
+        """Look up a record by time.  One at or past ``before`` is not there yet for this reader."""
         if wanted.timestamp == MAX_TIMESTAMP:
             found = await self._path.timestamps.find_latest(partition)
         elif wanted.timestamp < 0:
@@ -158,5 +158,5 @@ class OffsetsApi:
 
 
 def _row_of(row_type: Any, number: int, **values: object) -> Any:
-    """A row without what is not given: all of that is -1."""
+    """Return a row without what is not given: all of that is -1."""
     return made(row_type, partition_index=number, partition=number, **values)

@@ -1,4 +1,4 @@
-"""What a bucket holds, in memory: the remote log metadata that its manifests tell, as the readers want to see it.
+"""The content of a bucket, in memory: the remote log metadata of its manifests, as the readers want to see it.
 
 It stands in for the metadata topic (:class:`~tiersidecar.ports.metadata_log.MetadataView`) and for what the state topic would
 say of log starts, which no bucket knows.
@@ -30,8 +30,8 @@ _MOST_ON_THE_LOOP = 64
 
 @dataclass(slots=True)
 class _Partition:
-    """``version`` changes with its segments; ``size_bytes`` and the two newest ones are over all segments: whoever asks for the
-    status of a million does not add them up each time."""
+    """``version`` changes with its segments; ``size_bytes`` and the two newest ones are over all segments: the status of many
+    segments need not add them up each time."""
 
     cache: RemoteLogMetadataCache
     version: int
@@ -66,7 +66,7 @@ class BucketPicture:
         return known is not None and segment_id.uuid in known.uuids
 
     def gone(self, seen: Mapping[TopicIdPartition, Collection[Uuid]]) -> list[RemoteLogSegmentId]:
-        """Those of the picture that are not among ``seen``."""
+        """Return those of the picture that are not among ``seen``."""
         return [
             RemoteLogSegmentId(topic_id_partition=partition, uuid=uuid)
             for partition, known in self._partitions.items()
@@ -139,44 +139,44 @@ class BucketPicture:
     # -- topics
 
     def topics(self) -> Collection[str]:
-        """Their names, in order."""
+        """Return their names, in order."""
         return self._topics.keys()
 
     def topic(self, name: str) -> Mapping[int, TopicIdPartition]:
-        """The partitions of a topic by number; empty for one that the bucket does not have."""
+        """Return the partitions of a topic by number; empty for one that the bucket does not have."""
         return self._topics.get(name, {})
 
     def partition_count(self, name: str) -> int:
-        """One more than the highest partition number of a topic; 0 where there is no such topic."""
+        """Return one more than the highest partition number of a topic; 0 where there is no such topic."""
         return self._counts.get(name, 0)
 
     def name_of(self, topic_id: Uuid) -> str | None:
-        """The name that now stands for ``topic_id``."""
+        """Return the name that now stands for ``topic_id``."""
         return self._names.get(topic_id)
 
     def partitions(self) -> Collection[TopicIdPartition]:
-        """All of them, each topic's under its living id."""
+        """Return all of them, each topic's under its living id."""
         return [partition for topic in self._topics.values() for partition in topic.values()]
 
     def latest_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
-        """The highest leader epoch of which the bucket has had a segment, while it had some; -1 where it has none."""
+        """Return the highest leader epoch of which the bucket has had a segment, while it had some; -1 where it has none."""
         known = self._partitions.get(partition)
         return NO_EPOCH if known is None else known.latest_epoch
 
     def version(self, partition: TopicIdPartition) -> int:
-        """Another number after each change of the partition's segments; -1 where there are none."""
+        """Return another number after each change of the partition's segments; -1 where there are none."""
         known = self._partitions.get(partition)
         return -1 if known is None else known.version
 
     def totals(self) -> tuple[int, int]:
-        """Segments, and the bytes of their logs before any transform, of all partitions."""
+        """Return the segments, and the bytes of their logs before any transform, of all partitions."""
         known = self._partitions.values()
         return sum(len(one.cache) for one in known), sum(one.size_bytes for one in known)
 
     # -- MetadataView
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
-        """See :class:`~tiersidecar.ports.metadata_log.MetadataView`, as all below."""
+        """Return whether the partition is known (:class:`~tiersidecar.ports.metadata_log.MetadataView`, as all below)."""
         return topic_id_partition in self._partitions
 
     def remote_log_segment_metadata(
@@ -245,7 +245,7 @@ def _folded(partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMeta
 
 
 def _fold(cache: RemoteLogMetadataCache, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """As a replay of their events: which of several copies is read follows from the order alone."""
+    """Apply the segments as a replay of their events would: which of several copies is read follows from the order alone."""
     for segment in in_event_order(segments):
         cache.apply(as_started(segment))
         cache.apply(
@@ -274,7 +274,7 @@ class BucketLineages:
         self._flights: SingleFlight[tuple[TopicIdPartition, int], Lineage] = SingleFlight("lineage", max_flights=10_000)
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
-        """See :class:`~tiersidecar.reading.lineage.LineageSource`; it is never older than the picture."""
+        """Return the lineage; it is never older than the picture."""
         version = self._picture.version(topic_id_partition)
         known = self._known.get(topic_id_partition)
         if known is not None and known[0] == version:
@@ -282,15 +282,15 @@ class BucketLineages:
         return await self._flights.run((topic_id_partition, version), lambda: self._chosen(topic_id_partition, version))
 
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
-        """See :class:`~tiersidecar.reading.lineage.LineageSource`."""
+        """Return :meth:`lineage`, chosen anew from every segment that is finished now."""
         return await self.lineage(topic_id_partition)
 
     def last(self, topic_id_partition: TopicIdPartition) -> Lineage | None:
-        """See :class:`~tiersidecar.reading.lineage.LineageSource`."""
+        """Return the last lineage given out, which may be out of date; None where there was none."""
         return self._keeper.last(topic_id_partition)
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """The end of what is remote."""
+        """Return the end of what is remote."""
         return self._keeper.log_end_offset(topic_id_partition)
 
     async def aclose(self) -> None:
@@ -305,7 +305,7 @@ class BucketLineages:
 
 
 def _check_entries(partition: TopicIdPartition, lineage: Lineage) -> None:
-    """What stands in an epoch blob may be of any size; what goes to clients may not."""
+    """Check the entries of an epoch blob, which may be of any size: those that go to clients may not."""
     for epoch, start_offset in lineage.entries:
         if not (0 <= epoch < 1 << 31 and 0 <= start_offset < 1 << 63):
             reason = f"leader epoch {epoch} from offset {start_offset} is none that Kafka can have"

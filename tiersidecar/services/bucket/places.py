@@ -22,13 +22,13 @@ class Place:
 
 
 class Places:
-    """Looks things up for one user at a time.  Whether a topic exists is told only to those who may read one of that name."""
+    """Looks things up for one user at a time.  Only users who may read a topic of that name learn whether it exists."""
 
     def __init__(self, picture: BucketPicture) -> None:
         self._picture = picture
 
     def find(self, user: User, topic: str, number: int) -> Place | ErrorCode:
-        """Partition ``number`` of the topic of that name."""
+        """Find partition ``number`` of the topic of that name."""
         if not user.may_read(topic):
             return ErrorCode.topic_authorization_failed
         if not 0 <= number < self.partition_count(topic):
@@ -38,25 +38,25 @@ class Places:
         return Place(partition, epoch)
 
     def find_by_id(self, user: User, topic_id: bytes, number: int) -> Place | ErrorCode:
-        """The same by a topic id.  One that the user may not read is as unknown as one that does not exist."""
+        """Return the same by a topic id.  One that the user may not read is as unknown as one that does not exist."""
         topic = self._picture.name_of(Uuid(topic_id))
         if topic is None or not user.may_read(topic):
             return ErrorCode.unknown_topic_id
         return self.find(user, topic, number)
 
     def partition_count(self, topic: str) -> int:
-        """One more than the highest number in the bucket: clients take partitions to be numbered without gaps."""
+        """Return one more than the highest number in the bucket: clients take partitions to be numbered without gaps."""
         return self._picture.partition_count(topic)
 
     def topics(self, user: User) -> list[str]:
-        """Those that the user may read, in order."""
+        """Return those that the user may read, in order."""
         return [topic for topic in self._picture.topics() if user.may_read(topic)]
 
     def name_of(self, user: User, topic_id: uuid.UUID) -> str | None:
-        """The name that stands for a topic id, for those who may read it."""
+        """Return the name that stands for a topic id, for those who may read it."""
         topic = self._picture.name_of(Uuid(topic_id.bytes))
         return topic if topic is not None and user.may_read(topic) else None
 
     def topic_id(self, topic: str) -> Uuid:
-        """The living id of a topic that exists."""
+        """Return the living id of a topic that exists."""
         return next(iter(self._picture.topic(topic).values())).topic_id

@@ -1,4 +1,4 @@
-"""What a read-only service without groups refuses, in the words of each API: a client is told why, and does not try again."""
+"""The refusals of a read-only service without groups, in the errors of each API: a client learns why, and stops trying."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_ACKS = 0
 
 
 def refuse_produce(asked: Asked) -> list[Buffer] | None:
-    """None: the client asked for no answer (``acks=0``)."""
+    """Refuse; None where the client asked for no answer (``acks=0``)."""
     request = asked.message()
     if request.acks == NO_ACKS:
         return None
@@ -46,25 +46,25 @@ def refuse_produce(asked: Asked) -> list[Buffer] | None:
 
 
 def refuse_coordinator(asked: Asked) -> list[Buffer]:
-    """Of a group, or of a transaction."""
+    """Refuse to name the coordinator of a group, or of a transaction."""
     request = asked.message()
     is_group = getattr(request, "key_type", 0) == 0
-    told = {
+    refusal = {
         "error_code": ErrorCode.group_authorization_failed
         if is_group
         else ErrorCode.transactional_id_authorization_failed,
         "error_message": NO_GROUPS if is_group else READ_ONLY,
     }
     if not has(asked.response_type, "coordinators"):
-        return asked.answered(**told)
+        return asked.answered(**refusal)
     row_type = items(asked.response_type, "coordinators")
     return asked.answered(
-        coordinators=tuple(made(row_type, key=key, **told) for key in _once(request.coordinator_keys))
+        coordinators=tuple(made(row_type, key=key, **refusal) for key in _once(request.coordinator_keys))
     )
 
 
 def refuse_group(asked: Asked) -> list[Buffer]:
-    """Whatever a member, or an observer of groups, asks."""
+    """Refuse what a member, or an observer of groups, asks."""
     return asked.answered(error_code=ErrorCode.group_authorization_failed, error_message=NO_GROUPS)
 
 
@@ -74,24 +74,24 @@ def refuse_writer(asked: Asked) -> list[Buffer]:
 
 
 def refuse_commit(asked: Asked) -> list[Buffer]:
-    """OffsetCommit."""
+    """Refuse OffsetCommit."""
     return _by_partition(asked, ErrorCode.group_authorization_failed)
 
 
 def refuse_delete_records(asked: Asked) -> list[Buffer]:
-    """DeleteRecords."""
+    """Refuse DeleteRecords."""
     return _by_partition(asked, ErrorCode.topic_authorization_failed)
 
 
 def refuse_create_topics(asked: Asked) -> list[Buffer]:
-    """CreateTopics."""
+    """Refuse CreateTopics."""
     row_type = items(asked.response_type, "topics")
     rows = [_refused_topic(row_type, name=name) for name in _once(topic.name for topic in asked.message().topics)]
     return asked.answered(topics=tuple(rows))
 
 
 def refuse_delete_topics(asked: Asked) -> list[Buffer]:
-    """DeleteTopics, by name or by id."""
+    """Refuse DeleteTopics, by name or by id."""
     request, row_type = asked.message(), items(asked.response_type, "responses")
     if hasattr(request, "topics"):
         topics = _once((topic.name, topic.topic_id) for topic in request.topics)
@@ -102,7 +102,7 @@ def refuse_delete_topics(asked: Asked) -> list[Buffer]:
 
 
 def _once(named: Iterable[T]) -> Iterable[T]:
-    """Each once, however often it is named: an empty name is one byte of a request, and a hundred of its response."""
+    """Return each once, however often it is named: an empty name is one byte of a request, and a hundred of its response."""
     return dict.fromkeys(named)
 
 

@@ -31,7 +31,7 @@ class LoginRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoginStep:
-    """What goes back to the client, and the user once the login is done."""
+    """The answer to the client, and the user once the login is done."""
 
     answer: bytes
     user: User | None = None
@@ -78,7 +78,7 @@ class PlainLogin:
         self._users = users
 
     def step(self, token: bytes) -> LoginStep:
-        """See :class:`Login`."""
+        """Take the client's next token."""
         parts = _text(token).split("\0")
         if len(parts) != 3 or not parts[1]:
             raise LoginRefusedError("a PLAIN token has an empty authorization id, a name and a password")
@@ -98,12 +98,12 @@ class _Kept:
 
 class ScramSecrets:
     """Salt and keys of each user, for one hash.  A name that no user has gets ones of its own, always the same, so that the
-    exchange does not tell which names there are."""
+    exchange does not reveal which names there are."""
 
     def __init__(self, users: Users, hash_name: str) -> None:
         self.users, self.hash_name = users, hash_name
         self._key = secrets.token_bytes(32)
-        # Now: derived at a user's first login, they would tell by some milliseconds that there is such a user.
+        # Now: derived at a user's first login, they would reveal by some milliseconds that there is such a user.
         self._kept = {one.name: self._derived(self._salt(one.name), one.password.encode()) for one in users.all()}
 
     def of(self, name: str) -> _Kept:
@@ -125,7 +125,7 @@ class ScramSecrets:
         )
 
     def hmac(self, key: bytes, message: bytes) -> bytes:
-        """HMAC by the hash."""
+        """Return the HMAC by the hash."""
         return hmac.digest(key, message, self.hash_name)
 
 
@@ -139,7 +139,7 @@ class ScramLogin:
         self._gs2, self._first_bare, self._server_first = "", "", ""
 
     def step(self, token: bytes) -> LoginStep:
-        """See :class:`Login`."""
+        """Take the client's next token."""
         message = _text(token)
         return self._first(message) if self._kept is None else self._final(message, self._kept)
 
@@ -188,7 +188,7 @@ def _text(token: bytes) -> str:
 
 
 def _fields(message: str) -> dict[str, str]:
-    """``n=…,r=…``: of a name twice the first counts."""
+    """Read ``n=…,r=…``; if a name comes twice, the first counts."""
     found: dict[str, str] = {}
     for part in message.split(","):
         name, _, value = part.partition("=")

@@ -81,23 +81,23 @@ class _Status:
         self._render_metrics, self._clock, self._place = render_metrics, clock, place
 
     async def healthz(self, request: web.Request) -> web.StreamResponse:
-        """The event loop turns."""
+        """Answer, which shows that the event loop turns."""
         return web.Response(text="ok\n")
 
     async def readyz(self, request: web.Request) -> web.StreamResponse:
-        """Readers can connect; a listing that failed since is no reason to send them away."""
+        """Answer whether readers can connect; a listing that failed since is no reason to send them away."""
         state = self._follower.state
         if state.is_serving:
             return web.Response(text="ready\n")
         return web.Response(status=503, text=f"{state.trouble or 'starting'}; {state.read} manifests have been read\n")
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        """Prometheus' text format."""
+        """Answer with the metrics in Prometheus' text format."""
         body = await asyncio.to_thread(self._render_metrics)
         return web.Response(body=body, headers={"Content-Type": EXPOSITION})
 
     async def status(self, request: web.Request) -> web.StreamResponse:
-        """Topics, and what was left out."""
+        """Answer with the topics, and what was left out."""
         state, picture = self._follower.state, self._picture
         segments, size_bytes = picture.totals()
         age_ms = self._clock.now_ms() - state.listed_ms if state.listed_ms >= 0 else None

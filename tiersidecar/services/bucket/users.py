@@ -32,7 +32,7 @@ ANYBODY = User(name="ANONYMOUS", password="")
 
 
 class Users:
-    """Checks passwords in a time that tells nothing of them.  It is the HTTP service's ``AuthorizeRead``, too."""
+    """Checks passwords in a time that reveals nothing about them.  It is the HTTP service's ``AuthorizeRead``, too."""
 
     def __init__(self, users: Iterable[User]) -> None:
         self._users = {user.name: user for user in users}
@@ -59,11 +59,11 @@ class Users:
         return self._users.get(name) if is_right else None
 
     async def log_in(self, credentials: Credentials) -> None:
-        """See :class:`~tiersidecar.ports.broker.AuthorizeRead`."""
+        """Return once the user's password is checked."""
         self._user_of(credentials)
 
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
-        """See :class:`~tiersidecar.ports.broker.AuthorizeRead`."""
+        """Return whether the user may read ``topic``."""
         return self._user_of(credentials).may_read(topic)
 
     def _user_of(self, credentials: Credentials) -> User:

@@ -1,4 +1,4 @@
-"""Brokers that clients cannot find through the gateway, because nobody said where their gateways are."""
+"""Brokers that clients cannot find through the gateway, because the configuration names no gateway for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AdvertisedListener:
 
 
 class AddressWatch:
-    """Compares the brokers of the cluster with the addresses that clients are told, listener by listener."""
+    """Compares the brokers of the cluster with the addresses that clients get, listener by listener."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AddressWatch:
             self._note(name, sorted(node for node in brokers if not listener.advertised.is_mapped(node)))
 
     def reason_not_ready(self) -> str:
-        """Empty unless a listener has no advertised address at all in a cluster of several brokers.
+        """Return the reason; empty unless a listener has no advertised address at all in a cluster of several brokers.
 
         One entry that is missing beside others is for the metric and its alert: a broker that joins a cluster must not take
         all its gateways out of their load balancer at once.

@@ -24,7 +24,7 @@ _CURRENT_LEADER_BYTES = 8
 
 
 def in_metadata(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """MetadataResponse: the brokers, before everything that is large."""
+    """Replace the brokers of a MetadataResponse, which come before everything that is large."""
     cursor = Cursor(body, flexible=version >= 9)
     if version >= 3:
         cursor.skip(4)  # throttle_time_ms
@@ -38,7 +38,7 @@ def in_metadata(version: int, body: memoryview, advertised: AdvertisedAddresses)
 
 
 def topic_ids_in_metadata(version: int, body: memoryview) -> dict[str, Uuid]:
-    """MetadataResponse: the ids of topics by name, which it has from version 10 on.  Only topics without an error have one."""
+    """Return topic ids by name from a MetadataResponse of version 10 or later.  Only topics without an error have one."""
     if version < _FIRST_METADATA_WITH_IDS:
         return {}
     cursor = Cursor(body, flexible=True)
@@ -71,7 +71,7 @@ def topic_ids_in_metadata(version: int, body: memoryview) -> dict[str, Uuid]:
 
 
 def in_find_coordinator(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """FindCoordinatorResponse: one coordinator, from version 4 (KIP-699) several."""
+    """Replace the coordinators of a FindCoordinatorResponse: one, from version 4 (KIP-699) several."""
     cursor = Cursor(body, flexible=version >= 3)
     if version >= 1:
         cursor.skip(4)  # throttle_time_ms
@@ -91,7 +91,7 @@ def in_find_coordinator(version: int, body: memoryview, advertised: AdvertisedAd
 
 
 def in_describe_cluster(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """DescribeClusterResponse (KIP-700): its brokers."""
+    """Replace the brokers of a DescribeClusterResponse (KIP-700)."""
     cursor = Cursor(body, flexible=True)
     cursor.skip(4 + 2)  # throttle_time_ms, error_code
     cursor.skip_string()  # error_message
@@ -110,7 +110,7 @@ def in_describe_cluster(version: int, body: memoryview, advertised: AdvertisedAd
 
 
 def in_describe_quorum(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """DescribeQuorumResponse: from version 2 (KIP-853) the controllers' listeners."""
+    """Replace the controllers' listeners of a DescribeQuorumResponse, from version 2 (KIP-853)."""
     if version < 2:
         return []
     cursor = Cursor(body, flexible=True)
@@ -133,7 +133,7 @@ def in_describe_quorum(version: int, body: memoryview, advertised: AdvertisedAdd
 
 
 def in_produce(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """ProduceResponse: from version 10 (KIP-951) hints at new leaders' nodes."""
+    """Replace the hints at new leaders' nodes of a ProduceResponse, from version 10 (KIP-951)."""
     if version < 10:
         return []
     cursor = Cursor(body, flexible=True)
@@ -153,7 +153,7 @@ def in_produce(version: int, body: memoryview, advertised: AdvertisedAddresses) 
 
 
 def in_fetch(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """FetchResponse: from version 16 (KIP-951) hints at new leaders' nodes, behind all records."""
+    """Replace the hints at new leaders' nodes of a FetchResponse, from version 16 (KIP-951), behind all records."""
     if version < 16:
         return []
     cursor = Cursor(body, flexible=True)
@@ -171,7 +171,7 @@ def in_fetch(version: int, body: memoryview, advertised: AdvertisedAddresses) ->
 
 
 def in_share_fetch(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """ShareFetchResponse (KIP-932): hints at new leaders' nodes, behind all records."""
+    """Replace the hints at new leaders' nodes of a ShareFetchResponse (KIP-932), behind all records."""
     cursor = Cursor(body, flexible=True)
     cursor.skip(4 + 2)  # throttle_time_ms, error_code
     cursor.skip_string()  # error_message
@@ -188,7 +188,7 @@ def in_share_fetch(version: int, body: memoryview, advertised: AdvertisedAddress
 
 
 def in_share_acknowledge(version: int, body: memoryview, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """ShareAcknowledgeResponse (KIP-932)."""
+    """Replace the hints at new leaders' nodes of a ShareAcknowledgeResponse (KIP-932)."""
     cursor = Cursor(body, flexible=True)
     cursor.skip(4 + 2)  # throttle_time_ms, error_code
     cursor.skip_string()  # error_message
@@ -207,7 +207,7 @@ def in_share_acknowledge(version: int, body: memoryview, advertised: AdvertisedA
 
 
 def _node(cursor: Cursor, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """Node id, host and an int32 port."""
+    """Replace the address after a node id: host and an int32 port."""
     return _address(cursor, cursor.int32(), ">i", advertised)
 
 
@@ -233,7 +233,7 @@ def _node_endpoints(cursor: Cursor, advertised: AdvertisedAddresses) -> list[Rep
 
 
 def _tagged_node_endpoints(cursor: Cursor, advertised: AdvertisedAddresses) -> list[Replacement]:
-    """In the tagged fields at ``cursor``; the field's own size changes with what is in it."""
+    """Replace those in the tagged fields at ``cursor``; the field's own size changes with its content."""
     for _ in range(cursor.uvarint()):
         tag, size_at = cursor.uvarint(), cursor.position
         size = cursor.uvarint()

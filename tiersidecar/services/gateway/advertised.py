@@ -38,11 +38,11 @@ class AdvertisedAddresses:
             raise ValueError(f"{self.pattern!r} is the same for every broker: it needs {NODE_ID}")
 
     def is_mapped(self, node_id: int) -> bool:
-        """Whether clients are told an address of ``node_id`` that they can reach."""
+        """Return whether clients get an address of ``node_id`` that they can reach."""
         return node_id in self.nodes or self.pattern is not None
 
     def address_of(self, node_id: int) -> tuple[str, int]:
-        """Host and port to tell clients for ``node_id``, which is not negative."""
+        """Return the host and port that clients get for ``node_id``, which is not negative."""
         known = self.nodes.get(node_id)
         if known is not None:
             return known

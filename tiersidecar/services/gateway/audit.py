@@ -19,14 +19,14 @@ log = structlog.get_logger(__name__)
 
 
 class AuditTopic(Protocol):
-    def tell(self, event: str, facts: Mapping[str, object]) -> None:
-        """Have it written later, or count it as lost; at once in any case, and without an error."""
+    def record(self, event: str, facts: Mapping[str, object]) -> None:
+        """Queue the event for writing, or count it as lost.  Returns at once and raises nothing."""
 
 
 class NoAuditTopic:
     """An :class:`AuditTopic` where none is configured."""
 
-    def tell(self, event: str, facts: Mapping[str, object]) -> None:
+    def record(self, event: str, facts: Mapping[str, object]) -> None:
         return None
 
 
@@ -36,8 +36,8 @@ NO_AUDIT_TOPIC = NoAuditTopic()
 def audit_delete(
     exchange: Exchange, topic: str, partition: int, offset: int, outcome: str, into: AuditTopic = NO_AUDIT_TOPIC
 ) -> None:
-    """A DeleteRecords of one partition that the broker has accepted.  ``offset`` is the one that was asked for,
-    ``outcome`` the error code that the client is told, or "unknown" where it has gone before that."""
+    """Audit a DeleteRecords of one partition that the broker has accepted.  ``offset`` is the requested offset, ``outcome``
+    the error code that the client gets, or "unknown" where the client disconnected before the answer."""
     state = exchange.connection
     facts: dict[str, object] = {
         "listener": exchange.listener,
@@ -51,14 +51,14 @@ def audit_delete(
     }
     facts = {name: _cut(fact) for name, fact in facts.items()}
     log.info("gateway.audit.delete", **facts)
-    into.tell("gateway.audit.delete", facts)
+    into.record("gateway.audit.delete", facts)
 
 
 def audit_deletes(
     exchange: Exchange, deletes: Sequence[tuple[str, int, int]], outcome: str, into: AuditTopic = NO_AUDIT_TOPIC
 ) -> None:
-    """As :func:`audit_delete`, of many partitions in one event: topic, partition and offset of each.  An event of each would be
-    twenty times as much as its client has sent."""
+    """Audit many partitions in one event, with topic, partition and offset of each; else as :func:`audit_delete`.
+    One event per partition would be twenty times the size of the request."""
     by_topic = defaultdict[str, list[tuple[int, int]]](list)
     for topic, partition, offset in deletes:
         by_topic[str(_cut(topic))].append((partition, offset))
@@ -72,13 +72,13 @@ def audit_deletes(
         "outcome": outcome,
     }
     log.info("gateway.audit.delete", **facts)
-    into.tell("gateway.audit.delete", facts)
+    into.record("gateway.audit.delete", facts)
 
 
 def audit_end(
     listener: str, state: ConnectionState, refusal: Refusal, error: Exception, into: AuditTopic = NO_AUDIT_TOPIC
 ) -> None:
-    """A conversation that has ended with ``refusal``: audited where it ends because of what was said in it."""
+    """Audit a conversation that has ended with ``refusal``, if its own content ended it."""
     if refusal not in (Refusal.FAULT, Refusal.BROKER_GONE):
         audit_refused(listener, state, refusal.value, str(error), into)
 
@@ -86,7 +86,7 @@ def audit_end(
 def audit_refused(
     listener: str, state: ConnectionState, kind: str, reason: str, into: AuditTopic = NO_AUDIT_TOPIC
 ) -> None:
-    """A conversation that ends because of what was said in it."""
+    """Audit a conversation that ends because of its content."""
     facts: dict[str, object] = {
         "listener": listener,
         "client": state.client,
@@ -97,9 +97,9 @@ def audit_refused(
     }
     facts = {name: _cut(fact) for name, fact in facts.items()}
     log.warning("gateway.audit.refused", **facts)
-    into.tell("gateway.audit.refused", facts)
+    into.record("gateway.audit.refused", facts)
 
 
 def _cut(fact: object) -> object:
-    """What a client has named is as long as it likes, and may not fill the disk: one line for each refusal, and of a length."""
+    """Shorten text that a client chose, so that one refusal is one line of limited length and cannot fill the disk."""
     return cut_text(fact) if isinstance(fact, str) else fact

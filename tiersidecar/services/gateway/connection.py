@@ -70,7 +70,7 @@ class GatewayConnection:
     # What happens to it
 
     def connected(self) -> None:
-        """Both sides are there."""
+        """Begin: both sides are connected."""
         self._conversation.connected()
         self._sides_changed()
 
@@ -88,7 +88,7 @@ class GatewayConnection:
         self.broker.close()
 
     def gone(self) -> None:
-        """Both connections are gone: it counts no longer."""
+        """Count it no longer: both connections are gone."""
         self._login.done()
 
     @property
@@ -134,11 +134,11 @@ class GatewayConnection:
     # As the host of the conversation
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """See :class:`Host`."""
+        """Begin ``work``, one at a time; its exceptions go to :meth:`Conversation.fail`."""
         self._task = asyncio.get_running_loop().create_task(self._guarded(work))
 
     def soon(self, call: Callable[[], None]) -> None:
-        """See :class:`Host`."""
+        """Call, but not now."""
 
         def later() -> None:
             call()
@@ -147,7 +147,7 @@ class GatewayConnection:
         asyncio.get_running_loop().call_soon(later)
 
     def ended(self, refusal: Refusal, error: Exception) -> None:
-        """See :class:`Host`."""
+        """Note that nothing more comes out; what has goes on its way, then both connections end."""
         if refusal is Refusal.FAULT:
             log.error("gateway.connection.failed", listener=self._traffic.listener, exc_info=error)
         audit_end(self._traffic.listener, self._state, refusal, error, self._audit)

@@ -72,7 +72,7 @@ _MOST_TOKEN_BYTES = 524_288
 _CONNECTING, _ALONE, _FULL = 1, 2, 4
 """Why no further request goes to the broker for now: bits of a plain number, which are looked at with each frame."""
 _FREE_BYTES = 256 * 1024
-"""What each connection may collect without asking: one read's worth, so that small answers never wait behind large ones, and
+"""Memory that each connection uses without asking: one read's worth.  Small answers then never wait behind large ones, and
 an answer that a rewrite asked for never waits for memory that the rewrite itself holds."""
 _LARGE_BYTES = 64 * 1024
 """From here on it matters that no client waits for the end of a response, and that its memory is not ours."""
@@ -80,7 +80,7 @@ _LARGE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ListenerShare:
-    """What all conversations of one listener share."""
+    """The parts that all conversations of one listener share."""
 
     traffic: Traffic
     rewrites: Rewrites
@@ -122,7 +122,7 @@ class Conversation:
     # What its owner says, and asks
 
     def connected(self) -> None:
-        """Both ends are there."""
+        """Begin: both sides are connected."""
         self._release(_CONNECTING)
 
     def from_client(self, data: Buffer) -> None:
@@ -136,7 +136,7 @@ class Conversation:
 
     @property
     def wants_request_bytes(self) -> bool:
-        """Whether there is use for more from the client: while held, only for what is left of a request that has begun."""
+        """Return whether to read more from the client: while held, only the rest of a request that has begun."""
         return self._requests.is_under_way or not (self._holds or self._requests.waits)
 
     @property
@@ -145,7 +145,7 @@ class Conversation:
 
     @property
     def unfinished_request(self) -> tuple[int, int]:
-        """Its number, and how many bytes it has at least; 0 bytes between requests, and while they are held."""
+        """Return its number, and how many bytes it has at least; 0 bytes between requests, and while they are held."""
         return self._requests.ended, self._requests.unfinished_bytes
 
     @property
@@ -155,7 +155,7 @@ class Conversation:
 
     @property
     def is_let_in(self) -> bool:
-        """Return whether the broker has answered what it answers only to who is logged in, or has begun to."""
+        """Return whether the broker has answered what it answers only after a login, or has begun to."""
         is_answered = self._answers.is_under_way and bool(self._pending) and self._pending[0].needs_login
         return is_answered or self._state.login.state is LoginState.READY
 
@@ -165,12 +165,12 @@ class Conversation:
         return self._requests.kept_bytes + self._answers.kept_bytes
 
     def taken(self) -> None:
-        """The client has all that was written: it may ask again."""
+        """Note that the client has all that was written: it may ask again."""
         self.give_memory_back(self._memory_bytes)
         self._release(0)
 
     def close(self) -> None:
-        """No one gets an answer any more, and all memory is free."""
+        """End it: no request gets an answer any more, and all memory is free."""
         self._is_closed = True
         self._requests.close()
         self._answers.close()
@@ -260,14 +260,14 @@ class Conversation:
         return Passes(total) if passing is None else Looks(total, _looking(passing, self._broker.write))
 
     def _check_may_ask(self, api_key: int, total: int) -> None:
-        """Before the login no more than this is read of a request that the broker will not answer.
+        """Check the request before more of it is read: before the login the broker would not answer it.
 
         Raises:
             MalformedMessageError: it must log in first, or the request is too large for that.
         """
         limit, demands_login, login = self._login.request_bytes, self._login.demands_login, self._state.login
         if login.awaits_token and api_key != ApiKey.SASL_AUTHENTICATE:
-            # As the broker (SaslServerAuthenticator): nothing is read for who has only begun to log in.
+            # As the broker (SaslServerAuthenticator): nothing is read for a client that has only begun to log in.
             raise MalformedMessageError(f"API {api_key} amid a SASL exchange")
         if limit is None:
             return
@@ -302,7 +302,7 @@ class Conversation:
         rewrite.forwarded(exchange)
 
     def _unknown_api_versions(self, frame: memoryview) -> None:
-        """Too new for us: answered here, in its turn."""
+        """Answer an ApiVersions that is too new for us, in its turn."""
         correlation_id = read_head(frame, 0)[3]
         self._expect(Pending(Fate.OWN, frame=unsupported_api_versions(correlation_id)))
         self._send_own()
@@ -321,8 +321,8 @@ class Conversation:
     def _expect_answer(
         self, frame: memoryview, api_key: int, correlation_id: int, exchange: Exchange | None, rewrite: Rewrite | None
     ) -> None:
-        """The request that begins in ``frame`` is about to go: one whose answer is read goes under an id of ours, and so does
-        the one whose answer tells that SASL tokens are over."""
+        """Note that the request that begins in ``frame`` is about to go.  A request whose answer is read goes under an id of
+        ours, and so does the one whose answer shows that SASL tokens are over."""
         fate = Fate.PASS if rewrite is None else Fate.REWRITE
         pending = Pending(fate, correlation_id, exchange=exchange, rewrite=rewrite)
         pending.needs_login = api_key not in BEFORE_LOGIN
@@ -346,12 +346,12 @@ class Conversation:
 
     @property
     def _is_fence(self) -> bool:
-        """Whether a request that is sent now comes right after SASL tokens without headers: its answer tells whether the last
-        of them had one."""
+        """Return whether a request that is sent now comes right after SASL tokens without headers: its answer shows whether
+        the last token had an answer."""
         return self._state.login.is_raw
 
     def _classify_token(self, frame: memoryview, size: int) -> Verdict | None:
-        """None: it is to be classified as a request.
+        """Classify a token; None: it is to be classified as a request.
 
         The first frame after the handshake is a token whatever it begins with.  A later one that begins as a request is taken
         for one: no token of a mechanism that we know does.  One may end without a last token of the broker's (GSSAPI).
@@ -368,7 +368,7 @@ class Conversation:
 
     def _token(self, size: int) -> Verdict:
         if self._pending:
-            return WAITS  # one at a time: the answer may tell that no other is one
+            return WAITS  # one at a time: the answer may show that the next is no token
         limit = min(_MOST_TOKEN_BYTES, self._login.request_bytes or _MOST_TOKEN_BYTES)
         if not 0 <= size <= limit:
             raise MalformedMessageError(f"a SASL token of {size} bytes, the limit is {limit}")
@@ -404,7 +404,7 @@ class Conversation:
         return self._classify_read_answer(first, frame, _SIZE_BYTES + size)
 
     def _classify_token_answer(self, frame: memoryview, size: int) -> Verdict | None:
-        """None: the token had no answer, which the one to the request behind it proves."""
+        """Classify a token's answer; None: the token had none, as the answer to the request behind it proves."""
         if not 0 <= size <= _MOST_TOKEN_BYTES:
             raise UnaskedAnswerError(f"a SASL token of {size} bytes")
         if len(self._pending) > 1 and size >= _ID.size:
@@ -480,7 +480,7 @@ class Conversation:
         self._answered(pending)
 
     def _answered(self, pending: Pending) -> None:
-        """The answer is on its way, and others may follow."""
+        """Note that the answer is on its way, and others may follow."""
         if self._state.login.refusal:
             self.close()
             self._host.ended(Refusal.LOGIN, PermissionError(self._state.login.refusal))
@@ -495,7 +495,7 @@ class Conversation:
         self._release(_ALONE if pending.is_alone else 0)
 
     def _send_own(self) -> None:
-        """The answers of ours that are next."""
+        """Send the answers of ours that are next."""
         while self._pending and self._pending[0].fate is Fate.OWN:
             self._to_client(memoryview(self._pending.popleft().frame))
 
@@ -511,7 +511,7 @@ class Conversation:
     # For the rewrites
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
-        """As :meth:`Upstream.ask` promises."""
+        """Ask the broker (:meth:`Upstream.ask`)."""
         if self._is_closed:
             raise UpstreamClosedError("the broker connection is gone")
         wire_id = self._new_id()
@@ -526,17 +526,17 @@ class Conversation:
 
     @property
     def is_client_gone(self) -> bool:
-        """As :attr:`Upstream.is_client_gone` promises."""
+        """Return whether the client has gone (:attr:`Upstream.is_client_gone`)."""
         return self._is_closed or self._client.has_hung_up
 
     def take_memory(self, size_bytes: int) -> int:
-        """As :meth:`Upstream.take_memory` promises."""
+        """Take memory for a response (:meth:`Upstream.take_memory`)."""
         taken = 0 if self._is_closed else self._memory.take_some(size_bytes)
         self._memory_bytes += taken
         return taken
 
     def give_memory_back(self, size_bytes: int) -> None:
-        """As :meth:`Upstream.give_memory_back` promises; a connection that has ended has given all back."""
+        """Return memory (:meth:`Upstream.give_memory_back`); a connection that has ended has returned all of it."""
         size_bytes = min(size_bytes, self._memory_bytes)
         self._memory_bytes -= size_bytes
         self._memory.give_back(size_bytes)
@@ -562,7 +562,7 @@ def _framed(header: Buffer, body: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _body_offset(frame: memoryview, api_key: int, api_version: int) -> int:
-    """Where the body begins in a whole response: behind size, correlation id and, in flexible versions, tagged fields."""
+    """Return where the body of a whole response begins: after size, correlation id and, if flexible, tagged fields."""
     flexible = api_key != ApiKey.API_VERSIONS and has_flexible_header(api_key, api_version)
     cursor = Cursor(frame, flexible=flexible, position=_RESPONSE_HEAD_BYTES)
     cursor.skip_tagged_fields()

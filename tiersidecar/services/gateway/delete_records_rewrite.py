@@ -9,8 +9,8 @@ What is not tiered is the broker's alone, and goes as it is with the first step:
 answer looks no different, whatever of it is tiered, to a client that may know of none of it.
 
 What was accepted is asked for again then, with its offset.  What the broker has deleted is proposed (``remote_deletes``), and
-the sidecar of the partition's leader decides: the gateway itself has no right to delete, nor to say a start.  Its client is
-told of success once the start that the leader's sidecar has said is read here.
+the sidecar of the partition's leader decides: the gateway itself has no right to delete, nor to publish a start offset.  The
+client gets success once this gateway has read the start offset that the leader's sidecar published.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ log = structlog.get_logger(__name__)
 
 HIGH_WATERMARK = -1
 UNKNOWN = "unknown"
-"""The outcome of a delete whose client has gone before it was told, or that the broker has not answered in time."""
+"""The outcome of a delete whose client disconnected before the answer, or that the broker did not answer in time."""
 _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 """After its own time limit the leader has moved its start, only not every follower has."""
 _MOST_EVENTS = 20
-"""For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
+"""For deletes that the broker may have refused: a client without the right may ask for thousands, and be gone."""
 _AT_ONCE = 32
 """Partitions of a request that are looked at before others have their turn of the loop: for each a small file is read."""
 _TRIES, _TRY_AGAIN_S = 3, 0.1
@@ -79,14 +79,14 @@ _AT_ONCE_S = 0.5
 _MOST_BROKER_WAIT_S, _BROKER_ANSWERS_S = 60.0, 10.0
 """How long a client may let the broker wait for followers, and how much later it has to have answered."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 20.0
-"""A timeout of 0 asks the broker not to wait for followers, which is no wish to be told half of it.  The most is within the
+"""A timeout of 0 asks the broker not to wait for followers; it does not ask for half an answer.  The most is within the
 client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Planned:
-    """Of a request: ``failed`` are the rows of what cannot be done now, ``offsets`` those of what can, as looked at after
-    ``looked_s``.  ``tiered`` is what of that is more than the broker's."""
+    """The plan for a request: ``failed`` are the rows of what cannot be done now, ``offsets`` those of what can, as seen at
+    ``looked_s``.  ``tiered`` is the part of it that concerns more than the broker's log."""
 
     failed: dict[RowKey, Any] = field(default_factory=dict)
     offsets: dict[RowKey, int] = field(default_factory=dict)
@@ -115,13 +115,13 @@ class SecondSteps:
                 self._none.set()
 
     async def end(self) -> None:
-        """Begin none any more, and return when the last one has ended and its client is about to be told."""
+        """Begin no more deletes, and return when the last one has ended and its answer is about to go out."""
         self.are_over = True
         await self._none.wait()
-        await asyncio.sleep(_TELLING_S)
+        await asyncio.sleep(_ANSWERING_S)
 
 
-_TELLING_S = 0.1
+_ANSWERING_S = 0.1
 
 
 class DeleteRecordsRewrite(Rewrite):
@@ -129,8 +129,8 @@ class DeleteRecordsRewrite(Rewrite):
 
     reads_request = True
     most_request_bytes = 16 * 1024
-    """Some 1,300 partitions of one broker; whether it may delete them a broker tells only afterwards, and who may not, has the
-    loop for some milliseconds."""
+    """Some 1,300 partitions of one broker.  The broker checks the right to delete only afterwards, so a client without it
+    costs the event loop some milliseconds."""
     alone = True
 
     def __init__(
@@ -150,14 +150,14 @@ class DeleteRecordsRewrite(Rewrite):
         self._remote = RemoteDeletes(tiers=tiers, state=state, proposer=proposer, broker=broker, clock=clock)
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(3)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
         """Return the first step: of what may be tiered up to 0, of the rest as it is.
 
         Raises:
-            MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
+            MalformedMessageError: it names a partition twice: the answer does not say which offset the broker has taken.
         """
         deletes, connection = read_deletes(exchange.request, exchange.api_version), exchange.connection
         tiered = {topic for topic in {topic for topic, _ in deletes} if self._tiered.may_be_tiered(topic)}
@@ -176,7 +176,7 @@ class DeleteRecordsRewrite(Rewrite):
             audit_delete(exchange, topic, partition, offset, UNKNOWN, self._audit)
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         connection = exchange.connection
         asked_at, connection.asker.asked_at = connection.asker.asked_at, None
         if not await is_any(is_any_deleted, response, exchange.api_version, self._blocking):
@@ -356,5 +356,5 @@ def _wait_s(opened: Opened) -> float:
 
 
 def _timeout_s(opened: Opened) -> float:
-    """How long the client lets the broker wait for followers."""
+    """Return how long the client lets the broker wait for followers."""
     return max(float(opened.request.timeout.total_seconds()), 0.0)

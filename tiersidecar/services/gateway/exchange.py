@@ -1,4 +1,4 @@
-"""What a conversation and the rewriting of single APIs have in common, and what a connection remembers.
+"""The interfaces between a conversation and the rewrites of single APIs, and the state of a connection.
 
 It remembers where its login stands, its Fetch sessions, the request that the broker has, and the last answer that was filled.
 
@@ -35,13 +35,13 @@ class LoginState(Enum):
 
     BEFORE = auto()
     EXCHANGING = auto()
-    """Of one mechanism's tokens, for the first time."""
+    """Tokens of one mechanism, for the first time."""
     READY = auto()
     RENEWING = auto()
-    """As EXCHANGING, of a connection that was ready (KIP-368)."""
+    """Tokens on a connection that was ready before (KIP-368)."""
 
 
-_TELL_THEIR_END: Mapping[str, Callable[[bytes], bool]] = {
+_IS_LAST_ANSWER: Mapping[str, Callable[[bytes], bool]] = {
     "PLAIN": lambda answer: True,
     "SCRAM-SHA-256": lambda answer: answer.startswith(b"v="),
     "SCRAM-SHA-512": lambda answer: answer.startswith(b"v="),
@@ -52,34 +52,34 @@ _EXCHANGES = frozenset({LoginState.EXCHANGING, LoginState.RENEWING})
 
 @dataclass(slots=True)
 class Login:
-    """``principal`` is the one that the broker has let in, as far as PLAIN's and SCRAM's tokens tell its name.  ``refusal`` is
-    why the connection has to end, once the broker's answer is on its way."""
+    """``principal`` is the one that the broker has let in, where PLAIN's or SCRAM's tokens name it.  ``refusal`` is why the
+    connection has to end, once the broker's answer is on its way."""
 
     state: LoginState = LoginState.BEFORE
     mechanism: str = ""
     principal: str = ANONYMOUS
     refusal: str = ""
     is_raw: bool = False
-    """Whether tokens go without headers: what follows a handshake of version 0."""
+    """True where tokens go without headers, after a handshake of version 0."""
     raw_tokens: int = 0
-    """Of this exchange, so far."""
+    """The number of such tokens in this exchange, so far."""
     _claimed: str = ""
 
     @property
     def awaits_token(self) -> bool:
-        """Return whether the broker takes nothing but SaslAuthenticate next, of a first login or another one: of mechanisms
-        whose tokens tell their end."""
-        return self.state in _EXCHANGES and not self.is_raw and self.mechanism in _TELL_THEIR_END
+        """Return whether the broker takes nothing but SaslAuthenticate next, in a first login or a later one.  True only for
+        mechanisms whose tokens show their end."""
+        return self.state in _EXCHANGES and not self.is_raw and self.mechanism in _IS_LAST_ANSWER
 
     @property
     def named_principal(self) -> str:
-        """The principal, where its name is known."""
+        """Return the principal, where its name is known."""
         return "" if self.principal in (ANONYMOUS, NOT_KNOWN) else self.principal
 
     # The broker has answered
 
     def shaken(self, mechanism: str, error_code: int, *, is_raw: bool) -> None:
-        """SaslHandshake."""
+        """Note the answer to a SaslHandshake."""
         if error_code:
             self.refusal = f"SaslHandshake of {mechanism or 'no mechanism'}: error {error_code}"
             return
@@ -87,11 +87,11 @@ class Login:
         self.begin(mechanism, LoginState.EXCHANGING if is_first else LoginState.RENEWING, is_raw=is_raw)
 
     def begin(self, mechanism: str, state: LoginState, *, is_raw: bool) -> None:
-        """The broker now waits for tokens of ``mechanism``."""
+        """Begin the exchange of ``mechanism``: the broker now waits for tokens."""
         self.state, self.mechanism, self.is_raw, self.raw_tokens, self._claimed = state, mechanism, is_raw, 0, ""
 
     def authenticated(self, token: bytes, error_code: int, answer: bytes) -> None:
-        """SaslAuthenticate, with the client's ``token`` and the broker's in ``answer``."""
+        """Note a SaslAuthenticate, with the client's ``token`` and the broker's in ``answer``."""
         if error_code:
             self.refusal = f"SaslAuthenticate by {self.mechanism or 'no mechanism'}: error {error_code}"
             return
@@ -103,9 +103,9 @@ class Login:
             self._let_in(f"User:{self._claimed}" if self._claimed else NOT_KNOWN)
 
     def answered(self, *, needs_login: bool) -> None:
-        """A request with a header.  While tokens go without, none is; of those that ``needs_login``, none before."""
+        """Note the answer to a request with a header: raw tokens are over then, and so is the login if it ``needs_login``."""
         if self.state in _EXCHANGES:
-            if self.is_raw or (needs_login and self.mechanism not in _TELL_THEIR_END):
+            if self.is_raw or (needs_login and self.mechanism not in _IS_LAST_ANSWER):
                 self._let_in(NOT_KNOWN)
         elif needs_login:
             self.state = LoginState.READY
@@ -123,13 +123,13 @@ def is_no_request(first_bytes: bytes | memoryview) -> bool:
 
 
 def is_last(mechanism: str, answer: bytes) -> bool:
-    """Return whether an ``answer`` without an error lets the client in.  Of other mechanisms the next request tells."""
-    is_last_answer = _TELL_THEIR_END.get(mechanism)
+    """Return whether an ``answer`` without an error lets the client in.  For other mechanisms the next request shows it."""
+    is_last_answer = _IS_LAST_ANSWER.get(mechanism)
     return is_last_answer is not None and is_last_answer(answer)
 
 
 def claimed_user(mechanism: str, token: bytes) -> str:
-    """The user's name in a client's first token; "" where there is none to read.
+    """Return the user's name in a client's first token; "" where there is none to read.
 
     PLAIN is RFC 4616, SCRAM RFC 5802; a SCRAM login by a delegation token names the token, and not its owner.
     """
@@ -162,7 +162,7 @@ class FetchSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What the broker said to a Fetch that is changed: ``rows`` are the partitions to change, in its order, all of them out of
+    """The broker's answer to a Fetch, to be changed: ``rows`` are the partitions to change, in its order, all of them out of
     range where nothing is withheld; ``addresses`` the gateways' in place of the brokers'."""
 
     version: int
@@ -174,7 +174,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What is to be filled if the broker's answer is ``answered``: ``classified`` at ``since_s``, for what was ``asked``."""
+    """The rows to fill if the broker's answer is ``answered``: ``classified`` at ``since_s``, for what was ``asked``."""
 
     answered: Answered
     asked: Mapping[PartitionKey, FetchPartition]
@@ -201,7 +201,7 @@ class Upstream(Protocol):
     """The broker, as this client sees it."""
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
-        """The body of the answer to one more request on this client's own, authenticated broker connection.
+        """Return the body of the answer to one more request on this client's own, authenticated broker connection.
 
         So the broker authorises it as it would the client's own, and takes it for one, quotas included: it is sent under the
         client's own client id.  Only for rewrites that are ``alone``.
@@ -219,8 +219,8 @@ class Upstream(Protocol):
         ...
 
     def take_memory(self, size_bytes: int) -> int:
-        """As many bytes of the response memory as this client may have now, at most ``size_bytes``; 0 while others wait for
-        some.
+        """Take as many bytes of the response memory as this client may have now, at most ``size_bytes``; 0 while others wait
+        for some.
 
         They are the response's: given back once the client has taken it, or the connection has ended.  Only for rewrites
         that are ``alone``.
@@ -228,7 +228,7 @@ class Upstream(Protocol):
         ...
 
     def give_memory_back(self, size_bytes: int) -> None:
-        """Bytes of those that the response turned out not to need."""
+        """Give back bytes that the response turned out not to need."""
         ...
 
 
@@ -242,7 +242,7 @@ class UpstreamClosedError(ConnectionError):
 
 @dataclass(slots=True)
 class ConnectionState:
-    """What is remembered for one client connection, from its first request to its end.
+    """The state of one client connection, from its first request to its end.
 
     ``client`` is its address.  ``asker`` is what Metadata answers on this connection said last of topics by name, and what was
     known when the request under way was sent, at ``asked_s`` by the monotonic clock (of requests that are alone).
@@ -266,8 +266,8 @@ class ConnectionState:
     deletes_under_way: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
     def is_late(self, now_s: float, allowed_s: float) -> bool:
-        """Whether an answer that is read now comes later than its request allows: the rights of the client, and the topic of
-        that name, may be others by now, so it is not acted upon."""
+        """Return whether an answer that is read now comes later than its request allows.  The client's rights, and the topic
+        of that name, may have changed by now, so such an answer is not acted upon."""
         return now_s - self.asked_s > min(allowed_s, _MOST_BROKER_WAIT_S) + _LATE_S
 
 
@@ -292,8 +292,8 @@ class Passing(Protocol):
     """A message that is looked at, and changed, while it passes."""
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """What may go on, of what came: the same number of bytes in all, in order, whatever the pieces.  The first are the
-        frame's size.  They are read over once the caller has passed them on.
+        """Return the bytes that may go on: the same number in all as came, in order, whatever the pieces.  The first are the
+        frame's size.  They are overwritten once the caller has passed them on.
 
         An exception closes the client's connection, as those of a :class:`Rewrite` do.
         """
@@ -308,12 +308,12 @@ class Rewrite(ABC):
     """
 
     reads_request: bool = False
-    """Whether requests are read whole, and ``prepare`` is called; if not, they pass as they arrive."""
+    """True: requests are read whole, and ``prepare`` is called.  False: they pass as they arrive."""
     most_request_bytes: int | None = None
     """The size of the largest request that is taken, with its header; None: the limit of all that are read whole.  Of what is
     decoded with an object for each field it bounds time and memory, which a user without any right could take otherwise."""
     alone: bool = False
-    """Whether nothing else of this connection goes to the broker until the response is on its way to the client.
+    """True: nothing else of this connection goes to the broker until the response is on its way to the client.
 
     A rewrite that uses ``Upstream.ask``, or awaits anything in ``rewrite``, must be alone.  It costs little: the broker
     itself takes a connection's requests one at a time.
@@ -321,21 +321,21 @@ class Rewrite(ABC):
 
     @abstractmethod
     def versions(self) -> range:
-        """The API versions that it can rewrite; ApiVersions offers clients no others."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """Another request body to send instead, as pieces; None passes the client's own."""
+        """Return another request body to send instead, as pieces; None passes the client's own."""
         return None
 
     def passing_request(self, api_version: int, size_bytes: int) -> Passing | None:
-        """How a request that is not read, a frame of ``size_bytes`` with its size, passes; None: as it came."""
+        """Return how a request that is not read, a frame of ``size_bytes`` with its size, passes; None: as it came."""
         return None
 
     def forwarded(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do
         """The request, which was read, is on its way: what can be made ready for the answer, is made so."""
 
     def abandoned(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do
-        """The connection has ended: the request may have been carried out, and nobody has an answer any more."""
+        """Note that the connection has ended: the request may have been carried out, and its answer goes nowhere."""
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
         """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and

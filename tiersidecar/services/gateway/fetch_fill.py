@@ -1,6 +1,6 @@
 """Reading what one Fetch asks of the remote tier: several partitions at once, within its time and its bytes.
 
-Aborted transactions whose markers lie past the remote tier, as the broker tells them to this very client (S-156).
+Aborted transactions whose markers lie past the remote tier come from the broker, asked as this very client (S-156).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PROBE_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction is still open at the border, or the broker could not tell: there is nothing to return yet."""
+    """A transaction is still open at the border, or the broker could not say: there is nothing to return yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class NotLocal:
 
 
 class BorderTransactions:
-    """Of all clients of a gateway."""
+    """The transactions at the border of the tiers, for all clients of a gateway."""
 
     def __init__(self, reader: RemoteLogReader) -> None:
         self._reader = reader
@@ -76,7 +76,7 @@ class BorderTransactions:
     async def aborted_beyond(
         self, exchange: Exchange, key: PartitionKey, partition: TopicIdPartition, history: History
     ) -> tuple[AbortedTransaction, ...] | Undecided | NotLocal:
-        """The aborted transactions that reach over the end of ``history``, which is that of the remote tier."""
+        """Return the aborted transactions that reach over the end of ``history``, which is that of the remote tier."""
 
         async def fetch(offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
             return await _fetch(exchange, key, offset, max_bytes, last_epoch)
@@ -87,7 +87,7 @@ class BorderTransactions:
         except OffsetOutOfRangeError:
             return NotLocal()
         except UnaskedAnswerError:
-            raise  # the answers on this connection cannot be told apart any more
+            raise  # the answers on this connection can no longer be matched to requests
         except (TimeoutError, MalformedMessageError, ValueError, BrokerRefusedError, HistoryChangedError):
             return Undecided()
         return Undecided() if beyond is None else beyond
@@ -96,7 +96,7 @@ class BorderTransactions:
 async def _fetch(
     exchange: Exchange, key: PartitionKey, offset: int, max_bytes: int, last_epoch: LeaderEpoch
 ) -> LocalBatches:
-    """A broker that does not know ``last_epoch`` yet says that the offset is out of range: it is asked again without."""
+    """Fetch.  A broker that does not know ``last_epoch`` yet says that the offset is out of range: ask again without it."""
     try:
         return await _fetch_of(exchange, key, offset, max_bytes, last_epoch)
     except OffsetOutOfRangeError:
@@ -138,7 +138,7 @@ async def _fetch_of(
 log = structlog.get_logger(__name__)
 
 _MOST_FILL_BYTES = 16 * 1024 * 1024
-"""Of one partition, whatever the client allows: a read goes on when its client is gone, and its memory counts as given back."""
+"""The most for one partition, whatever the client allows: a read goes on when its client is gone, its memory given back."""
 _NOTHING = FetchedBatches(slices=(), next_offset=Offset(0), aborted_transactions=None)
 
 
@@ -167,7 +167,7 @@ class FetchFill:
         self._troubled: dict[TopicIdPartition, str] = {}
 
     def fill_at_once(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition] | None:
-        """As :meth:`fill`, where all that is wanted has been read ahead; None, and nothing is done, where it has not."""
+        """Fill as :meth:`fill` does if everything wanted has been read ahead; else do nothing and return None."""
         if self._cold.throttle_s(_reader_of(wanted)) > 0:
             return None
         taken_bytes, grants = _take_room(wanted)
@@ -188,7 +188,7 @@ class FetchFill:
         return answers
 
     async def fill(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition]:
-        """An answer for each of ``wanted.classified``: batches, none because they did not come in time, or an error that
+        """Return an answer for each of ``wanted.classified``: batches, none because they did not come in time, or an error that
         clients try again after."""
         if (throttle_s := self._cold.throttle_s(_reader_of(wanted))) > 0:
             return self._over_budget(wanted, throttle_s)
@@ -203,7 +203,7 @@ class FetchFill:
         return answers
 
     def _over_budget(self, wanted: FillRequest, throttle_s: float) -> dict[PartitionKey, FilledPartition]:
-        """Nothing of each, and how long the client is to stay away."""
+        """Answer each with nothing, and with how long the client is to stay away."""
         self._telemetry.count(READS_SHED, len(wanted.classified), reason="reader_quota")
         self._telemetry.count(FETCH_THROTTLE_SECONDS, throttle_s)
         for _ in wanted.classified:
@@ -212,7 +212,7 @@ class FetchFill:
         return {key: replace(self._filled(wanted, key, _NOTHING), throttle_ms=throttle_ms) for key in wanted.classified}
 
     def _charge(self, wanted: FillRequest, answers: Mapping[PartitionKey, FilledPartition]) -> None:
-        """What the client is given, once it is known: reads serve several clients, and run ahead of them."""
+        """Charge the client for what it gets, once that is known: reads serve several clients, and run ahead of them."""
         reader = _reader_of(wanted)
         for key, answer in answers.items():
             partition = wanted.classified[key].partition
@@ -228,7 +228,7 @@ class FetchFill:
         grants: Mapping[PartitionKey, int],
         answers: dict[PartitionKey, FilledPartition],
     ) -> dict[PartitionKey, FilledPartition]:
-        """Without the batches that are too many for the response."""
+        """Return the answers without the batches that are too many for the response."""
         sizes = [answers[key].records_bytes for key in grants]
         for key, returned in zip(grants, decide_returned(sizes, [*grants.values()], wanted.local_bytes), strict=True):
             if not returned and answers[key].records_bytes:
@@ -238,7 +238,7 @@ class FetchFill:
     def _keep_room(
         self, wanted: FillRequest, taken_bytes: int, answers: Mapping[PartitionKey, FilledPartition]
     ) -> None:
-        """The room that ``answers`` need until the client has them; the rest is for others."""
+        """Keep the room that ``answers`` need until the client has them, and give back the rest."""
         kept_bytes = sum(answer.records_bytes for answer in answers.values())
         wanted.exchange.upstream.give_memory_back(taken_bytes - min(kept_bytes, taken_bytes))
         if kept_bytes:
@@ -277,7 +277,7 @@ class FetchFill:
     async def _first_of(
         self, pending: set[asyncio.Task[FetchedBatches]], wait_s: float
     ) -> tuple[set[asyncio.Task[FetchedBatches]], set[asyncio.Task[FetchedBatches]]]:
-        """Those that have ended, none if the time came first; and the others."""
+        """Return those that have ended, none if the time came first; and the others."""
         waking = asyncio.ensure_future(self._clock.sleep(max(wait_s, 0.0)))
         try:
             await asyncio.wait((*pending, waking), return_when=asyncio.FIRST_COMPLETED)
@@ -371,7 +371,7 @@ class FetchFill:
         self._telemetry.count(GATEWAY_FILLS, outcome=outcome)
 
     def _note(self, partition: TopicIdPartition, error: TiersidecarError) -> None:
-        """Once per partition and trouble: clients ask many times a second."""
+        """Log once per partition and trouble: clients ask many times a second."""
         reason = str(error)
         if self._troubled.get(partition) != reason:
             self._troubled[partition] = reason
@@ -384,7 +384,7 @@ def _reader_of(wanted: FillRequest) -> ColdReader:
 
 
 def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
-    """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.classified``."""
+    """Return bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.classified``."""
     keys = list(wanted.classified)
     limits = [0 if _has_nothing(wanted, key) else min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
     grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)

@@ -5,7 +5,7 @@ read once, and the next Fetch is classified while the broker looks at it.  Nothi
 only where its answer is that one.
 
 A large request, of thousands of partitions, is read off the event loop, and only once the broker has answered it: before, it
-may be anybody's.  A large response goes to the client as it comes; requests that come meanwhile wait until it is whole.
+may be any client's.  A large response goes to the client as it comes; requests that come meanwhile wait until it is whole.
 
 An incremental request (KIP-227) leaves out partitions whose offset and limits have not changed, and the broker answers for them
 from what it remembers.  So the gateway must remember as well: it has no other way to know which offset was out of range.
@@ -41,7 +41,7 @@ from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords, Mounts
 
 MAX_SESSION_PARTITIONS = 200_000
-"""Of all clients together: about 40 MB.  Past it new sessions are refused, and those clients repeat all their partitions."""
+"""For all clients together: about 40 MB.  Past it new sessions are refused, and those clients repeat all their partitions."""
 _SESSIONS_PER_CONNECTION = 4
 """A client has one at a time; those before it may not have been closed yet."""
 
@@ -92,7 +92,7 @@ class FetchSessions:
         return kept
 
     def asked_of(self, connection: ConnectionState, request: FetchRequest, key: PartitionKey) -> FetchPartition | None:
-        """Return what ``request``, which has not been answered, asks of a partition; None if nothing, or nobody can tell."""
+        """Return what ``request``, which has not been answered, asks of a partition; None if nothing, or if that is unknown."""
         said = request.partitions.get(key)
         if not request.is_incremental:
             return said
@@ -102,7 +102,7 @@ class FetchSessions:
         return kept.partitions.get(key) if said is None else said
 
     def knows(self, connection: ConnectionState, request: FetchRequest) -> bool:
-        """Return whether :meth:`asked_of` tells all that ``request`` asks for."""
+        """Return whether :meth:`asked_of` knows all that ``request`` asks for."""
         return not request.is_incremental or request.session_id in connection.fetch_sessions
 
     def _kept_partitions(self) -> int:
@@ -117,9 +117,9 @@ class FetchSessions:
 
 
 _MOST_KEPT_BYTES = 4096
-"""Of an answer, for each connection."""
+"""The kept part of an answer, for each connection."""
 _LARGE_BYTES = 16 * 1024
-"""Of a request: some 500 partitions, or 5,000 topics without any, which take a few milliseconds."""
+"""A large request: some 500 partitions, or 5,000 topics without any, which take a few milliseconds."""
 _HOLDS_S = 0.1
 """How long a classification may wait for the broker: what is older is made anew."""
 
@@ -133,7 +133,7 @@ class FetchesInHand:
         self._classifier, self._sessions, self._clock, self._blocking = classifier, sessions, clock, blocking
 
     def read(self, exchange: Exchange) -> FetchRequest:
-        """The request, read once.
+        """Return the request, which is read once.
 
         Raises:
             MalformedMessageError: it is none.
@@ -249,7 +249,7 @@ class PassingFetch:
         )
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """See :class:`Passing`."""
+        """Return the bytes that may go on: the same number in all as came, in order, whatever the pieces."""
         passed = self._walk.feed(data)
         if self._walk.is_done:
             if self._walk.found_out_of_range:
@@ -262,13 +262,13 @@ class PassingFetch:
             raise UnaskedAnswerError(f"Fetch: of {key} nothing was asked")
 
     def _is_suspect(self, key: PartitionKey, log_start_offset: int) -> bool:
-        """Of a partition that an incremental request has left out, mostly: for the others the response was not to pass."""
+        """Return whether records may begin with deleted ones; mostly asked of partitions left out of an incremental request."""
         asked = self._sessions.asked_of(self._connection, self._request, key)
         return self._deleted.is_suspect(key, log_start_offset if asked is None else asked.fetch_offset)
 
 
 def expect_more(connection: ConnectionState, *, found_out_of_range: bool) -> None:
-    """A client that has met what is remote, or deleted, has its next responses collected; each without it is one less."""
+    """Collect the next responses of a client that has met remote or deleted records; each without them is one less."""
     if found_out_of_range:
         connection.fetches_to_collect = _COLLECTED_AFTER
     elif connection.fetches_to_collect:

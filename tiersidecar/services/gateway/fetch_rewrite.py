@@ -62,7 +62,7 @@ from tiersidecar.services.gateway.out_of_range import ANSWERED, Classified, OutO
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords, Mounts, NoMounts
 
 FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
-"""Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
+"""Finds, by version, the brokers' addresses in a response, and gives the gateways' in their place (KIP-951)."""
 
 _NEW_SESSION = FULL_EPOCH.to_bytes(4, "big")
 _ASKED_AGAIN = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
@@ -78,7 +78,7 @@ and does not watch for their records until it is asked again."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FetchSources:
-    """What a Fetch is answered from beside the broker's own answer: ``classifier`` decides what an offset out of range means,
+    """The sources of a Fetch beside the broker's own answer: ``classifier`` decides what an offset out of range means,
     ``deleted`` withholds, ``fill`` reads the remote tier, ``sessions`` has what clients ask for without repeating it, and
     of ``mounts`` nothing is the broker's own."""
 
@@ -90,7 +90,7 @@ class FetchSources:
 
 
 class FetchRewrite(Rewrite):
-    """Of Fetch."""
+    """``services.gateway.exchange.Rewrite`` of Fetch."""
 
     reads_request = True
     alone = True
@@ -116,11 +116,11 @@ class FetchRewrite(Rewrite):
             telemetry.count(GATEWAY_OUT_OF_RANGE, 0, outcome=verdict.name.lower())
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return FETCH_VERSIONS
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
+        """Pass the request unchanged, but refuse a fetch session that we could not keep up with, by not asking for it."""
         connection = exchange.connection
         connection.asker.asked_at, connection.asked_s = self._classifier.now(), self._clock.monotonic_s()
         position = session_epoch_position(exchange.api_version)
@@ -134,11 +134,11 @@ class FetchRewrite(Rewrite):
         return splice(exchange.request, [(position, position + len(refusal), refusal)])
 
     def forwarded(self, exchange: Exchange) -> None:
-        """See :class:`Rewrite`."""
+        """Prepare what can be for the answer: the request, which was read, is on its way."""
         self._in_hand.expect(exchange)
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
-        """See :class:`Rewrite`.  At once, unless something has to be read or looked at first."""
+        """Return what the client gets instead of ``response``.  At once, unless something has to be read or looked at first."""
         if self._in_hand.is_to_be_read_apart(exchange):
             return self._rewrite_large(exchange, response)
         return self._rewrite(exchange, response)
@@ -173,7 +173,7 @@ class FetchRewrite(Rewrite):
             return splice(response, addresses)
         known = {row.key: partitions[row.key] for row in (*rows, *suspects) if row.key in partitions}
         if len(known) < len(rows) + len(suspects):
-            # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
+            # It is unknown which offset was out of range: the client begins a new session, and names it again.
             return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
         withheld = self._withheld(exchange.connection, response, suspects, known)
         withheld |= self._beyond(rows, known)
@@ -216,7 +216,7 @@ class FetchRewrite(Rewrite):
     def _beyond(
         self, rows: Sequence[FetchedPartition], asked: Mapping[PartitionKey, FetchPartition]
     ) -> dict[PartitionKey, FilledPartition]:
-        """Return what is told of offsets of a mounted partition that are above all histories, whether or not anything is known
+        """Return the answers for offsets of a mounted partition that are above all histories, whether or not anything is known
         of its own."""
         if not self._mounts.are_any:
             return {}
@@ -239,7 +239,7 @@ class FetchRewrite(Rewrite):
         suspects: Sequence[FetchedPartition],
         asked: Mapping[PartitionKey, FetchPartition],
     ) -> dict[PartitionKey, FilledPartition]:
-        """Return what stands in place of the records that nobody may have any more."""
+        """Return what stands in place of records that no client may have any more."""
         if suspects:
             expect_more(connection, found_out_of_range=True)
         withheld = dict[PartitionKey, FilledPartition]()
@@ -251,7 +251,7 @@ class FetchRewrite(Rewrite):
         return withheld
 
     def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
-        """None if not all of it has been read, or a topic has been made anew since it was classified."""
+        """Return None if not all of it has been read, or a topic has been made anew since it was classified."""
         answered = expected.answered
         if not self._classifier.is_still_of(expected.classified, exchange.connection.asker):
             return None
@@ -267,7 +267,7 @@ class FetchRewrite(Rewrite):
         return _replaced(answered, await self._answers(out_of_range))
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
-        """See :class:`Rewrite`.  A client that has lately met what is remote is not sent away with what passes."""
+        """Let a large response pass, but not for a client that has lately met remote data."""
         if exchange.connection.fetches_to_collect or self._in_hand.is_to_be_read_apart(exchange):
             return None
         request = self._in_hand.read(exchange)
@@ -342,7 +342,7 @@ class FetchRewrite(Rewrite):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OutOfRange:
     """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE, and of those among
-    ``hidden``, of which it has answered what nobody is to see; ``withheld`` is answered already.  ``is_beside_others``: the
+    ``hidden``, of which it has answered what no client is to see; ``withheld`` is answered already.  ``is_beside_others``: the
     client asks for partitions as well of which the broker has said nothing wrong."""
 
     exchange: Exchange
@@ -359,7 +359,7 @@ class _OutOfRange:
         return sum(row.records_bytes for row in self.fetched.partitions if row.key not in self.hidden)
 
     def to_fill(self, classified: Mapping[PartitionKey, Classified], *, wait_s: float) -> FillRequest:
-        """Those of ``classified`` that the remote tier has, or that end there."""
+        """Return those of ``classified`` that the remote tier has, or that end there."""
         return FillRequest(
             exchange=self.exchange,
             request=self.request,

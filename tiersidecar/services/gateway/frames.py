@@ -105,12 +105,12 @@ class Frames:
         return 0 if self._waits or not self._kept else max(self._wanted, len(self._kept))
 
     def close(self) -> None:
-        """Nothing more goes on, of what is being cut either."""
+        """Stop: nothing more goes on, of what is being cut either."""
         self._is_closed = True
         self._kept, self._taken = memoryview(b""), bytearray()
 
     def go_on(self) -> None:
-        """Frames may begin again, first those that came meanwhile.  Raises what ``begin`` and the others raise."""
+        """Let frames begin again, first those that came meanwhile.  Raises what ``begin`` and the others raise."""
         self._waits, self._wanted = False, 0
         self._cut_kept()
 
@@ -130,7 +130,7 @@ class Frames:
             self._cut(view, is_own=True)
 
     def _cut(self, view: memoryview, *, is_own: bool = False) -> None:
-        """``is_own``: nobody reads into these bytes again."""
+        """Cut ``view`` into frames.  ``is_own``: nothing reads into these bytes again."""
         size, at, run = len(view), 0, 0  # from ``run`` on it passes
         while at < size and not self._is_closed:
             if self._under_way is None:
@@ -152,7 +152,7 @@ class Frames:
             self._send(view[run:at])
 
     def _step(self, view: memoryview, run: int, at: int, step: int) -> int:
-        """``step`` bytes more, up to ``at``, of what is under way; gives from where on bytes are still to be sent."""
+        """Take ``step`` bytes more, up to ``at``, of what is under way; return from where on bytes are still to be sent."""
         under_way = self._under_way
         self._left -= step
         is_whole = self._left == 0
@@ -180,7 +180,7 @@ class Frames:
 
 
 class Fate(Enum):
-    """What becomes of an answer."""
+    """The way that an answer goes."""
 
     PASS = auto()
     """It goes to the client as it arrives."""
@@ -244,15 +244,15 @@ class ResponseMemory:
 
     @property
     def part_bytes(self) -> int:
-        """Most that one connection may have."""
+        """Return the most that one connection may have."""
         return max(self.size_bytes // _PARTS, 1)
 
     def part(self, client: Callable[[], str]) -> MemoryPart:
-        """One connection's; ``client`` names whose it is, as far as that is known now."""
+        """Return one connection's; ``client`` names whose it is, as far as that is known now."""
         return MemoryPart(self, client)
 
     def take(self, part: MemoryPart, size_bytes: int, when_there_is_room: Callable[[], None]) -> bool:
-        """See :class:`MemoryPart`."""
+        """Return whether ``size_bytes`` are the caller's now."""
         if size_bytes > self.part_bytes:
             lines = self._waiting_beside
             if not self.beside_bytes and not lines:
@@ -268,13 +268,13 @@ class ResponseMemory:
         return False
 
     def take_some(self, part: MemoryPart, size_bytes: int) -> int:
-        """See :class:`MemoryPart`."""
+        """Take at most ``size_bytes``, now: what there is room for, and nothing before those that wait."""
         taken = min(size_bytes, self._room_now(part))
         self._give(part, taken)
         return taken
 
     def give_back(self, part: MemoryPart, size_bytes: int) -> None:
-        """See :class:`MemoryPart`."""
+        """Return what was taken, and let others in."""
         # What is beside is more than a part can have of the memory: less than that is of the memory.
         of_beside = part.beside_bytes if size_bytes >= part.beside_bytes else 0
         of_memory = size_bytes - of_beside
@@ -291,7 +291,7 @@ class ResponseMemory:
             self._let_in_beside()
 
     def forget(self, part: MemoryPart) -> None:
-        """It waits for nothing any more."""
+        """Remove ``part`` from the line: it waits for nothing any more."""
         part.waits = False
         for lines in (self._waiting, self._waiting_beside):
             for client, line in tuple(lines.items()):
@@ -343,7 +343,7 @@ class ResponseMemory:
 
 
 def _next_turn(lines: _Lines, client: str) -> None:
-    """The first of ``client`` has what it waited for; the others' turns come before the next of them."""
+    """Remove the first of ``client``, which has what it waited for; the others' turns come before its next one."""
     line = lines.pop(client)
     first = line.popleft()
     if line:
@@ -353,7 +353,7 @@ def _next_turn(lines: _Lines, client: str) -> None:
 
 
 class MemoryPart:
-    """What one connection has of the memory: ``held_bytes`` of it, ``beside_bytes`` beside it."""
+    """One connection's part of the memory: ``held_bytes`` of it, ``beside_bytes`` beside it."""
 
     def __init__(self, memory: ResponseMemory, client: Callable[[], str]) -> None:
         self._memory, self._client_now, self._client = memory, client, ""
@@ -362,7 +362,7 @@ class MemoryPart:
 
     @property
     def client(self) -> str:
-        """Whose connection it is; the same as long as it has something, or waits."""
+        """Return whose connection it is; the same as long as it has something, or waits."""
         if not self.held_bytes and not self.waits:
             self._client = self._client_now()
         return self._client
@@ -372,11 +372,11 @@ class MemoryPart:
         return self._memory.take(self, size_bytes, when_there_is_room)
 
     def take_some(self, size_bytes: int) -> int:
-        """At most ``size_bytes``, now: what there is room for, and nothing before those that wait."""
+        """Take at most ``size_bytes``, now: what there is room for, and nothing before those that wait."""
         return self._memory.take_some(self, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
-        """What was taken; lets others in."""
+        """Return what was taken, and let others in."""
         self._memory.give_back(self, size_bytes)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a conversation runs in: where its bytes come out, what holds for its login, and how it ends."""
+"""The environment of a conversation: where its bytes come out, what holds for its login, and how it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Refusal(Enum):
     """By the broker."""
     BROKER_GONE = "broker"
     FAULT = "error"
-    """An exception that nobody expected."""
+    """An unexpected exception."""
 
 
 class End(Protocol):
@@ -37,20 +37,20 @@ class End(Protocol):
         ...
 
     def write(self, data: Buffer) -> None:
-        """Bytes that are read over when it returns."""
+        """Write bytes that are overwritten once it has returned."""
         ...
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """Pieces that nobody changes any more."""
+        """Write pieces that do not change any more."""
         ...
 
 
 class LoginWatch(Protocol):
-    """What is held against a connection that has not logged in (``unauthenticated``)."""
+    """Watches a connection that has not logged in (``unauthenticated``)."""
 
     @property
     def request_bytes(self) -> int | None:
-        """The largest request that it may send now; None: as all others."""
+        """Return the largest request that it may send now; None: as all others."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class LoggedIn:
 
 
 class Host(Protocol):
-    """What a conversation runs in."""
+    """The environment of a conversation."""
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin ``work``, one at a time; its exceptions go to :meth:`Conversation.fail`."""
@@ -78,5 +78,5 @@ class Host(Protocol):
         ...
 
     def ended(self, refusal: Refusal, error: Exception) -> None:
-        """Nothing more comes out; what has goes on its way, then both connections end."""
+        """Note that nothing more comes out; what has goes on its way, then both connections end."""
         ...

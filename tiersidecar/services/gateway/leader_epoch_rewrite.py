@@ -30,7 +30,7 @@ from tiersidecar.services.gateway.tiered_partitions import Asker, BothTiers, che
 
 _LEAST_REPLICA = 0
 _UNDEFINED = LeaderEpoch(-1), Offset(-1)
-"""As a broker says it of epochs above its latest (``LeaderEpochFileCache.endOffsetFor``)."""
+"""A broker's answer for epochs above its latest (``LeaderEpochFileCache.endOffsetFor``)."""
 _STORE_S = 10.0
 """How long the source and the store are waited for, of a partition that is mounted read-only: clients ask again."""
 _BROKER_WAITS_S = 0.0
@@ -56,17 +56,17 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         self._offsets, self._pending, self._blocking, self._clock = tiers.offsets, tiers.pending, blocking, clock
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(2, 5)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """As it is."""
+        """Pass the request unchanged."""
         connection = exchange.connection
         connection.asker.asked_at, connection.asked_s = self._tiered.now(), self._clock.monotonic_s()
         return None
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         is_late = exchange.connection.is_late(self._clock.monotonic_s(), _BROKER_WAITS_S)
         opened = await read_exchange(exchange, response, self._blocking)
         asked = opened.asked
@@ -86,11 +86,11 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
     async def _row(self, key: RowKey, row: Any, leader_epoch: int, asker: Asker, *, is_late: bool) -> Any:
-        """The row as it is to be told.  Of an answer that is read late nothing is made: its client may have lost its rights."""
+        """Return the row that the client gets.  A late answer is not used: its client may have lost its rights."""
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
-                return _told(row)
+                return _unless_seeded(row)
             if is_late:
                 return _not_known(row)
             end = await self._end(view.topic_id_partition, leader_epoch)
@@ -98,14 +98,14 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         except (TiersidecarError, TimeoutError):
             return _not_known(row)
         if end is None:
-            return _told(row)
+            return _unless_seeded(row)
         if end == (row.leader_epoch, row.end_offset):
             return row
         return changed_row(row, leader_epoch=end[0], end_offset=end[1])
 
     async def _end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:
-        """An end between the tiers may only be where the broker's file begins by now: of the epochs below it, a process beside
-        the role ``tier`` knows those that pins have kept once they are remote (simulation, cluster seed 59).
+        """Return the end.  It is between the tiers only where the broker's file begins: a process beside the role ``tier``
+        knows the epochs below it that pins have kept, once they are remote (simulation, cluster seed 59).
 
         Raises:
             OffsetBetweenTiersError: it is one of those.
@@ -122,11 +122,11 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         return end
 
     async def _mounted_end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[LeaderEpoch, Offset]:
-        """Of a partition that is mounted read-only, where the broker's own epochs are of an empty log.
+        """Return the end of an epoch of a read-only mount, where the broker's own epochs are of an empty log.
 
-        By the end of the latest epoch clients are sent back, and by an epoch above it away: not before all is known that the
-        source has said, which another gateway may have served already.  While the source is away nobody can tell where its
-        latest epoch ends: it is told to end above all offsets, so that each client stays where it is.
+        The end of the latest epoch sends clients back, and an epoch above it sends them away: neither before all is known that
+        the source has published, which another gateway may have served already.  While the source is away the end of its latest
+        epoch is unknown: the answer is above all offsets, so that each client stays where it is.
         """
         async with asyncio.timeout(_STORE_S):
             bounds, lineage = await self._reader.bounds(partition), await self._lineages.lineage(partition)
@@ -139,25 +139,25 @@ class OffsetForLeaderEpochRewrite(Rewrite):
                         raise
                     return LeaderEpoch(leader_epoch), MOUNTED_START
         if not lineage:
-            return LeaderEpoch(leader_epoch), bounds.log_end  # nothing is left that tells of epochs
+            return LeaderEpoch(leader_epoch), bounds.log_end  # nothing is left that names epochs
         if leader_epoch > lineage.latest_epoch:
             return _UNDEFINED
         return epoch_end(lineage, leader_epoch) or (lineage.latest_epoch, bounds.log_end)
 
 
-def _told(row: Any) -> Any:
-    """As it is, unless it is of a log that was seeded for a read-only mount of which nothing is known here."""
+def _unless_seeded(row: Any) -> Any:
+    """Return the row as it is, unless it is of a log seeded for a read-only mount of which nothing is known here."""
     return _not_known(row) if int(row.end_offset) >= MOUNTED_START else row
 
 
 def _not_known(row: Any) -> Any:
-    """For now: every client asks again."""
+    """Return an error for now: every client asks again."""
     unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
     return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)
 
 
 def epoch_end(lineage: Lineage, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:
-    """The largest epoch of ``lineage`` up to ``leader_epoch``, and the end (exclusive) of what was written up to it
+    """Return the largest epoch of ``lineage`` up to ``leader_epoch``, and the end (exclusive) of what was written up to it
     (``LeaderEpochFileCache.endOffsetFor``); None from the latest epoch on, whose end the broker knows."""
     if leader_epoch >= lineage.latest_epoch:
         return None

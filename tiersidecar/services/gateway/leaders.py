@@ -1,4 +1,4 @@
-"""What the partitions of one request have in common, asked for once, after the broker has answered: who leads them."""
+"""The leaders of the partitions of one request, asked for once, after the broker has answered."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Once:
 
 
 class Leaders:
-    """Of the partitions of one request: the broker answers for whole topics, each of which is asked for once, and once more
-    where it has failed."""
+    """Finds the leaders of the partitions of one request.  The broker answers for whole topics: each is asked for once, and
+    once more where that has failed."""
 
     def __init__(self, broker: DescribePartitions) -> None:
         self._broker = broker
@@ -41,7 +41,7 @@ class Leaders:
 
         Raises:
             BrokerRefusedError: there is no such partition.
-            TiersidecarError: the broker does not tell.
+            TiersidecarError: the broker does not say.
         """
         asked = self._asked.get(partition.topic)
         if asked is None or _has_failed(asked):
@@ -61,7 +61,7 @@ class Leaders:
 
 
 def _seen(done: asyncio.Task[Any]) -> None:
-    """Its error, also where nobody waits for it any more."""
+    """Take its error, also where no task waits for it any more."""
     if not done.cancelled():
         done.exception()
 

@@ -1,4 +1,4 @@
-"""What the gateway bears from one connection."""
+"""The limits of one connection to the gateway."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """ListOffsets over both tiers, as native tiered storage answers (S-149, T-48 to T-51, U17).
 
 Of a topic that was made a moment ago nothing may be known here yet, and not every client asks again (librdkafka's
-``query_watermark_offsets``).  It is waited for, and the broker asked once more: its first answer was of what nobody knew.
+``query_watermark_offsets``).  It is waited for, and the broker asked once more: its first answer was about an unknown topic.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _UNCHANGED = frozenset({OffsetSpec.LATEST, OffsetSpec.EARLIEST_LOCAL})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """What a client asks of one partition, and what the broker has answered."""
+    """A client's question about one partition, and the broker's answer."""
 
     partition: TopicIdPartition
     timestamp: int
@@ -78,17 +78,17 @@ class ListOffsetsRewrite(Rewrite):
         self._blocking, self._clock, self._new = blocking, clock, NewPartitions(clock)
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(1, 12)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """As it is."""
+        """Pass the request unchanged."""
         connection = exchange.connection
         connection.asker.asked_at, connection.asked_s = self._tiered.now(), self._clock.monotonic_s()
         return None
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         read_s = self._clock.monotonic_s()
         if not await is_any(is_any_listed, response, exchange.api_version, self._blocking):
             return None
@@ -135,7 +135,7 @@ class ListOffsetsRewrite(Rewrite):
     async def _become_known(self, keys: Sequence[RowKey], asker: Asker, timeout_s: float) -> bool:
         """Return whether they did in time."""
         until_s = asyncio.get_running_loop().time() + min(timeout_s, _NEW_WAIT_S)
-        waited = Asker(told=asker.told)
+        waited = Asker(topic_ids=asker.topic_ids)
 
         async def known(key: RowKey) -> None:
             view = self._tiered.find(*key, waited)
@@ -180,21 +180,21 @@ class ListOffsetsRewrite(Rewrite):
         return await in_turns(one, self._rows_to_change(opened))
 
     def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
-        """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
+        """Change nothing in it: the client may have lost its right to read, and the broker's answer is of long ago."""
         try:
-            return _told(row) if self._tiered.find(*key, asker) is None else _not_known(row)
+            return _unless_seeded(row) if self._tiered.find(*key, asker) is None else _not_known(row)
         except TiersidecarError:
             return _not_known(row)
 
     async def _row(
         self, key: RowKey, row: Any, opened: Opened, until_s: float, asker: Asker, unready: list[RowKey]
     ) -> Any:
-        """The row as it is to be told; errors are such as every client tries again after.  Of what is among ``unready`` then,
-        nothing is known yet."""
+        """Return the row that the client gets; after each of its errors every client tries again.  Nothing is known yet of
+        keys that are in ``unready`` afterwards."""
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
-                return _told(row)
+                return _unless_seeded(row)
             is_isolated = opened.request.replica_id == _CONSUMER and getattr(opened.request, "isolation_level", 0)
             question = _Question(
                 partition=view.topic_id_partition,
@@ -204,7 +204,7 @@ class ListOffsetsRewrite(Rewrite):
             )
             async with asyncio.timeout_at(until_s):
                 answer = await self._answer(await self._as_of_mount(question))
-            return _told(answer if self._tiered.find(*key, asker) is not None else row)
+            return _unless_seeded(answer if self._tiered.find(*key, asker) is not None else row)
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
         except MetadataNotReadyError:
@@ -229,7 +229,7 @@ class ListOffsetsRewrite(Rewrite):
         return question.row
 
     async def _as_of_mount(self, question: _Question) -> _Question:
-        """Of a partition that is mounted read-only: as if the broker's log were empty, and began where the remote log ends."""
+        """Return the question as if the broker's log were empty and began where the remote log ends, for a read-only mount."""
         if not self._offsets.is_mounted(question.partition):
             return question
         local = await self._offsets.current_of(question.partition)
@@ -241,7 +241,7 @@ class ListOffsetsRewrite(Rewrite):
         return question
 
     async def _earliest(self, question: _Question) -> Any:
-        """Of a log whose beginning only pins have for now nobody can tell it: a client would skip what is there."""
+        """Return the earliest offset.  While only pins have the beginning of the log, it is unknown: a client would skip it."""
         bounds, local_start = await self._reader.bounds(question.partition), question.row.offset
         if local_start < bounds.log_start:
             return await self._at(question, await self._start_of_undeleted(question, bounds.log_start))
@@ -257,8 +257,8 @@ class ListOffsetsRewrite(Rewrite):
         return question.row
 
     async def _start_of_undeleted(self, question: _Question, log_start: Offset) -> Offset:
-        """Where the broker's log begins below what was deleted: after a crash its log start is that of a minute ago, until the
-        leader's sidecar has told it again.  A broker takes no more for deleted than it has."""
+        """Return the log start for clients.  After a crash the broker's is that of a minute ago, below what was deleted, until
+        the leader's sidecar has set it again.  A broker takes no more for deleted than it has."""
         known = await self._offsets.current_of(question.partition)
         return Offset(max(question.row.offset, min(log_start, known.high_watermark)))
 
@@ -267,14 +267,14 @@ class ListOffsetsRewrite(Rewrite):
         return await self._at(question, Offset(end_offset - 1)) if end_offset > 0 else question.row
 
     async def _earliest_pending_upload(self, question: _Question) -> Any:
-        """KIP-1023: the first offset that is not remote yet; the log start while nothing is."""
+        """Return the first offset that is not remote yet (KIP-1023); the log start while nothing is."""
         bounds = await self._reader.bounds(question.partition)
         if bounds.end > 0:
             return await self._at(question, bounds.end)
         return await self._at(question, (await self._offsets.current_of(question.partition)).log_start_offset)
 
     async def _by_timestamp(self, question: _Question) -> Any:
-        """The first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
+        """Return the first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
         # Before the search, which misses what is finished meanwhile.
         bounds, row = await self._reader.bounds(question.partition), question.row
         if _is_deleted(row, bounds):
@@ -292,8 +292,8 @@ class ListOffsetsRewrite(Rewrite):
         return row
 
     async def _max_timestamp(self, question: _Question) -> Any:
-        """The largest of both tiers, and the first record that has it.  The broker does not tell its own while that is not
-        committed: nobody can tell then whether an earlier one is the largest."""
+        """Return the largest timestamp of both tiers, and the first record that has it.  The broker does not report its own
+        while that is not committed: whether an earlier one is the largest is unknown then."""
         bounds, row = await self._reader.bounds(question.partition), question.row
         if _is_deleted(row, bounds):
             return _not_known(row)
@@ -322,7 +322,7 @@ class ListOffsetsRewrite(Rewrite):
 
 
 def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:
-    """Return whether the broker has found a record that nobody may have any more: which comes next it cannot be asked."""
+    """Return whether the broker has found a deleted record: it cannot be asked which comes next."""
     return 0 <= int(row.offset) < bounds.log_start
 
 
@@ -330,15 +330,15 @@ def _found(row: Any, found: TimestampAndOffset) -> Any:
     return changed_row(row, timestamp=found.timestamp_ms, offset=found.offset, leader_epoch=found.leader_epoch)
 
 
-def _told(row: Any) -> Any:
-    """As it is, unless the broker's word is of a log that was seeded for a read-only mount of which nothing is known here: no
-    client may begin, or commit, where no history ever comes."""
+def _unless_seeded(row: Any) -> Any:
+    """Return the row as it is, unless it is of a log seeded for a read-only mount of which nothing is known here: no client may
+    begin, or commit, where no history ever comes."""
     return _not_known(row) if int(row.offset) >= MOUNTED_START else row
 
 
 def _not_known(row: Any) -> Any:
-    """For now: every client asks again.  librdkafka does not after NOT_LEADER_OR_FOLLOWER, and where it has asked for both ends
-    takes the error of the one for an empty log (``rd_kafka_query_watermark_offsets``)."""
+    """Return an error after which every client asks again.  librdkafka does not after NOT_LEADER_OR_FOLLOWER, and if it asked
+    for both ends takes the error of one for an empty log (``rd_kafka_query_watermark_offsets``)."""
     return _failed(row, ErrorCode.leader_not_available)
 
 

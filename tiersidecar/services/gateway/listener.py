@@ -33,15 +33,15 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 512
 _SWEEP_S = 1.0
 _NO_DESCRIPTOR_PAUSE_S = 0.1
-_TELL_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 _LET_IN_SOONEST_S, _LET_IN_LATEST_S, _LATE_S = 0.005, 0.02, 0.002
-"""Of those that wait: one at a time, 50 to 200 a second.  Each costs the event loop most of a millisecond, and another
-connection its place: the fewer the later the loop is with all else."""
+"""Waiting connections are let in one at a time, 50 to 200 a second.  Each costs the event loop most of a millisecond, and
+another connection its place: the later the loop is with all else, the fewer."""
 _WAITING_PER_PLACE = 4
 """How many may wait for each that may be before its login: they cost a descriptor each."""
 _LEFT_OPEN_PER_PLACE = 2
 _LEFT_OPEN_S = 300.0
-"""Of those that ended without a login in a crowd: longer than any client waits that means well."""
+"""How long those that ended without a login in a crowd stay open: longer than any client waits that means well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +131,12 @@ async def _listen(settings: ListenerSettings) -> socket.socket:
 
 
 def network_of(ip: str) -> str:
-    """One host of IPv6 has as many addresses as it likes."""
+    """Return the network of an address: one host of IPv6 has as many addresses as it likes."""
     return origin_of(ip) or ip
 
 
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[tuple[Any, ...]]:
-    """As ``getaddrinfo``, without a thread where the host is an address."""
+    """Look up the host as ``getaddrinfo`` does, without a thread where it is an address."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -156,7 +156,7 @@ class _Clients:
     per_ip: Counter[str] = field(init=False, default_factory=Counter)
     connections: dict[GatewayConnection, str] = field(init=False, default_factory=dict)
     connecting: set[asyncio.Task[None]] = field(init=False, default_factory=set)
-    told_s: float = field(init=False, default=float("-inf"))
+    logged_s: float = field(init=False, default=float("-inf"))
     waiting: WaitingLine = field(init=False)
     left_open: LeftOpen = field(init=False)
     traffic: Traffic = field(init=False)
@@ -186,12 +186,12 @@ class _Clients:
             try:
                 client, address = await loop.sock_accept(listening)
             except OSError as error:
-                # Those who wait in the backlog are taken when there are descriptors again.
-                self._tell_of_failure(str(error))
+                # Connections in the backlog are taken when there are descriptors again.
+                self._log_failure(str(error))
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
             if are_few(client.fileno()) and not self._make_room():
-                self._tell_of_failure("the last descriptors are kept back from clients")
+                self._log_failure("the last descriptors are kept back from clients")
                 self._refuse(client, "descriptors")
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
@@ -241,7 +241,7 @@ class _Clients:
             self.traffic.refused["unauthenticated_waiting"] += too_long
             self.left_open.close_before(now_s - _LEFT_OPEN_S)
             self.traffic.connections = len(self.connections)
-            self.traffic.tell(self.telemetry)
+            self.traffic.report(self.telemetry)
 
     def close(self) -> None:
         self.waiting.close()
@@ -250,10 +250,10 @@ class _Clients:
             task.cancel()
         for connection in tuple(self.connections):
             connection.close("shutdown")
-        self.traffic.tell(self.telemetry)
+        self.traffic.report(self.telemetry)
 
     def _make_room(self) -> bool:
-        """Free a descriptor: of a connection that nobody looks at."""
+        """Free the descriptor of an idle connection."""
         if self.left_open.close_oldest():
             return True
         if self.waiting.close_oldest():
@@ -261,10 +261,10 @@ class _Clients:
             return True
         return False
 
-    def _tell_of_failure(self, reason: str) -> None:
+    def _log_failure(self, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
-        if now_s - self.told_s >= _TELL_EVERY_S:
-            self.told_s = now_s
+        if now_s - self.logged_s >= _LOG_EVERY_S:
+            self.logged_s = now_s
             log.warning("gateway.accept.failed", listener=self.settings.name, reason=reason)
 
     def _refuse(self, client: socket.socket, reason: str) -> None:

@@ -25,7 +25,7 @@ _IN_ONE_GO = 250
 
 class RemoteSizes(Protocol):
     def led_bytes(self, topic: str, partition: int) -> int | None:
-        """Bytes of finished remote segments; None unless the broker leads the partition, and it is tiered and known."""
+        """Return bytes of finished remote segments; None unless the broker leads the partition, and it is tiered and known."""
         ...
 
 
@@ -39,11 +39,11 @@ class DescribeLogDirsRewrite(Rewrite):
     alone = True
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(1, 6)
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         message = await self.blocking.run(_read, exchange.api_version, bytes(response))
         topics: dict[str, Any] = {}
         for topic in (topic for result in message.results if not result.error_code for topic in result.topics):

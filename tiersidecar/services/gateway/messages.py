@@ -59,21 +59,21 @@ async def is_any(
 
 
 async def write_rows(message: Any, changed: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
-    """``message`` written with other rows in place of some of its own."""
+    """Write ``message`` with other rows in place of some of its own."""
     if sum(len(topic.partitions) for topic in message.topics) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
         return _with_rows(message, changed)
     return await blocking.run(_with_rows, message, changed)
 
 
 async def write_only(message: Any, rows: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
-    """``message`` written with ``rows``, and no others of its own."""
+    """Write ``message`` with ``rows``, and no others of its own."""
     if len(rows) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
         return _with_only(message, rows)
     return await blocking.run(_with_only, message, rows)
 
 
 async def write_answer(request: Any, answered: Any, rows: Mapping[RowKey, Any], blocking: Blocking) -> bytes:
-    """``answered`` written with ``rows``, in the order of the request.  It has at least one topic of its own."""
+    """Write ``answered`` with ``rows``, in the order of the request.  It has at least one topic of its own."""
     if len(rows) * _LEAST_ROW_BYTES <= _ON_THE_LOOP_BYTES:
         return _answer_of(request, answered, rows)
     return await blocking.run(_answer_of, request, answered, rows)
@@ -81,7 +81,7 @@ async def write_answer(request: Any, answered: Any, rows: Mapping[RowKey, Any], 
 
 _LEAST_ROW_BYTES = 16
 MOST_LOOKUP_BYTES = 512 * 1024
-"""Of a request that asks for offsets: some 20,000 partitions of one broker.  A thread decodes them, in half a second."""
+"""The most for a request that asks for offsets: some 20,000 partitions of one broker.  A thread decodes them in 0.5 s."""
 
 
 def _read_both(exchange: Exchange, response: memoryview) -> Opened:
@@ -121,7 +121,7 @@ _AT_ONCE, _BEGUN_AT_ONCE = 250, 32
 async def all_at_once(
     one: Callable[[RowKey, Any], Coroutine[Any, Any, Any]], rows: Mapping[RowKey, Any]
 ) -> dict[RowKey, Any]:
-    """As :func:`in_turns`, but none waits for the end of another: some are begun in each turn of the loop."""
+    """Run as :func:`in_turns` does, but let none wait for the end of another: some are begun in each turn of the loop."""
     tasks = dict[RowKey, asyncio.Task[Any]]()
     async with asyncio.TaskGroup() as group:
         for number, (key, row) in enumerate(rows.items(), 1):
@@ -132,7 +132,7 @@ async def all_at_once(
 
 
 def rows_of(message: Any) -> dict[RowKey, Any]:
-    """The partitions of a request or response with ``topics``, by topic name and number."""
+    """Return the partitions of a request or response with ``topics``, by topic name and number."""
     return {_key(topic, row): row for topic in message.topics for row in topic.partitions}
 
 
@@ -162,7 +162,7 @@ def _answer_of(request: Any, answered: Any, rows: Mapping[RowKey, Any]) -> bytes
 
 
 def changed_row(row: Any, **values: object) -> Any:
-    """``row`` with those of ``values`` that its version has."""
+    """Return ``row`` with those of ``values`` that its version has."""
     known = {field.name for field in fields(row)}
     return replace(row, **{name: value for name, value in values.items() if name in known})
 

@@ -3,9 +3,9 @@
 The broker must not write there, not even a transaction's marker, and it decides first, as everywhere, whether the client may
 know of the topic at all.  So these partitions are asked for under numbers that no topic has: the broker authorises the topic,
 finds no such partition, and answers all others as ever.  That it finds none becomes TOPIC_AUTHORIZATION_FAILED, which no
-client tries again; whatever else it says stands, so that a client without rights is told what it is told of any topic.
+client tries again; every other error stands, so that a client without rights gets the same answer as for any topic.
 
-CreatePartitions goes likewise, with a number of partitions that no topic can be brought to.
+CreatePartitions is refused in the same way, with a number of partitions that no topic can be brought to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tiersidecar.services.gateway.produce_passing import FIRST_FLEXIBLE_PRODUCE,
 _NO_PARTITION = 1 << 30
 """Added to a partition's number.  A topic has a few hundred thousand partitions at most."""
 _NO_COUNT = 0
-"""Of partitions: a topic has more, and CreatePartitions makes no fewer."""
+"""A number of partitions: a topic has more, and CreatePartitions makes no fewer."""
 _UNKNOWN_TOPIC_OR_PARTITION, _REFUSED, _INVALID_PARTITIONS = 3, 29, 37
 """``_REFUSED`` is TOPIC_AUTHORIZATION_FAILED."""
 _INDEX, _ERROR = struct.Struct(">i"), struct.Struct(">h")
@@ -34,7 +34,7 @@ _MOST_TAGS = 4
 """At any one place of a request; Kafka has none in these."""
 
 IsMounted = Callable[[str | bytes], bool]
-"""Of a topic's name, or the 16 bytes of its id."""
+"""Takes a topic's name, or the 16 bytes of its id."""
 
 
 class _Walk(Cursor):
@@ -47,7 +47,7 @@ class _Walk(Cursor):
         self.left = _MOST_ROWS
 
     def rows(self) -> Iterator[int]:
-        """The numbers of an array's items."""
+        """Yield the numbers of an array's items."""
         for number in range(self.array_length()):
             self.left -= 1
             if self.left < 0:
@@ -59,7 +59,7 @@ class _Walk(Cursor):
 
 
 class MountRefusals(Rewrite):
-    """Of one of these APIs.  Requests and answers change in their places: none grows."""
+    """The refusal for one of these APIs.  Requests and answers change in place: none grows."""
 
     reads_request = True
 
@@ -68,11 +68,11 @@ class MountRefusals(Rewrite):
         self.most_request_bytes = self._layout.most_request_bytes
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return self._layout.versions
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return another request body to send instead, as pieces; None passes the client's own."""
         request, version = exchange.request, exchange.api_version
         for topic, at in self._layout.asked(_Walk(request, flexible=self._layout.is_flexible(version)), version):
             (partition,) = _INDEX.unpack_from(request, at)
@@ -90,7 +90,7 @@ class MountRefusals(Rewrite):
         return partition | _NO_PARTITION if partition >= 0 and self._is_mounted(topic) else partition
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         version, layout, is_changed = exchange.api_version, self._layout, False
         for at, error_at in layout.answered(Cursor(response, flexible=layout.is_flexible(version)), version):
             (partition,) = _INDEX.unpack_from(response, at)
@@ -104,19 +104,19 @@ class MountRefusals(Rewrite):
 
 
 class ProduceRefusal(MountRefusals):
-    """Of Produce, whose requests are too large to wait for."""
+    """The refusal for Produce, whose requests are too large to wait for."""
 
     reads_request = False
 
     def passing_request(self, api_version: int, size_bytes: int) -> Passing:
-        """See :class:`Rewrite`."""
+        """Return how a request that is not read, a frame of ``size_bytes`` with its size, passes."""
         return ProducePassing(
             api_version, size_bytes, number_of=self._number_of, most_rows=_MOST_ROWS, most_tags=_MOST_TAGS
         )
 
 
 class NewPartitionsRefusal(Rewrite):
-    """Of CreatePartitions, which the controller decides: it authorises each topic before it looks at the number."""
+    """The refusal for CreatePartitions.  The controller authorises each topic before it looks at the number."""
 
     reads_request = True
     most_request_bytes = 256 * 1024
@@ -125,11 +125,11 @@ class NewPartitionsRefusal(Rewrite):
         self._is_mounted = is_mounted
 
     def versions(self) -> range:
-        """See :class:`Rewrite`."""
+        """Return the API versions that it can rewrite; ApiVersions offers clients no others."""
         return range(4)
 
     def prepare(self, exchange: Exchange) -> Rewritten:
-        """With a number of partitions that no mounted topic can be brought to."""
+        """Put in a number of partitions that no mounted topic can be brought to."""
         request = exchange.request
         walk = _Walk(request, flexible=_has_compact_names(exchange))
         for _ in walk.rows():
@@ -144,7 +144,7 @@ class NewPartitionsRefusal(Rewrite):
         return None
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """See :class:`Rewrite`."""
+        """Return what the client gets instead of ``response``, a body that begins after the response header."""
         cursor = Cursor(response, flexible=_has_compact_names(exchange))
         cursor.skip(4)  # throttle_time_ms
         changes = list[Replacement]()
@@ -153,14 +153,14 @@ class NewPartitionsRefusal(Rewrite):
             error = cursor.int16()
             cursor.skip_string()  # error_message, of the number that it was asked for
             if error == _INVALID_PARTITIONS and self._is_mounted(topic):
-                told = string_bytes("the topic is mounted read-only", flexible=cursor.flexible)
-                changes.append((at, cursor.position, _ERROR.pack(_REFUSED) + told))
+                message = string_bytes("the topic is mounted read-only", flexible=cursor.flexible)
+                changes.append((at, cursor.position, _ERROR.pack(_REFUSED) + message))
             cursor.skip_tagged_fields()
         return splice(response, changes)
 
 
 def mount_refusals(is_mounted: IsMounted, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
-    """By API key."""
+    """Return the refusals by API key."""
     refusals: dict[int, Rewrite] = {key: MountRefusals(key, is_mounted, advertised) for key in _LAYOUTS}
     refusals[ApiKey.PRODUCE] = ProduceRefusal(ApiKey.PRODUCE, is_mounted, advertised)
     refusals[ApiKey.CREATE_PARTITIONS] = NewPartitionsRefusal(is_mounted)
@@ -172,7 +172,7 @@ def _has_compact_names(exchange: Exchange) -> bool:
 
 
 def _nothing_read(walk: _Walk, version: int) -> Iterator[tuple[str | bytes, int]]:
-    """Of Produce: :class:`ProducePassing` looks at it."""
+    """Read nothing of Produce: :class:`ProducePassing` does."""
     return iter(())
 
 
@@ -225,7 +225,7 @@ def _markers_answered(cursor: Cursor, version: int) -> Iterator[tuple[int, int]]
 
 
 def _indexes_asked(walk: _Walk) -> Iterator[tuple[str | bytes, int]]:
-    """Topics whose partitions are nothing but numbers."""
+    """Yield topics whose partitions are nothing but numbers."""
     for _ in walk.rows():
         topic = walk.string()
         for _ in walk.rows():
@@ -234,7 +234,7 @@ def _indexes_asked(walk: _Walk) -> Iterator[tuple[str | bytes, int]]:
 
 
 def _errors_answered(cursor: Cursor) -> Iterator[tuple[int, int]]:
-    """And the answer to that."""
+    """Walk the answer to that."""
     for _ in range(cursor.array_length()):
         cursor.skip_string()
         for _ in range(cursor.array_length()):
@@ -274,7 +274,7 @@ def _skip_index(cursor: Cursor) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """Of one API's messages, by Kafka's message definitions.  ``versions`` are those that clients use.
+    """The layout of one API's messages, by Kafka's message definitions.  ``versions`` are those that clients use.
 
     ``asked`` yields the topic of each partition of a request, and where its number is; ``answered`` where the number is in a
     response, and where its error.  ``most_request_bytes`` as a :class:`Rewrite` has it.
@@ -311,7 +311,7 @@ _LAYOUTS = {
         answered=_deletes_answered,
         most_request_bytes=16 * 1024,
     ),
-    # Brokers tell each other so, and an operator who ends a transaction that hangs.
+    # Brokers send it to each other, and so does an operator who ends a hanging transaction.
     ApiKey.WRITE_TXN_MARKERS: _Layout(
         versions=range(1, 3), first_flexible=1, asked=_markers_asked, answered=_markers_answered
     ),

@@ -4,7 +4,7 @@ Such a log begins at :data:`~tiersidecar.domain.mounts.MOUNTED_START`, above eve
 each Fetch OFFSET_OUT_OF_RANGE if the client may read, and with another error if it may not.  Clients are to see the remote log
 and nothing else: for all rewrites the broker's log is an empty one that begins where the remote log ends.
 
-Once a record is in the broker's log, by whatever way, nobody can say any more whose log that is: the mount of that partition
+Once a record is in the broker's log, by whatever way, the origin of that log is unknown: the mount of that partition
 halts.  A log that begins at 0 and has never had a record, as a broker makes it on a new disk, spoils nothing: the partition
 halts only until its node has been seeded again.
 """
@@ -35,7 +35,7 @@ from tiersidecar.services.gateway.unplanned_logs import UnplannedLogs
 log = structlog.get_logger(__name__)
 
 _STORE_S = 5.0
-"""How long the store is waited for, which tells what transactions are open: a Fetch of other partitions may wait with it."""
+"""How long to wait for the store, which knows the open transactions: a Fetch of other partitions may wait with it."""
 _STORE_AGAIN_S = 0.5
 """The same where an answer of a moment ago is known."""
 
@@ -56,7 +56,7 @@ class Source(Protocol):
         ...
 
     def unknown(self, partition: TopicIdPartition) -> str:
-        """Return why that is not known yet; empty where it is.  Nobody has to look at it: it is not told of as halted."""
+        """Return why that is not known yet; empty where it is.  No operator has to act on it: it is not reported as halted."""
         ...
 
 
@@ -94,13 +94,13 @@ class MountedLogs:
         self._reader, self._clock, self._telemetry = reader, clock, telemetry
         self._ids, self.unplanned = frozenset(planned.values()), unplanned
         self._halted: dict[TopicIdPartition, _Halt] = {}
-        self._stable: dict[TopicIdPartition, Offset] = {}  # as told last, of each partition that has been read
-        self._ends: dict[TopicIdPartition, Offset] = {}  # likewise
+        self._stable: dict[TopicIdPartition, Offset] = {}  # the last answer, for each partition that has been read
+        self._ends: dict[TopicIdPartition, Offset] = {}  # as above
         self._shown = frozenset[TopicIdPartition]()
-        self._told = dict[TopicIdPartition, str]()  # of the source's faults
+        self._faults = dict[TopicIdPartition, str]()  # of the source, as logged last
 
     def is_mounted(self, partition: TopicIdPartition) -> bool:
-        """As the Protocol says."""
+        """Return whether a plan mounts the partition."""
         return self.unplanned.is_planned(partition)
 
     def is_mounted_topic(self, topic: str | bytes) -> bool:
@@ -112,7 +112,7 @@ class MountedLogs:
         return bool(known) and (now is None or now in known)
 
     def halted(self, partition: TopicIdPartition) -> str:
-        """As the Protocol says."""
+        """Return why the partition is halted; empty where it is not."""
         halt = self._halted.get(partition)
         if halt is not None:
             return halt.reason
@@ -135,11 +135,11 @@ class MountedLogs:
             return ""
         return f"{halts[0]} (and {len(halts) - 1:,} more)" if len(halts) > 1 else halts[0]
 
-    async def seen(self, partition: TopicIdPartition, told: BrokerOffsets) -> BrokerOffsets | None:
-        """As the Protocol says: the end of the remote log, and where the first transaction that is open there begins."""
+    async def seen(self, partition: TopicIdPartition, offsets: BrokerOffsets) -> BrokerOffsets | None:
+        """Return offsets at the end of the remote log; the last stable one is where the first transaction open there begins."""
         if not self.is_mounted(partition):
-            return told
-        self.check(partition, told.log_start_offset, told.high_watermark)
+            return offsets
+        self.check(partition, offsets.log_start_offset, offsets.high_watermark)
         if self.halted(partition):
             return None
         until_s = asyncio.get_running_loop().time() + _STORE_S
@@ -152,7 +152,7 @@ class MountedLogs:
             return None
         self._ends[partition] = bounds.log_end
         return replace(
-            told,
+            offsets,
             log_start_offset=bounds.log_end,
             high_watermark=bounds.log_end,
             # Of a log whose segments have all expired there is no snapshot, and no transaction either.
@@ -161,8 +161,8 @@ class MountedLogs:
         )
 
     def _check_end(self, partition: TopicIdPartition, bounds: OffsetBounds) -> None:
-        """An empty log ends where the source let it begin.  Where it would end earlier than was told, its segments go although
-        nobody has moved its start: its topic is being deleted, and clients would go back to 0.
+        """Check that the log does not end earlier than before.  An empty log ends where the source let it begin.  If it would
+        end earlier, its segments go although its start has not moved: its topic is being deleted, and clients would go to 0.
 
         Raises:
             MetadataNotReadyError: it would.
@@ -171,7 +171,7 @@ class MountedLogs:
             raise MetadataNotReadyError(subject=str(partition))
 
     async def _last_stable_offset(self, partition: TopicIdPartition, until_s: float) -> Offset:
-        """What was stable stays so, while the store does not tell what is open in a new segment."""
+        """Return the last stable offset; the last one known while the store does not say what is open in a new segment."""
         try:
             async with asyncio.timeout_at(until_s):
                 stable = self._stable[partition] = await self._reader.last_stable_offset(partition)
@@ -182,7 +182,7 @@ class MountedLogs:
         return stable
 
     async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
-        """As the Protocol says.  While the store does not tell what transactions are open, they are those of before.
+        """Return the offsets at ``bounds``.  While the store does not say which transactions are open, the last known count.
 
         Raises:
             MetadataNotReadyError: its segments are going, with its topic.
@@ -204,7 +204,7 @@ class MountedLogs:
         if known is not None and known.is_for_good:
             return
         if {log_start, log_end} == {0, MOUNTED_START}:
-            return  # the words of two leaders, one of which has lost its log: the next look tells
+            return  # two leaders' answers, one of which has lost its log: the next look shows which
         if (log_start, log_end) == (MOUNTED_START, MOUNTED_START):
             if known is not None:
                 del self._halted[partition]
@@ -218,8 +218,8 @@ class MountedLogs:
             )
 
     async def watch(self, broker: ListOffsets, interval_s: float) -> None:
-        """Look at the logs of all that is mounted and led here, at every interval and until cancelled, whether or not anybody
-        reads them; and at what is halted, wherever it is led."""
+        """Look at the logs of all that is mounted and led here, at every interval and until cancelled, whether or not clients
+        read them; and at what is halted, wherever it is led."""
         while True:
             led = [partition for partition in self._led() if self.is_mounted(partition)]
             wanted = dict.fromkeys([*led, *self._halted], NO_EPOCH)
@@ -231,24 +231,24 @@ class MountedLogs:
             for partition, start in starts.items():
                 if start.error is None and ends[partition].error is None:
                     self.check(partition, start.offset, ends[partition].offset)
-            self._tell(led)
+            self._log_faults(led)
             self._show(frozenset(led))
             await self._clock.sleep(interval_s)
 
-    def _tell(self, led: Iterable[TopicIdPartition]) -> None:
-        """In the log, once: what the source has lost of what is led here, and what it has again."""
+    def _log_faults(self, led: Iterable[TopicIdPartition]) -> None:
+        """Log, once each, which partitions led here the source has lost, and which it has again."""
         faults = {one: fault for one in led if one not in self._halted and (fault := self._source.fault(one))}
         for partition, fault in faults.items():
-            if self._told.get(partition) != fault:
+            if self._faults.get(partition) != fault:
                 log.warning("gateway.mount.halted", topic=partition.topic, partition=partition.partition, reason=fault)
-        for partition in self._told.keys() - faults.keys():
+        for partition in self._faults.keys() - faults.keys():
             if not self.halted(partition):
                 log.info("gateway.mount.sound", topic=partition.topic, partition=partition.partition)
-        self._told = faults
+        self._faults = faults
 
     def _show(self, led: frozenset[TopicIdPartition]) -> None:
-        """In the metrics, what is halted and led here."""
-        halted = frozenset(partition for partition in led if partition in self._halted or partition in self._told)
+        """Report the halted partitions that are led here in the metrics."""
+        halted = frozenset(partition for partition in led if partition in self._halted or partition in self._faults)
         for partition in self._shown | halted:
             labels = {"topic": partition.topic, "partition": str(partition.partition)}
             if partition in led:
@@ -259,7 +259,7 @@ class MountedLogs:
 
 
 def _halt_of(partition: TopicIdPartition, log_start: int, log_end: int) -> _Halt:
-    """Why a log that has the offsets from ``log_start`` up to, not including, ``log_end`` halts its partition."""
+    """Return why a log that has the offsets from ``log_start`` up to, not including, ``log_end`` halts its partition."""
     if log_start == log_end == 0:
         reason = (
             f"{partition} is mounted read-only, and its log in this cluster is an empty one that begins at 0, as a broker "

@@ -58,7 +58,7 @@ class NewPartitions:
         return all(now_s - self._met_s.setdefault(key, now_s) <= _NEW_FOR_S for key in unready)
 
     def answered(self, keys: Iterable[RowKey]) -> None:
-        """Something is known of them now: a topic of that name may be made anew."""
+        """Forget ``keys``, which are known now: a topic of that name may be made anew."""
         if self._met_s:
             for key in keys:
                 self._met_s.pop(key, None)

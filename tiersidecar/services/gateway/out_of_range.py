@@ -1,4 +1,4 @@
-"""What is known of the partitions that the broker answered OFFSET_OUT_OF_RANGE, and what follows from it."""
+"""Facts about the partitions that the broker answered OFFSET_OUT_OF_RANGE, and what follows from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Classified:
 
 
 _REMEMBERED_S = 1.0
-"""As long as the broker's offsets beside them, and the lineage under them, may have been known."""
+"""The greatest age of the broker's offsets beside them, and of the lineage under them."""
 _MOST_KNOWN = 100_000
 _STORE_S = 5.0
 """The most that a Fetch waits for the store and the source, of all its partitions that are mounted read-only together."""
@@ -99,7 +99,7 @@ class OutOfRangeClassifier:
     def classify_at_once(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
     ) -> dict[PartitionKey, Classified] | None:
-        """Each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
+        """Return each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
         classified = dict[PartitionKey, Classified]()
         for key, wanted in asked.items():
             found = self._remembered(key, wanted.fetch_offset, asker)
@@ -115,7 +115,7 @@ class OutOfRangeClassifier:
             known = None if partition is None else self._known.get(partition)
             if view is None or partition is None or known is None:
                 return None
-            # A delete has published another state, an election has made another epoch: what was known tells nothing then.
+            # A delete has published another state, an election has made another epoch: what was known no longer counts.
             is_same_log = known.leader_epoch == view.leader_epoch and known.state == self._state.partition_state(
                 partition
             )
@@ -129,7 +129,7 @@ class OutOfRangeClassifier:
         return Classified(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
 
     async def has_any_grown(self, classified: Iterable[Classified], within_s: float) -> bool:
-        """Return whether the remote end of any is another by now; False where that cannot be told ``within_s``."""
+        """Return whether the remote end of any has changed by now; False where that is not known ``within_s``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 for one in classified:
@@ -143,7 +143,7 @@ class OutOfRangeClassifier:
     async def classify(
         self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY, *, max_wait_s: float = 0.0
     ) -> dict[PartitionKey, Classified]:
-        """Each partition of ``asked``, for its fetch offset.
+        """Return each partition of ``asked``, for its fetch offset.
 
         Where partitions are mounted read-only, nothing but the store and the source knows of them, and either may hang.  So all
         is looked up within about the client's ``max_wait_s``; what is not known by then the client asks for again.
@@ -183,10 +183,10 @@ class OutOfRangeClassifier:
             one = await self._classify_one(offset, view, known, None)
             # What was remembered is good enough to fill by, and to have a client wait, but not to send it away.
             if one.verdict not in ANSWERED:
-                told = (await self._offsets.current([partition])).get(partition)
-                # After the offsets: what a broker has deleted before it told them was pinned before.
+                offsets = (await self._offsets.current([partition])).get(partition)
+                # After the offsets: what a broker has deleted before it reported them was pinned before.
                 is_pinned = await self._pending.is_pending(partition)
-                one = await self._classify_one(offset, view, told, is_pinned)
+                one = await self._classify_one(offset, view, offsets, is_pinned)
             found[key] = one
 
         await asyncio.gather(*(look(key, view) for key, view in views.items()))
@@ -194,7 +194,7 @@ class OutOfRangeClassifier:
     async def _classify_one(
         self, offset: int, view: TieredView, offsets: BrokerOffsets | None, is_copy_pending: bool | None
     ) -> Classified:
-        """``is_copy_pending`` is for the last word; None: by what is known."""
+        """Classify one; ``is_copy_pending`` is for the last word; None: by what is known."""
         if offsets is None:
             return RETRY
         partition = view.topic_id_partition

@@ -17,11 +17,11 @@ FIRST_FLEXIBLE_PRODUCE = 9
 _FIRST_WITH_TRANSACTIONS, _FIRST_WITH_IDS = 3, 13
 _INDEX, _ID = struct.Struct(">i"), struct.Struct("16s")
 _MOST_KEPT_BYTES = 128 * 1024
-"""Of fields that are not whole yet, never of records.  The client's id and a transactional id have 32 KiB each at most."""
+"""For fields that are not whole yet, never for records.  The client's id and a transactional id have 32 KiB each at most."""
 
 _Field = TypeVar("_Field")
 NumberOf = Callable[[str | bytes, int], int]
-"""Of a topic, by its name or the 16 bytes of its id, and a partition: the number under which the broker is asked for it."""
+"""Takes a topic, by its name or the 16 bytes of its id, and a partition; returns the number to ask the broker for."""
 
 
 class ProducePassing:
@@ -39,7 +39,7 @@ class ProducePassing:
         self._walk = self._all_fields()
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """See :class:`~tiersidecar.services.gateway.exchange.Passing`.
+        """Return the bytes that may go on: the same number in all as came, in order, whatever the pieces.
 
         Raises:
             MalformedMessageError: it is no Produce request of this version.
@@ -117,7 +117,7 @@ class ProducePassing:
         return produce_topic(cursor, self._version), cursor.array_length()
 
     def _partition(self, cursor: Cursor) -> tuple[int, int]:
-        """Where its number is, and the size of its records."""
+        """Return where its number is, and the size of its records."""
         at = cursor.position
         cursor.skip(_INDEX.size)
         length = cursor.uvarint() - 1 if cursor.flexible else cursor.int32()

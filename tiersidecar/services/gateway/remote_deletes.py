@@ -48,12 +48,12 @@ _IN_ONE_TURN = 32
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):
-    """What the sidecars have said, and when they say more."""
+    """The state that the sidecars have published, with notice of changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposer:
-    """Who we are: cluster, and the broker that we stand in front of; and where we propose."""
+    """This gateway's cluster, the broker behind it, and the topic for its proposals."""
 
     cluster_id: str
     broker_id: BrokerId
@@ -88,7 +88,7 @@ class _Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToDelete:
-    """What a delete is of: the broker's answer is of that topic and leader, and of what an operator had not set back yet."""
+    """The subject of a delete: the topic, the leader, and the generation that no operator had set back yet."""
 
     topic_id_partition: TopicIdPartition
     leader_epoch: LeaderEpoch
@@ -96,7 +96,7 @@ class ToDelete:
 
 
 class RemoteDeletes:
-    """Of all clients."""
+    """The remote deletes of all clients."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class RemoteDeletes:
         Raises:
             BrokerRefusedError: it is not of ``noted`` any more.
             TiersidecarError: it could not be carried out remotely; the broker has to be spared it.
-            TimeoutError: nobody told in time.
+            TimeoutError: no answer came in time.
         """
         partition = noted.topic_id_partition
         view = await self._found(asking, key)
@@ -151,7 +151,7 @@ class RemoteDeletes:
     async def _found(self, asking: Asking, key: RowKey) -> TieredView | None:
         """Return what is found of it, as ``TieredPartitions.find``; a topic that the broker has on its disk is waited for, once
         for all of its partitions: a look at the cluster finds all that are there."""
-        asker, waits = Asker(told=asking.exchange.connection.asker.told), asking.waits
+        asker, waits = Asker(topic_ids=asking.exchange.connection.asker.topic_ids), asking.waits
         try:
             return self._tiered.find(*key, asker)
         except MetadataNotReadyError:
@@ -194,7 +194,7 @@ class RemoteDeletes:
         )
 
     async def high_watermarks(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, Offset]:
-        """Return those of now; partitions whose leader does not tell are left out."""
+        """Return the present ones; partitions whose leader does not report it are left out."""
         current = await self._offsets.current(partitions)
         return {partition: known.high_watermark for partition, known in current.items()}
 
@@ -238,7 +238,7 @@ class RemoteDeletes:
         return leader
 
     def _learn(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
-        """The client's next delete is of this epoch, though the table may not know it for a while."""
+        """Note this epoch: the client's next delete is of it, though the table may not know it for a while."""
         if len(self._epochs) >= _MOST_EPOCHS:
             self._epochs.clear()
         self._epochs[partition] = leader_epoch
@@ -265,7 +265,7 @@ class RemoteDeletes:
             self._require_present_release(leader)
             await self._proposer.proposals.propose(self._proposal(asking.exchange, row, asked, target))
             if row.error_code is not ErrorCode.none:
-                return target  # the client is told that it has taken too long: so it has not to wait for more
+                return target  # the client gets a timeout: it need not wait for more
             await self._until_said(partition, delete, asking)
         start = self._state.partition_state(partition).remote_log_start_offset
         bounds = await until_ready(
@@ -334,7 +334,7 @@ class RemoteDeletes:
         return not is_seen_to_renew and self._clock.now_ms() - lease.renewed_ms > lease.duration_ms
 
     async def _until_said(self, partition: TopicIdPartition, delete: UserDelete, asking: Asking) -> None:
-        """Return once the state topic, as read here, has it: nobody reads below it through this gateway any more.
+        """Return once the state topic, as read here, has it: no client reads below it through this gateway any more.
 
         Raises:
             PublishTimeoutError: not in time; it may be carried out yet.
@@ -362,7 +362,7 @@ def _is_final(error: RetriableError) -> bool:
 
 
 def _said_by(to_delete: ToDelete, offset: int) -> UserDelete:
-    """Whose work the broker's own log start is, the leader's sidecar decides."""
+    """Return the delete to propose; the leader's sidecar decides what moved the broker's own log start."""
     return UserDelete(offset=Offset(offset), leader_epoch=to_delete.leader_epoch, trims=False)
 
 

@@ -25,17 +25,17 @@ _READY_BYTES = 32 * 1024 * 1024
 _READY_S = 2.0
 """How long a fill is kept that was read before it was asked for: as long as a response may take to arrive."""
 _EXPECTED = 10_000
-_STRETCH_FILLS = 8
-"""Of one reader and one read, at most: with Java's default of 1 MiB a fill, that are two chunks.  A read costs hardly more
+_RUN_FILLS = 8
+"""The longest read-ahead run of one reader: with Java's default of 1 MiB a fill, two chunks.  A read costs hardly more
 Python for eight than for one."""
-_FIRST_STRETCH_FILLS = 2
+_FIRST_RUN_FILLS = 2
 _FOLLOWED_AT = 3
-"""The next stretch is read when so many fills of the last one are left: it comes from the store while those are fetched."""
+"""The next run is read when so many fills of the last one are left: it comes from the store while those are fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FillWant:
-    """What is to be read: as :meth:`RemoteLogReader.read_batches` takes it.  Equal ones are read once."""
+    """The arguments of one :meth:`RemoteLogReader.read_batches`.  Equal ones are read once."""
 
     partition: TopicIdPartition
     offset: int
@@ -46,7 +46,7 @@ class FillWant:
 
 
 @dataclass(slots=True)
-class _Stretch:
+class _Run:
     """``fills`` that were read ahead together, ``left`` of them not fetched yet; ``following`` is wanted after the last."""
 
     following: FillWant
@@ -59,7 +59,7 @@ class _Stretch:
 class _Ready:
     batches: FetchedBatches
     since_s: float
-    stretch: _Stretch
+    run: _Run
 
 
 class RemoteFills:
@@ -75,14 +75,14 @@ class RemoteFills:
         """Reads ahead that are under way, and how many bytes each may bring."""
 
     def take_ready(self, wants: Sequence[FillWant]) -> list[FetchedBatches] | None:
-        """The batches of all ``wants``, if they have been read ahead; None if one has not."""
+        """Return the batches of all ``wants``, if they have been read ahead; None if one has not."""
         if not all(self._is_ready(want) for want in wants):
             return None
         found = [one for want in wants if (one := self._take(want)) is not None]
         return found if len(found) == len(wants) else None  # one may have grown too old between the two looks
 
     async def read(self, want: FillWant) -> FetchedBatches:
-        """The batches wanted; a caller that is cancelled leaves the read going on, and has it when it asks again.
+        """Return the batches wanted; the read goes on if the caller is cancelled, and is there when it asks again.
 
         Raises:
             As :meth:`RemoteLogReader.read_batches`.
@@ -109,13 +109,13 @@ class RemoteFills:
         await self._flights.aclose()
 
     async def _read_alone(self, want: FillWant) -> tuple[FetchedBatches, ...]:
-        """One fill, kept if its reader could not wait for it (U2): caches smaller than a fill would have it read again, and too
+        """Read one fill, kept if its reader could not wait (U2): caches smaller than a fill would have it read again, and too
         late again, for ever (simulation, cluster seed 54)."""
         (fetched,) = await self._read(want, 1)
         if fetched.slices and not self._waiting[want]:
             self._forget_old()
-            stretch = _Stretch(following=replace(want, offset=fetched.next_offset), fills=1, left=1)
-            self._ready.put(want, _Ready(fetched, self._clock.monotonic_s(), stretch), fetched.size_bytes)
+            run = _Run(following=replace(want, offset=fetched.next_offset), fills=1, left=1)
+            self._ready.put(want, _Ready(fetched, self._clock.monotonic_s(), run), fetched.size_bytes)
         return (fetched,)
 
     async def _read(self, want: FillWant, fills: int) -> tuple[FetchedBatches, ...]:
@@ -146,11 +146,11 @@ class RemoteFills:
         ready = self._ready.discard(want)
         if ready is None or self._clock.monotonic_s() - ready.since_s > _READY_S:
             return None
-        stretch = ready.stretch
-        stretch.left -= 1
-        if stretch.left <= _FOLLOWED_AT and not stretch.is_followed:
-            stretch.is_followed = True
-            self._read_on(stretch.following, self._soon(stretch.fills - stretch.left, ready.since_s))
+        run = ready.run
+        run.left -= 1
+        if run.left <= _FOLLOWED_AT and not run.is_followed:
+            run.is_followed = True
+            self._read_on(run.following, self._soon(run.fills - run.left, ready.since_s))
         return ready.batches
 
     def _look_ahead(self, want: FillWant, fetched: FetchedBatches) -> None:
@@ -159,50 +159,50 @@ class RemoteFills:
             return
         self._expected.put((want.partition, fetched.next_offset), True, 1)  # noqa: FBT003 - a set, in order of use
         if goes_on:
-            self._read_on(replace(want, offset=fetched.next_offset), _FIRST_STRETCH_FILLS)
+            self._read_on(replace(want, offset=fetched.next_offset), _FIRST_RUN_FILLS)
 
     def _soon(self, fills: int, since_s: float) -> int:
-        """How many a reader who fetched ``fills`` since then will fetch in half of the time that they are kept: what a slow one
-        does not come for would be read, and charged to the quota, again and again."""
+        """Return how many fills a reader that fetched ``fills`` since then will fetch in half of the time that they are kept.
+        Fills that a slow reader does not fetch would be read, and charged to the quota, again and again."""
         elapsed_s = self._clock.monotonic_s() - since_s
-        return _STRETCH_FILLS if elapsed_s <= 0 else int(fills * _READY_S / 2 / elapsed_s)
+        return _RUN_FILLS if elapsed_s <= 0 else int(fills * _READY_S / 2 / elapsed_s)
 
     def _read_on(self, want: FillWant, soon: int) -> None:
-        """One fill in any case, as many more as are wanted ``soon`` and need no more than half of the room that is free."""
+        """Read one fill in any case, and as many more as are wanted ``soon`` and need at most half of the free room."""
         under_way = sum(self._ahead.values())
         if under_way + want.max_bytes > self._ready_bytes:
             self._expected.put((want.partition, want.offset), True, 1)  # noqa: FBT003 - begun anew when there is room
             return
         self._forget_old()
         free_bytes = self._ready_bytes - self._ready.size_bytes - under_way
-        fills = max(min(free_bytes // 2 // max(want.max_bytes, 1), soon, _STRETCH_FILLS), 1)
-        task = asyncio.create_task(self._read_stretch(want, fills), name=f"remote fills from {want.offset}")
+        fills = max(min(free_bytes // 2 // max(want.max_bytes, 1), soon, _RUN_FILLS), 1)
+        task = asyncio.create_task(self._read_run(want, fills), name=f"remote fills from {want.offset}")
         self._ahead[task] = fills * want.max_bytes
         task.add_done_callback(lambda _: self._ahead.pop(task))
 
-    async def _read_stretch(self, want: FillWant, fills: int) -> None:
+    async def _read_run(self, want: FillWant, fills: int) -> None:
         try:
             found = await self._flights.run(want, partial(self._read, want, fills))
         except TiersidecarError:
-            return  # whoever asks for it will find out
+            return  # the client's own read will raise it
         if not found[-1].slices:
             return
         following = replace(want, offset=found[-1].next_offset)
-        stretch = _Stretch(following=following, fills=len(found), left=len(found))
+        run = _Run(following=following, fills=len(found), left=len(found))
         now_s = self._clock.monotonic_s()
         for one in found:
-            self._ready.put(want, _Ready(one, now_s, stretch), one.size_bytes)
+            self._ready.put(want, _Ready(one, now_s, run), one.size_bytes)
             want = replace(want, offset=one.next_offset)
 
     def _forget_old(self) -> None:
-        """What nobody came for."""
+        """Drop the fills that no client fetched in time."""
         now_s = self._clock.monotonic_s()
         while (oldest := self._ready.oldest()) is not None and now_s - oldest[1].since_s > _READY_S:
             self._ready.discard(oldest[0])
 
 
 def _part(whole: FetchedBatches, slices: tuple[BatchSlice, ...]) -> FetchedBatches:
-    """With those of the aborted transactions that touch it: one that had ended before it would hide later records of its
+    """Cut out a part and the aborted transactions that touch it: one that had ended before it would hide later records of its
     producer."""
     start, stop = slices[0].base_offset, slices[-1].next_offset
     aborted = whole.aborted_transactions
@@ -213,11 +213,11 @@ def _part(whole: FetchedBatches, slices: tuple[BatchSlice, ...]) -> FetchedBatch
 
 _WHERE = "batches that were read"
 _WALKED = Struct(">qi4xb6xi")
-"""Of a format 2 header: base offset, length, magic and last offset delta."""
+"""Base offset, length, magic and last offset delta of a format 2 header."""
 
 
 def parts_of(slices: Sequence[BatchSlice], max_bytes: int) -> Iterator[tuple[BatchSlice, ...]]:
-    """``slices`` in order and without copying, each part of whole batches and at most ``max_bytes``; a batch that is larger is
+    """Cut ``slices`` in order, without copying, each part of whole batches and at most ``max_bytes``; a batch that is larger is
     a part of its own.
 
     ``slices`` are the checked ones of a :class:`BatchCutter`.
@@ -241,7 +241,7 @@ def parts_of(slices: Sequence[BatchSlice], max_bytes: int) -> Iterator[tuple[Bat
 
 
 def _batch_at(view: memoryview, at: int) -> tuple[Offset, Offset, int]:
-    """Base and next offset of the batch at byte ``at``, and where it ends."""
+    """Return base and next offset of the batch at byte ``at``, and where it ends."""
     if len(view) - at >= BATCH_HEADER_SIZE:
         base, length, magic, delta = _WALKED.unpack_from(view, at)
         if magic == 2:

@@ -14,7 +14,7 @@ from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 
 TopicIds = Callable[[str], Uuid | None]
-"""Of a topic's name."""
+"""Takes a topic's name."""
 _UNSUPPORTED_VERSION = 35
 _LOOKED_THROUGH_BYTES = 16 * 1024
 
@@ -36,8 +36,8 @@ class AddressRewrite(Rewrite):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRewrite(Rewrite):
-    """Notes as well which topics have another id for this client than ``topic_id`` gives: nothing of a former topic of such a
-    name is for it from then on.  Large answers are not looked through, which would take milliseconds: log dirs tell soon."""
+    """Also notes which topics have another id for this client than ``topic_id`` gives: from then on it gets nothing of a former
+    topic of that name.  Large answers are not searched, which would take milliseconds: the log dirs show it soon."""
 
     addresses: AddressRewrite
     topic_id: TopicIds
@@ -47,12 +47,12 @@ class MetadataRewrite(Rewrite):
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         if len(response) <= _LOOKED_THROUGH_BYTES:
-            told = exchange.connection.asker.told
+            known = exchange.connection.asker.topic_ids
             for name, topic_id in addresses.topic_ids_in_metadata(exchange.api_version, response).items():
                 if self.topic_id(name) in (None, topic_id):
-                    told.pop(name, None)
+                    known.pop(name, None)
                 else:
-                    told[name] = topic_id
+                    known[name] = topic_id
         return self.addresses.rewrite(exchange, response)
 
 
@@ -96,7 +96,7 @@ class SaslAuthenticateRewrite(Rewrite):
 def frame_rewrites(
     advertised: AdvertisedAddresses, *, topic_id: TopicIds = lambda name: None, raw_tokens: bool = False
 ) -> dict[int, Rewrite]:
-    """All of these but ApiVersions', which has to know the others.  ``topic_id`` is what the gateway takes for a topic's id."""
+    """Return all of these but ApiVersions', which has to know the others.  ``topic_id`` gives the gateway's id of a topic."""
     known = address_rewrites(advertised)
     return {
         **known,
@@ -107,7 +107,7 @@ def frame_rewrites(
 
 
 def address_rewrites(advertised: AdvertisedAddresses) -> dict[int, AddressRewrite]:
-    """For every API whose responses name brokers; the versions are those of Kafka 4.3."""
+    """Return a rewrite for every API whose responses name brokers; the versions are those of Kafka 4.3."""
     known: dict[ApiKey, tuple[range, FindAddresses]] = {
         ApiKey.PRODUCE: (range(14), addresses.in_produce),
         ApiKey.FETCH: (range(4, 19), addresses.in_fetch),
@@ -137,7 +137,7 @@ class ApiVersionsRewrite(Rewrite):
         return range(5)
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
-        """A broker that does not know the request's version answers in version 0, with an error (KIP-511)."""
+        """Rewrite the answer; a broker that does not know the request's version uses version 0, with an error (KIP-511)."""
         version = 0 if response[:2] == _UNSUPPORTED_VERSION.to_bytes(2, "big") else exchange.api_version
         cursor = Cursor(response, flexible=version >= 3)
         cursor.skip(2)  # error_code
@@ -159,7 +159,7 @@ class ApiVersionsRewrite(Rewrite):
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:
-    """The whole frame of the answer to an ApiVersions request that is too new for the gateway.
+    """Return the whole frame of the answer to an ApiVersions request that is too new for the gateway.
 
     As a broker's, which clients know how to go on from: version 0, the error, and the versions of ApiVersions.
     """

@@ -19,7 +19,7 @@ from tiersidecar.services.gateway.exchange import Buffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideEvents:
-    """What a side tells.
+    """The callbacks of a side.
 
     ``received`` must be done with the bytes when it returns: they lie in a buffer that is read into again.  ``lost`` comes
     once, at the end; ``changed`` when the side begins or ceases to be full.
@@ -54,7 +54,7 @@ class Side(Protocol):
 
     @property
     def has_hung_up(self) -> bool:
-        """See :class:`~tiersidecar.services.gateway.host.End`."""
+        """Return whether the peer has ended the connection."""
         ...
 
     async def take(self, connected: socket.socket) -> None:
@@ -74,15 +74,15 @@ class Side(Protocol):
         ...
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """As :meth:`write`, of pieces that nobody changes any more: they are not copied."""
+        """Write pieces that nobody changes any more: they are not copied."""
         ...
 
     def close(self) -> None:
-        """After what has been written has gone."""
+        """Close once what has been written has gone."""
         ...
 
     def abort(self) -> None:
-        """At once."""
+        """Close at once."""
         ...
 
 
@@ -92,7 +92,7 @@ MakeSide = Callable[[SideEvents], Side]
 READ_BUFFER_BYTES = 512 * 1024
 """Most that is read at once: a call costs little beside what it moves, and it all stays in the CPU's cache."""
 _MOST_PIECES = 256
-"""Of one sendmsg(2); the kernel's limit is 1,024."""
+"""The most for one sendmsg(2); the kernel's limit is 1,024."""
 _TRY_AGAIN = (BlockingIOError, InterruptedError)
 
 
@@ -126,38 +126,38 @@ class PlainSide:
 
     @property
     def is_full(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether something waits."""
         return self.full_since_s is not None
 
     @property
     def waiting_bytes(self) -> int:
-        """See :class:`Side`."""
+        """Return what waits to be sent."""
         return sum(map(len, self._waiting)) if self._waiting else 0
 
     @property
     def has_hung_up(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether the peer has ended the connection."""
         return self._socket is None or has_ended(self._socket)
 
     async def take(self, connected: socket.socket) -> None:
-        """See :class:`Side`."""
+        """Begin, with a connected socket that does not block."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self.is_gone = connected, False
         if self._closing:
             self._end()
 
     def read(self, *, wanted: bool) -> None:
-        """See :class:`Side`."""
+        """Begin or stop to read."""
         if self._socket is None or self._closing:
             return
         self._reading = wanted
         if wanted and not self._watched:
             self._loop.add_reader(self._socket, self._readable)
             self._watched = True
-        # Unwanted, it is watched on until something comes: who asks, and waits for the answer, is unwanted once a request.
+        # Unwanted, it is watched on until something comes: a client that asks, and waits, is unwanted once a request.
 
     def write(self, data: Buffer) -> None:
-        """See :class:`Side`."""
+        """Send now what the socket takes; a copy of the rest waits."""
         if self._socket is None or self._closing:
             return
         if self._waiting:
@@ -168,7 +168,7 @@ class PlainSide:
             self._wait_with([bytes(memoryview(data)[sent:])])
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """See :class:`Side`."""
+        """Write pieces that nobody changes any more: they are not copied."""
         if self._socket is None or self._closing:
             return
         if self._waiting:
@@ -183,14 +183,14 @@ class PlainSide:
             self._wait_with(left)
 
     def close(self) -> None:
-        """See :class:`Side`."""
+        """Close once what has been written has gone."""
         self._unwatch()
         self._closing = True
         if not self._waiting:
             self._end()
 
     def abort(self) -> None:
-        """See :class:`Side`."""
+        """Close at once."""
         self._closing = True
         self._end()
 
@@ -266,7 +266,7 @@ class PlainSide:
         self._waiting.clear()
         self.full_since_s = self.owes_since_s = None
         self.is_gone = True
-        # Not now: whoever has written is in the middle of something.
+        # Not now: the caller of write is in the middle of something.
         self._loop.call_soon(self._events.lost)
 
 

@@ -1,10 +1,10 @@
 """Which partitions of a request are tiered, as the gateway sees them, and which of their records are deleted; and the log
 start, high watermark and last stable offset of the broker's logs, remembered for a moment.
 
-A broker gives records that nobody may have any more (DESIGN.md section 5): it writes its log start down once a minute, and
+A broker gives records that no client may have any more (DESIGN.md section 5): it writes its log start down once a minute, and
 after a crash it begins again below what a user, or retention, has deleted, until the leader's sidecar has trimmed it once more.
 The remote log start is known here, in memory, as far as this process has read the state topic.  Of which history it is, the
-batch itself tells: its leader epoch.  So an election that is not known here yet sends nobody past what the new leader
+batch's leader epoch says.  So an election that is not known here yet sends no client past what the new leader
 has written.
 
 The broker's OFFSET_OUT_OF_RANGE has no log start, high watermark or last stable offset (all are -1), and a consumer of remote
@@ -56,10 +56,10 @@ class TieredView:
 
 
 class Moment(Protocol):
-    """What was known of tiered partitions at a moment."""
+    """The tiered partitions as known at a moment."""
 
     def find(self, topic: str, partition: int) -> TieredView | None:
-        """By the topic's name; None where it was not known to be tiered."""
+        """Find a partition by its topic's name; None where it was not known to be tiered."""
         ...
 
 
@@ -67,11 +67,11 @@ class Moment(Protocol):
 class Asker:
     """The client for which a partition is looked for.
 
-    ``told`` are ids that the broker has told it of topics by name.  ``asked_at`` is what was known when its request was sent,
-    by which the broker has answered: what is of another topic or leader epoch since then is none that it was asked about.
+    ``topic_ids`` are the ids, by name, that it has got from the broker.  ``asked_at`` is what was known when its request was
+    sent, by which the broker has answered: a partition of another topic or leader epoch since then was not asked about.
     """
 
-    told: dict[str, Uuid] = field(default_factory=dict)
+    topic_ids: dict[str, Uuid] = field(default_factory=dict)
     asked_at: Moment | None = None
 
     def check(self, view: TieredView) -> None:
@@ -85,12 +85,12 @@ class Asker:
 
 
 ANYBODY = Asker()
-"""Nobody has told it anything."""
+"""A client that has got no ids yet."""
 
 
 class TieredPartitions(Protocol):
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
-        """By the topic's name, or the 16 bytes of its id.  None: it is not tiered, and what the broker says of it stands.
+        """Find it by its topic's name, or the 16 bytes of its id.  None: it is not tiered, and the broker's answer stands.
 
         Raises:
             MetadataNotReadyError: it may be tiered, and nothing is known of it yet; or the name is another topic's by now than
@@ -104,7 +104,7 @@ class TieredPartitions(Protocol):
         ...
 
     def find_on_disk(self, topic: str, partition: int) -> TieredView | None:
-        """By the topic's name, as the broker has it on its disk now, whether or not a look at the cluster has met it; None
+        """Find it by its topic's name as the broker has it on disk now, whether or not a look at the cluster has met it; None
         where it is not there, or no rule tiers it.  Reads a small file."""
         ...
 
@@ -113,7 +113,7 @@ class TieredPartitions(Protocol):
         ...
 
     def topic_id(self, topic: str) -> Uuid | None:
-        """Of a topic's name, as last seen, whether tiered or not; None where there was none."""
+        """Return the id of a topic, tiered or not, as last seen; None where there was none."""
         ...
 
 
@@ -126,8 +126,8 @@ class DeletedRecords:
     def suspects(
         self, rows: Sequence[FetchedPartition], asked: Mapping[PartitionKey, FetchPartition]
     ) -> list[FetchedPartition]:
-        """Those of ``rows`` whose records may begin with deleted ones.  Where nobody knows what was asked, the log start that
-        the broker tells is below it."""
+        """Return those of ``rows`` whose records may begin with deleted ones.  Where the asked offset is unknown, the log
+        start that the broker reports is below it."""
         found = []
         for row in rows:
             if row.records_bytes:
@@ -151,7 +151,7 @@ class DeletedRecords:
     def classify(
         self, key: PartitionKey, offset: int, records: memoryview, asker: Asker = ANYBODY
     ) -> FilledPartition | None:
-        """Return what a client gets instead of ``records``, asked for from ``offset`` on; None: they are his.
+        """Return what a client gets instead of ``records``, asked for from ``offset`` on; None: it gets them.
 
         Out of range is what natively would be, by the offset alone: of a batch around the log start the client skips what lies
         before it.
@@ -165,7 +165,7 @@ class DeletedRecords:
         except MetadataNotReadyError:
             return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
         except (TruncatedDataError, CorruptDataError):
-            return None  # nobody can read a record of it
+            return None  # no client can read a record of it
         return FilledPartition(error_code=OFFSET_OUT_OF_RANGE, log_start_offset=start) if offset < start else None
 
 
@@ -177,8 +177,8 @@ their broker asked a hundred times a second."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerOffsets:
-    """What the leader said.  ``log_start_offset`` is inclusive, the others are exclusive.  ``is_mounted``: its log is no part
-    of what clients see, and is taken for an empty one at the end of the remote log."""
+    """The leader's offsets.  ``log_start_offset`` is inclusive, the others are exclusive.  ``is_mounted``: clients do not see
+    its log, which counts as an empty one at the end of the remote log."""
 
     log_start_offset: Offset
     high_watermark: Offset
@@ -191,22 +191,22 @@ class Mounts(Protocol):
     """The partitions that are mounted read-only: all that the gateway has to know of such a mount."""
 
     are_any: bool
-    """Whether any partition is, or may be."""
+    """True where any partition is mounted, or may be."""
 
     def is_mounted(self, partition: TopicIdPartition) -> bool:
         """Return whether it is one of them."""
         ...
 
     def halted(self, partition: TopicIdPartition) -> str:
-        """Return why nobody reads it any more; empty where readers do."""
+        """Return why it is not readable any more; empty where it is."""
         ...
 
     def is_mounted_topic(self, topic: str | bytes) -> bool:
         """Return whether partitions of it are, by its name or the 16 bytes of its id."""
         ...
 
-    async def seen(self, partition: TopicIdPartition, told: BrokerOffsets) -> BrokerOffsets | None:
-        """Return the offsets of its log as clients are to see it, by what its leader has ``told``; None while nobody knows."""
+    async def seen(self, partition: TopicIdPartition, offsets: BrokerOffsets) -> BrokerOffsets | None:
+        """Return the offsets that clients are to see, by those that its leader has reported; None while they are unknown."""
         ...
 
     async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
@@ -215,7 +215,7 @@ class Mounts(Protocol):
 
 
 class NoMounts:
-    """Of a gateway whose partitions are all its own cluster's."""
+    """The mounts of a gateway whose partitions are all its own cluster's: none."""
 
     are_any = False
 
@@ -228,8 +228,8 @@ class NoMounts:
     def is_mounted_topic(self, topic: str | bytes) -> bool:
         return False
 
-    async def seen(self, partition: TopicIdPartition, told: BrokerOffsets) -> BrokerOffsets | None:
-        return told  # not asked, where there are none
+    async def seen(self, partition: TopicIdPartition, offsets: BrokerOffsets) -> BrokerOffsets | None:
+        return offsets  # not asked, where there are none
 
     async def seen_at(self, partition: TopicIdPartition, known: BrokerOffsets, bounds: OffsetBounds) -> BrokerOffsets:
         return known
@@ -256,8 +256,8 @@ class BrokerOffsetsCache:
     async def recent(
         self, partitions: Collection[TopicIdPartition], *, within_s: float | None = None
     ) -> dict[TopicIdPartition, BrokerOffsets]:
-        """What is known, at most ``max_age_s`` old; what is older than ``refresh_after_s`` is asked for behind the caller's
-        back.  Partitions whose leader did not answer are left out, and so are those of which nothing is known ``within_s``."""
+        """Return known offsets, at most ``max_age_s`` old.  Those older than ``refresh_after_s`` are refreshed in the
+        background.  Partitions whose leader did not answer are left out, and so are those unknown ``within_s``."""
         now_s = self._clock.monotonic_s()
         self._ask([partition for partition in partitions if self._is_to_be_asked_for(partition, now_s)])
         unknown = [partition for partition in partitions if self._age_s(partition, now_s) >= self._max_age_s]
@@ -265,7 +265,7 @@ class BrokerOffsetsCache:
         return self._found(partitions, now_s - self._max_age_s)
 
     def remembered(self, partition: TopicIdPartition) -> BrokerOffsets | None:
-        """As :meth:`recent`, of one partition and without waiting: None where :meth:`recent` would have to ask first."""
+        """Return :meth:`recent` for one partition without waiting; None where :meth:`recent` would have to ask first."""
         known, now_s = self._known.get(partition), self._clock.monotonic_s()
         if known is None or now_s - known.asked_at_s >= self._max_age_s:
             return None
@@ -285,7 +285,7 @@ class BrokerOffsetsCache:
         """Return :meth:`current` of one partition.
 
         Raises:
-            BrokerRefusedError: its leader does not tell, as after each election until it knows its high watermark (KIP-207).
+            BrokerRefusedError: its leader does not know its high watermark yet, as after each election (KIP-207).
         """
         known = (await self.current([partition])).get(partition)
         if known is None:
@@ -335,7 +335,7 @@ class BrokerOffsetsCache:
         return {one: known for one, known in found if known is not None and known.asked_at_s >= since_s}
 
     async def _wait(self, partitions: Collection[TopicIdPartition], within_s: float | None = None) -> None:
-        """Where there are mounts, for what the leaders say, and then for what is seen of it."""
+        """Wait for the leaders' offsets, and where there are mounts, then for what clients see of them."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 for _ in range(2 if self._mounts.are_any else 1):
@@ -344,8 +344,8 @@ class BrokerOffsetsCache:
                         await asyncio.wait(asking)  # a caller that gives up cancels nothing
 
     def _ask(self, partitions: Collection[TopicIdPartition]) -> None:
-        """Whoever asks in one turn of the loop asks together: for a thousand partitions, each by a task of its own, with three
-        requests to a leader instead of three thousand."""
+        """Ask together for all callers of one turn of the loop: a thousand partitions, each from a task of its own, then take
+        three requests to a leader instead of three thousand."""
         wanted = [partition for partition in partitions if partition not in self._asking]
         if not wanted:
             return
@@ -359,7 +359,7 @@ class BrokerOffsetsCache:
     async def _fetch(self, wanted: dict[TopicIdPartition, LeaderEpoch]) -> None:
         self._next = None
         asked_at_s = self._clock.monotonic_s()
-        told = dict[TopicIdPartition, BrokerOffsets]()
+        found = dict[TopicIdPartition, BrokerOffsets]()
         try:
             starts, watermarks, stables = await asyncio.gather(
                 self._broker.list_offsets(wanted, OffsetSpec.EARLIEST),
@@ -369,28 +369,28 @@ class BrokerOffsetsCache:
             for partition in wanted:
                 answers = (starts[partition], watermarks[partition], stables[partition])
                 if all(answer.error is None for answer in answers):
-                    told[partition] = BrokerOffsets(
+                    found[partition] = BrokerOffsets(
                         log_start_offset=starts[partition].offset,
                         high_watermark=watermarks[partition].offset,
                         last_stable_offset=stables[partition].offset,
                         asked_at_s=asked_at_s,
                     )
         except RetriableError:
-            return  # whoever waits finds nothing, and asks again with its next request
+            return  # waiting callers find nothing, and ask again with their next request
         finally:
             for partition in wanted:
                 del self._asking[partition]
-        for partition, offsets in told.items():
+        for partition, offsets in found.items():
             if self._mounts.are_any:
                 seeing = self._see(partition, offsets)
                 self._asking[partition] = asyncio.create_task(seeing, name="gateway: offsets of a mounted log")
             else:
                 self._remember(partition, offsets)
 
-    async def _see(self, partition: TopicIdPartition, told: BrokerOffsets) -> None:
-        """Each on its own: one whose store hangs must not hold up what is known of the others."""
+    async def _see(self, partition: TopicIdPartition, offsets: BrokerOffsets) -> None:
+        """Look at one mounted partition on its own: a store that hangs must not hold up what is known of the others."""
         try:
-            seen = await self._mounts.seen(partition, told)
+            seen = await self._mounts.seen(partition, offsets)
         except RetriableError:
             return
         finally:
@@ -423,13 +423,13 @@ async def check_gap(
     pending: PendingCopies,
     reader: RemoteLogReader,
 ) -> None:
-    """As for a Fetch of what lies there (``decide_out_of_range``): nobody can tell of it for now, and nobody may pass it over.
+    """Raise if ``offset`` lies between the tiers: nothing is known of it for now, and no client may skip it.
 
     ``bounds`` are of the remote tier, the broker's log begins at ``local_start``.
 
     Raises:
         OffsetBetweenTiersError: there is such a gap, or there was none that we knew of.
-        RetriableError: nobody can tell yet.
+        RetriableError: it is not known yet.
     """
     if bounds.end >= local_start or bounds.log_start >= local_start:
         return

@@ -13,7 +13,7 @@ from tiersidecar.services.gateway.exchange import Buffer
 from tiersidecar.services.gateway.side import SideEvents, has_ended
 
 _WRITE_BUFFER_BYTES = 256 * 1024
-"""What may wait, encrypted, for a peer that takes less than the other gives; and what is handed to the transport at once.
+"""Encrypted bytes that may wait for a peer slower than the other, and the bytes handed to the transport at once.
 
 The transport encrypts all that it is given, and passes it on to the one below without counting what waits there: a whole
 response would seem to be taken while its client has not begun to read."""
@@ -39,22 +39,22 @@ class TlsSide(asyncio.Protocol):
 
     @property
     def is_full(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether something waits."""
         return self.full_since_s is not None
 
     @property
     def waiting_bytes(self) -> int:
-        """See :class:`Side`."""
+        """Return what waits to be sent."""
         return sum(map(len, self._waiting)) if self._waiting else 0
 
     @property
     def has_hung_up(self) -> bool:
-        """See :class:`Side`."""
+        """Return whether the peer has ended the connection."""
         peer = None if self._transport is None or self.is_gone else self._transport.get_extra_info("socket")
         return peer is None or has_ended(peer)
 
     async def take(self, connected: socket.socket) -> None:
-        """See :class:`Side`."""
+        """Begin, with a connected socket that does not block."""
         loop = asyncio.get_running_loop()
         if self._server_hostname is None:
             await loop.connect_accepted_socket(
@@ -104,7 +104,7 @@ class TlsSide(asyncio.Protocol):
         self._events.lost()
 
     def read(self, *, wanted: bool) -> None:
-        """See :class:`Side`."""
+        """Begin or stop to read."""
         if self._transport is None or self._closing or wanted == self._reading:
             return
         self._reading = wanted
@@ -114,18 +114,18 @@ class TlsSide(asyncio.Protocol):
             self._transport.pause_reading()
 
     def write(self, data: Buffer) -> None:
-        """See :class:`Side`."""
+        """Send now what the socket takes; a copy of the rest waits."""
         self.write_all((data if isinstance(data, bytes) else bytes(data),))
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """See :class:`Side`."""
+        """Write pieces that nobody changes any more: they are not copied."""
         if self._transport is None or self._closing:
             return
         self._waiting.extend(pieces)
         self._hand_on()
 
     def close(self) -> None:
-        """See :class:`Side`."""
+        """Close once what has been written has gone."""
         self.read(wanted=False)
         self._closing = True
         if not self._waiting:
@@ -136,7 +136,7 @@ class TlsSide(asyncio.Protocol):
             self._transport.close()
 
     def _hand_on(self) -> bool:
-        """As much as the transport takes before it is full; gives whether it is not."""
+        """Hand on as much as the transport takes before it is full; return whether it is not full."""
         while self._transport is not None and self._waiting and self.full_since_s is None:
             taken, size = list[Buffer](), 0
             while self._waiting and size < _WRITE_BUFFER_BYTES:
@@ -150,6 +150,6 @@ class TlsSide(asyncio.Protocol):
         return self.full_since_s is None
 
     def abort(self) -> None:
-        """See :class:`Side`."""
+        """Close at once."""
         if self._transport is not None and not self.is_gone:
             self._transport.abort()

@@ -1,4 +1,4 @@
-"""Counts of one listener, kept as plain numbers where bytes flow and told to telemetry once a second."""
+"""Counts of one listener, kept as plain numbers where bytes flow and reported to telemetry once a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiersidecar.ports.telemetry import Telemetry
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
-    """Since the last :meth:`tell`; ``closed`` and ``refused`` by reason."""
+    """Counts since the last :meth:`report`; ``closed`` and ``refused`` by reason."""
 
     listener: str
     connections: int = 0
@@ -29,7 +29,7 @@ class Traffic:
     closed: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 
-    def tell(self, telemetry: Telemetry) -> None:
+    def report(self, telemetry: Telemetry) -> None:
         """Add it all to the metrics, and begin anew."""
         telemetry.gauge(GATEWAY_CONNECTIONS, self.connections, listener=self.listener)
         telemetry.count(GATEWAY_REQUESTS, self.requests, listener=self.listener)

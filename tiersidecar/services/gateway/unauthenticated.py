@@ -1,6 +1,6 @@
 """Connections that have not logged in: what they may hold, how many there are, and how long they may take.
 
-Anybody can make them.  So they have a budget of their own, and when it is used up the oldest of them end, and no connection
+Any host can make them.  So they have a budget of their own, and when it is used up the oldest of them end, and no connection
 that has logged in: a login takes some milliseconds, so that new ones get through.  They are let in at a bounded rate then
 (:class:`WaitingLine`), or to turn them away would cost more than to have them.
 
@@ -20,8 +20,8 @@ KIB = 1024
 MIB = 1024 * KIB
 
 _LOGIN_TIMEOUT = "login_timeout"
-_TOLD = frozenset({"client", "shutdown", _LOGIN_TIMEOUT})
-"""Reasons of an end for which nobody is left on the line: the client knows, or may mean well."""
+_NOT_HELD_OPEN = frozenset({"client", "shutdown", _LOGIN_TIMEOUT})
+"""Reasons to end a connection at once: the client knows, or may mean well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Unauthenticated:
         return len(self._all) >= limits.max_connections or len(self._by_ip.get(ip, ())) >= limits.max_connections_per_ip
 
     def enter(self, listener: ListenerLogins, ip: str, now_s: float, shed: Callable[[str], None]) -> PendingLogin:
-        """A connection from ``ip`` that is to log in; ``shed`` ends it, for a reason.  Older ones may be shed for it."""
+        """Enter a connection from ``ip`` that is to log in; ``shed`` ends it, for a reason.  Older ones may be shed for it."""
         login = PendingLogin(self, listener, ip, now_s, shed)
         if listener.is_open:
             login.is_done = True
@@ -81,13 +81,13 @@ class Unauthenticated:
             self._shed_oldest(self._all, _LOGIN_TIMEOUT)
 
     def forget_open(self) -> None:
-        """Those of listeners that are known to be open are none of ours."""
+        """Forget the connections of listeners that are known to be open."""
         for login in tuple(self._all):
             if login.listener.is_open:
                 login.done()
 
     def hold(self, login: PendingLogin, size_bytes: int) -> None:
-        """``login`` holds as much now; where that is too much, who has held something longest goes first."""
+        """Set the bytes that ``login`` holds; where all hold too much, the one that has held something longest goes first."""
         self.held_bytes += size_bytes - login.held_bytes
         login.held_bytes = size_bytes
         if not size_bytes:
@@ -98,7 +98,7 @@ class Unauthenticated:
             self._shed_oldest(self._holding, "unauthenticated_bytes")
 
     def remove(self, login: PendingLogin) -> None:
-        """It has logged in, or is gone."""
+        """Remove a connection that has logged in, or is gone."""
         self.held_bytes -= login.held_bytes
         login.held_bytes = 0
         self._holding.pop(login, None)
@@ -117,7 +117,7 @@ class Unauthenticated:
 
 @dataclass(slots=True)
 class ListenerLogins:
-    """What is known of one listener."""
+    """The connections of one listener that have not logged in."""
 
     is_open: bool = False
     done: Counter[bool] = field(default_factory=Counter)
@@ -141,11 +141,11 @@ class PendingLogin:
         self.held_bytes = 0
         self.is_done = False
         self.leave_open: Callable[[], None] = lambda: None
-        """Called before it ends without a login, for a reason that its client is not told at once (:class:`LeftOpen`)."""
+        """Called before it ends without a login, for a reason that its client does not learn at once (:class:`LeftOpen`)."""
 
     @property
     def request_bytes(self) -> int | None:
-        """The largest request that it may send now; None: as all others."""
+        """Return the largest request that it may send now; None: as all others."""
         return None if self.is_done else self._all.limits.request_bytes
 
     @property
@@ -154,12 +154,12 @@ class PendingLogin:
         return not self.listener.is_open and self.listener.done[True] > 0
 
     def hold(self, size_bytes: int) -> None:
-        """What waits in the gateway for this connection, of both directions; may end it, or others."""
+        """Count the bytes that wait in the gateway for this connection, in both directions; may end it, or others."""
         if not self.is_done and size_bytes != self.held_bytes:
             self._all.hold(self, size_bytes)
 
     def let_in(self, *, by_sasl: bool) -> None:
-        """The broker has answered what it answers only to who is logged in."""
+        """Count it as logged in: the broker has answered what it answers only after a login."""
         self.listener.done[by_sasl] += 1
         self.done()
         if self.listener.is_open is by_sasl:
@@ -167,12 +167,12 @@ class PendingLogin:
             self._all.forget_open()
 
     def ends(self, reason: str) -> None:
-        """Its connection ends: it counts until it is gone, since a client may take its time (TLS's close_notify)."""
-        if not self.is_done and reason not in _TOLD:
+        """Note that its connection ends: it counts until it is gone, since a client may take its time (TLS's close_notify)."""
+        if not self.is_done and reason not in _NOT_HELD_OPEN:
             self.leave_open()
 
     def done(self) -> None:
-        """It counts no longer: it is let in, or gone."""
+        """Count it no longer: it is let in, or gone."""
         self.is_done = True
         self._all.remove(self)
 
@@ -265,9 +265,9 @@ class LeftOpen:
     """Sockets of clients whose connections ended, at most ``most`` of them: what they send is not read, and nothing answers.
 
     The waiting line helps only while fewer come than are let in.  Each that is let in costs another its place, or is refused by
-    the broker; were those told, they would be back at once, and newer: as many would come as go, and one login in three waited
+    the broker; if it learnt of that, it would be back at once, and newer: as many would come as go: one login in three waited
     for as long as the attack lasted.  So while others wait, a client whose connection ends without a login learns of it a while
-    later: its socket stays open, with nobody behind it.  A broker does the same for less
+    later: its socket stays open, and nothing reads it.  A broker does the same for less
     (``connection.failed.authentication.delay.ms``).
     """
 
@@ -283,7 +283,7 @@ class LeftOpen:
         try:
             kept = client.dup()
         except OSError:
-            return  # gone already, or no descriptor is left: it is told at once
+            return  # gone already, or no descriptor is left: it learns of it at once
         self._all.append((now_s, kept))
         if len(self._all) > self._most:
             self._close_oldest()

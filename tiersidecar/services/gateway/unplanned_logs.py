@@ -1,7 +1,7 @@
 """Partitions that a read-only mount's plan does not have, though they look as if they were part of it.
 
 Some were seeded by another plan: their logs begin at :data:`~tiersidecar.domain.mounts.MOUNTED_START`.  The broker would take
-records there, and tells clients offsets that no history has, which they would commit.  Others were added to a mounted topic:
+records there, and gives clients offsets that no history has, which they would commit.  Others were added to a mounted topic:
 their logs begin at 0, and the source may have partitions of these very numbers.  Nothing of either is served or written.
 
 A coordinator's gateway has to know of what no disk here has: a transaction of it would be given its marker by the brokers
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class LogsBroker(DescribePartitions, ListOffsets, Protocol):
-    """What is asked of the cluster."""
+    """The questions to the cluster."""
 
 
 class UnplannedLogs:
@@ -54,7 +54,7 @@ class UnplannedLogs:
         return partition.partition < self._partitions.get(partition.topic_id, 0)
 
     def halted(self, partition: TopicIdPartition) -> str:
-        """Return why nobody reads it; empty where the plan has it, and where it has nothing to do with a mount."""
+        """Return why it is not readable; empty where the plan has it, and where it has nothing to do with a mount."""
         reason = self._halted.get(partition, "")
         if not reason and partition.topic_id in self._partitions and not self.is_planned(partition):
             count = self._partitions[partition.topic_id]

@@ -51,7 +51,7 @@ class KnownCallers:
         }
 
     def credentials_of(self, presented: Credentials) -> Credentials:
-        """Return the credentials of a listed token's owner; else the presented ones, for the broker to judge."""
+        """Return the credentials of a listed token's owner; else the presented ones, for the broker to check."""
         if presented.token is None:
             return presented
         return self._by_token.get(_digest(presented.token), presented)

@@ -66,7 +66,7 @@ class LogOperations:
         self._bodies = bodies
 
     async def read_batches(self, request: web.Request) -> web.StreamResponse:
-        """``read_batches``."""
+        """Serve ``read_batches``."""
         read = await self._read(request)
         max_bytes = MAX_BYTES.read_if_given(request)
         if max_bytes is not None:
@@ -85,7 +85,7 @@ class LogOperations:
             )
 
     async def read_records(self, request: web.Request) -> web.StreamResponse:
-        """``read_records``."""
+        """Serve ``read_records``."""
         is_committed = ISOLATION.read(request) == Isolation.READ_COMMITTED
         read = await self._read(request, read_committed=is_committed)
         bytes_format, limit = BytesFormat(FORMAT.read(request)), LIMIT_RECORDS.read(request)
@@ -100,7 +100,7 @@ class LogOperations:
             )
 
     async def find_offset(self, request: web.Request) -> web.StreamResponse:
-        """``find_offset``."""
+        """Serve ``find_offset``."""
         partition = await self._partition_of(request)
         timestamp_ms = TIMESTAMP.read(request)
         caller = self._callers.credentials(request)

@@ -45,7 +45,7 @@ class Selection:
 
 
 def batch_groups(buffer: memoryview) -> Iterator[memoryview]:
-    """``buffer``, whole batches, in groups of batches."""
+    """Yield ``buffer``, whole batches, in groups of batches."""
     begin = 0
     for position, header in iter_batch_headers(buffer):
         stop = position + header.size_bytes

@@ -18,11 +18,11 @@ from tiersidecar.services.reader.routes import FROM_OFFSET, LIMIT_SEGMENTS, part
 
 class PartitionCatalogue(Protocol):
     def partitions(self) -> Collection[TopicIdPartition]:
-        """The partitions whose remote log metadata this process keeps; of one name only the living topic id."""
+        """Return the partitions whose remote log metadata this process keeps; of one name only the living topic id."""
 
 
 def topics_of(catalogue: PartitionCatalogue) -> dict[str, list[TopicIdPartition]]:
-    """Partitions by topic, both in order."""
+    """Return partitions by topic, both in order."""
     topics: dict[str, list[TopicIdPartition]] = {}
     for partition in sorted(catalogue.partitions(), key=lambda one: (one.topic, one.partition)):
         topics.setdefault(partition.topic, []).append(partition)
@@ -72,13 +72,13 @@ class PartitionsOperations:
         return partition_named(self._catalogue, topic, number)
 
     async def list_topics(self, request: web.Request) -> web.StreamResponse:
-        """``list_topics``."""
+        """Serve ``list_topics``."""
         topics = topics_of(self._catalogue)
         readable = await self._callers.readable(request, list(topics))
         return web.json_response({"topics": [_topic_document(topic, topics[topic]) for topic in readable]})
 
     async def list_partitions(self, request: web.Request) -> web.StreamResponse:
-        """``list_partitions``."""
+        """Serve ``list_partitions``."""
         topic = topic_of(request)
         await self._callers.require_read(request, topic)
         partitions = partitions_of(self._catalogue, topic)
@@ -86,7 +86,7 @@ class PartitionsOperations:
         return web.json_response({**_topic_document(topic, partitions), "partitions": documents})
 
     async def list_segments(self, request: web.Request) -> web.StreamResponse:
-        """``list_segments``."""
+        """Serve ``list_segments``."""
         partition = await self.authorized_partition(request)
         offset, limit = FROM_OFFSET.read(request), LIMIT_SEGMENTS.read(request)
         documents: list[dict[str, object]] = []

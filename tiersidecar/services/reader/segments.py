@@ -75,7 +75,7 @@ class SegmentOperations:
         self._bodies = bodies
 
     async def read_log(self, request: web.Request) -> web.StreamResponse:
-        """``read_segment_log``."""
+        """Serve ``read_segment_log``."""
         segment = await self._segment(request)
         etag, size_bytes = _etag(segment), segment.segment_size_in_bytes
         part = requested_range(request, size_bytes=size_bytes, etag=etag)
@@ -94,7 +94,7 @@ class SegmentOperations:
             )
 
     async def read_index(self, request: web.Request) -> web.StreamResponse:
-        """``read_segment_index``."""
+        """Serve ``read_segment_index``."""
         segment = await self._segment(request)
         kind = _KINDS.get(request.match_info["kind"])
         if kind is None:

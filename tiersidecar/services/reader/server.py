@@ -201,7 +201,7 @@ def reader_application(
     gate = _Gate(settings.max_requests, callers, telemetry)
     # With TLS a browser itself finds out that it was led to another site.
     hosts = HostCheck(settings.host) if settings.ssl_context is None else None
-    middlewares = [_Problems(bodies).tell, _LoggedIn(callers, logins, hosts).admit, gate.admit]
+    middlewares = [_Problems(bodies).respond, _LoggedIn(callers, logins, hosts).admit, gate.admit]
     application = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     for route in ROUTES:
         handler = _checked(route, handlers[route.operation], bodies)
@@ -266,7 +266,7 @@ class _Problems:
         self._bodies = bodies
 
     @web.middleware
-    async def tell(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def respond(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             return await self._bodies.deliver(request, await handler(request))
         except BrokenStreamError as broken:
@@ -274,7 +274,7 @@ class _Problems:
             if not isinstance(cause, SlowClientError):  # that has been reported
                 _log(request, cause)
             return broken.response
-        except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the caller is told and the log has it
+        except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the caller and the log get it
             _log(request, error)
             return await self._bodies.deliver(request, problem_of(error).response())
 

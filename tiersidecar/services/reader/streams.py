@@ -93,7 +93,7 @@ class BodyWriter:
             raise BrokenStreamError(response) from error
         except Exception as error:
             if isinstance(error, SlowClientError):
-                self._tell(request, error)
+                self._log_cut(request, error)
             _cut(request)
             raise BrokenStreamError(response) from error
         except asyncio.CancelledError:
@@ -120,14 +120,14 @@ class BodyWriter:
         try:
             await self._taken(self._send(request, response))
         except SlowClientError as error:
-            self._tell(request, error)
+            self._log_cut(request, error)
             _cut(request)
         except ConnectionError:
             return response  # aiohttp finds out by itself
         return response
 
-    def _tell(self, request: web.Request, error: SlowClientError) -> None:
-        """Report it at once: the handler may be cancelled when its connection ends."""
+    def _log_cut(self, request: web.Request, error: SlowClientError) -> None:
+        """Log it at once: the handler may be cancelled when its connection ends."""
         caller, address = self._name_of(request), request.remote
         log.warning("read.cut.off", path=request.path, caller=caller, address=address, reason=str(error))
 

@@ -105,7 +105,7 @@ KNOWN = frozenset(
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse; names are case insensitive.  Options that are not in :data:`KNOWN` are the caller's to judge.
+    """Parse; names are case insensitive.  Options that are not in :data:`KNOWN` are left to the caller.
 
     Raises:
         ConfigError: with every fault, each naming its option.

@@ -63,7 +63,7 @@ class RemoteTier:
         return self._ends[partition]
 
     async def find_offset(self, topic_id_partition: TopicIdPartition, timestamp_ms: int) -> int | None:
-        """See :class:`~tiersidecar.spark.datasource.offset_ranges.FindOffset`."""
+        """Return the first offset whose record is of ``timestamp_ms`` or later; None when there is none."""
         end = (await self.end(topic_id_partition)).offset
         found = await self._reads.timestamps.find(topic_id_partition, timestamp_ms, stop_offset=end)
         return None if found is None or found.offset >= end else found.offset

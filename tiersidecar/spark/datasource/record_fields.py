@@ -194,8 +194,8 @@ def _short_lengths() -> tuple[Column, Column]:
     first, second = first_two & 0xFF, first_two >> 8
     width = np.where(first < 0x80, 1, 2)
     raw = np.where(first < 0x80, first, first & 0x7F | second << 7)
-    tells = ((first < 0x80) | (second < 0x80)) & (raw & 1 == 0) & (raw > 0)
-    return np.where(tells, width + (raw >> 1), 0), width
+    is_enough = ((first < 0x80) | (second < 0x80)) & (raw & 1 == 0) & (raw > 0)
+    return np.where(is_enough, width + (raw >> 1), 0), width
 
 
 _ADVANCE, _WIDTH = _short_lengths()

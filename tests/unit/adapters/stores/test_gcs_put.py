@@ -89,7 +89,7 @@ async def test_an_answer_that_nobody_can_read_is_no_failure_when_all_of_it_is_th
         assert (await store.put_object("k", BytesBody(NEW))).size_bytes == len(NEW)
 
 
-LARGE = PiecesBody([bytes(CHUNK_BYTES)] * 3, tells_size=False)
+LARGE = PiecesBody([bytes(CHUNK_BYTES)] * 3, knows_size=False)
 
 
 @pytest.mark.parametrize(

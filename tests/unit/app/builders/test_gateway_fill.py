@@ -93,9 +93,9 @@ def test_a_name_whose_directory_is_not_of_the_topic_that_is_known_is_nobody_s_fo
 def test_a_name_of_which_the_client_was_told_another_id_is_nobody_s_for_now() -> None:
     known = partitions(looked(PartitionTable()))
     with pytest.raises(MetadataNotReadyError):
-        known.find("tiered", 0, Asker(told={"tiered": PLAIN}))
-    assert known.find("tiered", 0, Asker(told={"tiered": TIERED, "plain": TIERED})) is not None
-    assert known.find(bytes(TIERED), 0, Asker(told={"tiered": PLAIN})) is not None
+        known.find("tiered", 0, Asker(topic_ids={"tiered": PLAIN}))
+    assert known.find("tiered", 0, Asker(topic_ids={"tiered": TIERED, "plain": TIERED})) is not None
+    assert known.find(bytes(TIERED), 0, Asker(topic_ids={"tiered": PLAIN})) is not None
 
 
 def test_what_has_become_another_since_it_was_asked_for_is_nobody_s() -> None:

@@ -174,7 +174,7 @@ def test_another_id_than_the_known_one_is_remembered_for_this_client(told: Uuid,
     body = b"\0" + bytes(4) + brokers + b"\0" + struct.pack(">i", 1) + b"\2" + topic + b"\0"
     core.conversation.from_broker(with_size(wire_id(core) + body))
     assert core.refusal is None, core.error
-    assert core.state.asker.told == expected
+    assert core.state.asker.topic_ids == expected
 
 
 HELD = pytest.mark.parametrize("request_frame", [fetch_frame(OWN), delete_frame(OWN, 1)], ids=["fetch", "delete"])
