@@ -144,7 +144,7 @@ class _Look:
             ok("broker", f"{servers} is of cluster {described.cluster_id}, which has {len(described.brokers)} brokers")
         )
         await self.attempt(
-            "broker", "look at broker.bootstrap.servers", lambda: self._identity(broker, described.cluster_id)
+            "broker", "check broker.bootstrap.servers", lambda: self._identity(broker, described.cluster_id)
         )
         await self.attempt("broker", "upgrade the broker", lambda: self._apis(broker))
         await self.attempt("log.dirs", "compare them by hand", lambda: self._brokers_settings(broker))

@@ -203,7 +203,7 @@ def test_a_configuration_whose_broker_is_away_is_looked_at_all_the_same(tmp_path
     assert all(bool(one["do"]) == (one["level"] != "ok") for one in document["findings"])
     assert [path for path in store.rglob("*") if path.is_file()] == []
     shown = invoke("check-config", str(file), "--connect")
-    assert (shown.exit_code, "-> look at broker.bootstrap.servers" in shown.stdout) == (3, True)
+    assert (shown.exit_code, "-> check broker.bootstrap.servers" in shown.stdout) == (3, True)
 
 
 def test_a_command_that_asks_sidecars_starts_without_what_it_does_not_need() -> None:

@@ -161,7 +161,9 @@ async def test_where_pins_were_lost_and_the_broker_had_cleaned_it_halts_and_copi
     assert stop is not None
     await stage.copy(up_to=stop)
     await stage.lose_pins()
-    with pytest.raises(CleanedBeforePinnedError, match=f"offsets {stop} to .* since when: tombstones may have gone"):
+    with pytest.raises(
+        CleanedBeforePinnedError, match=f"offsets {stop} to .* since when: tombstones may have been removed"
+    ):
         await stage.look()
     assert stage.shell.table.pins.of(stage.owner) == ()
     assert len(await stage.copy()) == 1

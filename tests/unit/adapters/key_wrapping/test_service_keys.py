@@ -124,7 +124,7 @@ def test_who_goes_back_to_rsa_still_opens_what_the_service_has_wrapped() -> None
     [
         pytest.param("key1:AAAA", "it is not of vault, and encryption.key.pairs has no keys", id="a key under RSA"),
         pytest.param("other/key:AAAA", "it is not of vault", id="a key of another service"),
-        pytest.param("vault/key:!", "no base64", id="no base64"),
+        pytest.param("vault/key:!", "not base64", id="no base64"),
         pytest.param("vault/key:AAAA", "it opens to 3 bytes", id="a data key of another size"),
     ],
 )
