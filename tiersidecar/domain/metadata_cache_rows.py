@@ -124,7 +124,7 @@ class SegmentRows:
             uuid: number for number, (uuid,) in enumerate(_UUIDS.iter_unpack(self._data))
         }
         self._free: list[int] = []
-        self.size_bytes = sum(size for (size,) in _SIZES.iter_unpack(self._data))
+        self.size_bytes: int = sum(size for (size,) in _SIZES.iter_unpack(self._data))
         """Of all segments together."""
         if len(self._number_of) != count or len(self._custom) != count:
             raise ValueError(f"{count} rows, {len(self._number_of)} uuids, {len(self._custom)} custom metadata")

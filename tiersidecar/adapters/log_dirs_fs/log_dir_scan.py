@@ -49,9 +49,7 @@ def read_max_timestamp_ms(path: str) -> int:
         OSError: it cannot be read.
     """
     try:
-        file = os.open(
-            path, os.O_RDONLY | os.O_CLOEXEC
-        )  # a file object takes as long as all the rest, of each segment at start
+        file = os.open(path, os.O_RDONLY)  # of each segment at start: a file object would take as long as all the rest
     except FileNotFoundError:
         return NO_TIMESTAMP_MS
     try:
