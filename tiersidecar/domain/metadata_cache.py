@@ -298,6 +298,8 @@ class RemoteLogMetadataCache:
 
     def list_unfinished_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield segments that are being copied or deleted, without a walk over the finished ones."""
+        if not self._pending:  # mostly so, and asked at each look
+            return iter(())
         return iter([self._metadata(number) for number in sorted(self._pending)])
 
     def remote_log_size_bytes(self, leader_epoch: int | None = None) -> int:

@@ -8,8 +8,8 @@ tasks (``remote.log.manager.task.interval.ms``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
+from typing import NamedTuple
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
@@ -23,8 +23,7 @@ _LOOKS_TO_SETTLE = 2
 """``FollowNote`` is sure of what was deleted at the second look."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(NamedTuple):
     """What a partition was when it was looked at, ``looks`` times by now."""
 
     partition: TieredPartition
