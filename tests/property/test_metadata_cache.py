@@ -183,6 +183,7 @@ class TwoLeaders(RuleBasedStateMachine):
                 m.remote_log_segment_id for m in unfinished
             }
             assert cache.remote_log_size_bytes() == sum(m.segment_size_in_bytes for m in listed)
+            assert cache.mark == cache.picture().mark
 
     @invariant()
     def each_epoch_lists_its_segments(self) -> None:

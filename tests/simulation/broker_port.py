@@ -141,7 +141,9 @@ class SimulatedBroker:
             },
         )
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    async def describe_topic_configs(
+        self, topics: Iterable[str], *, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
         asked = list(topics)
         return await self._ask("configs", lambda: {topic: self._configs_of(topic) for topic in asked})
 

@@ -83,6 +83,9 @@ class MemoryMetadataLog:
         self.pictures += 1
         return self._cache(topic_id_partition).picture()
 
+    def mark(self, topic_id_partition: TopicIdPartition) -> int:
+        return self._cache(topic_id_partition).mark
+
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return self._cache(topic_id_partition).list_unfinished_segments()
 

@@ -157,7 +157,9 @@ class ScriptedBroker:
         self.log_starts.update(offsets)
         return {topic_id_partition: TrimAnswer(low_watermark=offset) for topic_id_partition, offset in offsets.items()}
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    async def describe_topic_configs(
+        self, topics: Iterable[str], *, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
         if self.hides_settings:
             return {}
         return {topic: dict(self.settings.get(topic, STRICT_SETTINGS)) for topic in topics}

@@ -76,7 +76,7 @@ async def ensure_topic(broker: TopicBroker, topic: InternalTopic, *, may_create:
             configs=topic.all_settings,
         )
         views = await broker.describe_partitions([topic.name])
-    settings = (await broker.describe_topic_configs([topic.name])).get(topic.name)
+    settings = (await broker.describe_topic_configs([topic.name], names=tuple(topic.all_settings))).get(topic.name)
     if not views or settings is None:  # just created: this broker has not heard of it yet
         raise BrokerRefusedError(api="Metadata", subject=f"topic {topic.name}", error="LEADER_NOT_AVAILABLE")
     if len(views) != topic.partitions:

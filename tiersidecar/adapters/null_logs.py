@@ -70,6 +70,9 @@ class NullMetadataLog:
     def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
         return SegmentPicture(topic_id_partition, data=b"", custom=(), numbers=(), epoch_maps=())
 
+    def mark(self, topic_id_partition: TopicIdPartition) -> int:
+        return self.picture(topic_id_partition).mark
+
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return iter(())
 

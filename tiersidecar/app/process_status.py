@@ -146,7 +146,7 @@ class ProcessStatus:
         record, copied_offset = self.table.record(topic_id_partition), self.table.record(topic_id_partition).last_copied
         leads = tiered.role is PartitionRole.LEADER
         waiting = pending_copies(self.table, local, copied_offset) if leads and local is not None else ()
-        on_disk = () if local is None else [one for one in local.segments if not one.pinned]
+        on_disk = () if local is None else [one.size_bytes for one in local.segments if not one.pinned]
         segments, size_bytes = self._remote(tiered)
         halted = (
             self.mount_halted(topic_id_partition)
@@ -164,7 +164,7 @@ class ProcessStatus:
             copy_lag_bytes=sum(segment.size_bytes for segment in waiting) if leads else None,
             copy_lag_segments=len(waiting) if leads else None,
             local_segments=len(on_disk),
-            local_size_bytes=sum(segment.size_bytes for segment in on_disk),
+            local_size_bytes=sum(on_disk),
             remote_segments=segments,
             remote_size_bytes=size_bytes,
             tiers=self._tiers(topic_id_partition, local, waiting, size_bytes) if leads else TierBytes(),
@@ -183,7 +183,9 @@ class ProcessStatus:
     def _transaction_waits(self, topic_id_partition: TopicIdPartition) -> str:
         """Return them with what copying itself says: the last stable offset that it waits at."""
         record = self.table.record(topic_id_partition)
-        waits = wait_told(record.transaction_waits or ())
+        if not record.transaction_waits:
+            return ""
+        waits = wait_told(record.transaction_waits)
         return "; ".join(filter(None, (record.copy_held_back, waits))) if waits else ""
 
     def _trim_hold(self, topic_id_partition: TopicIdPartition) -> str:
@@ -217,16 +219,15 @@ class ProcessStatus:
         if local is None:
             return TierBytes(trash=trash, remote=kept)
         start = self.table.record(topic_id_partition).log_start_offset
-        active = sum(segment.size_bytes for segment in local.segments if segment.next_base_offset is None)
-        sealed = [segment for segment in local.segments if segment.next_base_offset is not None]
         not_remote = {segment.base_offset for segment in waiting}
-        pinned = sum(one.size_bytes for one in sealed if one.pinned and one.base_offset in not_remote)
-        alone = sum(one.size_bytes for one in sealed if not one.pinned and one.base_offset in not_remote)
-        on_disk = sum(
-            one.size_bytes
-            for one in sealed
-            if not one.pinned and one.base_offset not in not_remote and (one.next_base_offset or 0) > start
-        )
+        active = pinned = alone = on_disk = 0
+        for one in local.segments:
+            if one.next_base_offset is None:
+                active += one.size_bytes
+            elif one.base_offset in not_remote:
+                pinned, alone = (pinned + one.size_bytes, alone) if one.pinned else (pinned, alone + one.size_bytes)
+            elif not one.pinned and one.next_base_offset > start:
+                on_disk += one.size_bytes
         both = min(on_disk, kept)
         return TierBytes(trash=trash, remote=kept - both, both=both, pinned=pinned, local=alone, active=active)
 

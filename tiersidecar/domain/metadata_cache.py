@@ -63,6 +63,7 @@ class RemoteLogMetadataCache:
         "_is_loaded",
         "_maps",
         "_maps_by_epochs",
+        "_mark",
         "_pending",
         "_rows",
         "delete_state",
@@ -81,6 +82,7 @@ class RemoteLogMetadataCache:
         self._epochs: dict[int, EpochSegments] = {}
         self._maps: list[tuple[_Slice, ...]] = []
         self._maps_by_epochs: dict[RelativeEpochs, int] = {}
+        self._mark: int | None = None
 
     @property
     def is_loaded(self) -> bool:
@@ -159,6 +161,7 @@ class RemoteLogMetadataCache:
         else:
             self._rows.replace(number, row, custom)
         self._pending.add(number)
+        self._mark = None
 
     def update(self, fields: UpdatedFields) -> bool:
         """Apply a RemoteLogSegmentMetadataUpdate like :meth:`apply`, by its fields."""
@@ -169,6 +172,7 @@ class RemoteLogMetadataCache:
                 raise UnknownSegmentError(segment=self._name(uuid))
             return False
         self._check_updated(number, target)
+        self._mark = None
         start, end, _, epoch_map = self._rows.span(number)
         if target == _FINISHED:
             for _, first, last, segments in self._maps[epoch_map]:
@@ -294,10 +298,14 @@ class RemoteLogMetadataCache:
 
     def list_unfinished_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield segments that are being copied or deleted, without a walk over the finished ones."""
+        if not self._pending:  # mostly so, and asked at each look
+            return iter(())
         return iter([self._metadata(number) for number in sorted(self._pending)])
 
     def remote_log_size_bytes(self, leader_epoch: int | None = None) -> int:
-        """Return the sum of the listed segments' sizes."""
+        """Return the sum of the listed segments' sizes; that of all is kept, for looks at thousands of partitions."""
+        if leader_epoch is None:
+            return self._rows.size_bytes
         return sum(self._rows.span(number)[2] for number in self._listed(leader_epoch))
 
     def next_segment_with_txn_index(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
@@ -311,6 +319,13 @@ class RemoteLogMetadataCache:
         """Return the epoch's offsets that finished segments hold without a hole: start inclusive, stop exclusive, ascending."""
         segments = self._epochs.get(leader_epoch)
         return () if segments is None else segments.runs()
+
+    @property
+    def mark(self) -> int:
+        """Return the mark of the :meth:`picture` of now: made once after each change."""
+        if self._mark is None:
+            self._mark = self.picture().mark
+        return self._mark
 
     def _listed(self, leader_epoch: int | None) -> Iterable[int]:
         if leader_epoch is None:
@@ -340,6 +355,7 @@ class RemoteLogMetadataCache:
         """Return everything but the partition, as plain values; gaps among the rows are closed first."""
         new_numbers = self._rows.compact()
         if new_numbers:
+            self._mark = None
             for segments in self._epochs.values():
                 segments.renumber(new_numbers)
             self._pending = {new_numbers[number] for number in self._pending}

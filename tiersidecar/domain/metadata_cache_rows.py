@@ -103,6 +103,9 @@ _MUTABLE_AT = ROW.size - _MUTABLE.size
 _STATE_AT = ROW.size - 1
 _TXN_INDEX_EMPTY_AT = _MUTABLE_AT - 1
 _UUIDS = Struct(f"<16s{ROW.size - _UUID_SIZE}x")
+_SIZE = Struct("<i")
+_SIZE_AT = _UUID_SIZE + 3 * 8
+_SIZES = Struct(f"<{_SIZE_AT}xi{ROW.size - _SIZE_AT - _SIZE.size}x")
 
 Row = tuple[bytes, int, int, int, int, int, bool, int, int, int]
 """The columns, in the order of :data:`ROW`."""
@@ -111,7 +114,7 @@ Row = tuple[bytes, int, int, int, int, int, bool, int, int, int]
 class SegmentRows:
     """Rows by number, found by segment uuid; the number of a removed row is used again."""
 
-    __slots__ = ("_custom", "_data", "_free", "_number_of")
+    __slots__ = ("_custom", "_data", "_free", "_number_of", "size_bytes")
 
     def __init__(self, data: bytes = b"", custom: Sequence[bytes | None] | None = None) -> None:
         self._data = bytearray(data)
@@ -121,6 +124,8 @@ class SegmentRows:
             uuid: number for number, (uuid,) in enumerate(_UUIDS.iter_unpack(self._data))
         }
         self._free: list[int] = []
+        self.size_bytes: int = sum(size for (size,) in _SIZES.iter_unpack(self._data))
+        """Of all segments together."""
         if len(self._number_of) != count or len(self._custom) != count:
             raise ValueError(f"{count} rows, {len(self._number_of)} uuids, {len(self._custom)} custom metadata")
 
@@ -150,10 +155,12 @@ class SegmentRows:
             self._data += ROW.pack(*row)
             self._custom.append(custom)
         self._number_of[row[0]] = number
+        self.size_bytes += row[4]
         return number
 
     def replace(self, number: int, row: Row, custom: bytes | None) -> None:
         """Write the row anew, under the same uuid."""
+        self.size_bytes += row[4] - self._size(number)
         ROW.pack_into(self._data, number * ROW.size, *row)
         self._custom[number] = custom
 
@@ -164,6 +171,7 @@ class SegmentRows:
 
     def remove(self, number: int) -> None:
         """Forget a row."""
+        self.size_bytes -= self._size(number)
         del self._number_of[self.uuid(number)]
         self._custom[number] = None
         self._free.append(number)
@@ -175,6 +183,10 @@ class SegmentRows:
     def uuid(self, number: int) -> bytes:
         at = number * ROW.size
         return bytes(self._data[at : at + _UUID_SIZE])
+
+    def _size(self, number: int) -> int:
+        (size,) = _SIZE.unpack_from(self._data, number * ROW.size + _SIZE_AT)
+        return int(size)
 
     def state(self, number: int) -> int:
         return self._data[number * ROW.size + _STATE_AT]

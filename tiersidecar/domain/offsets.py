@@ -114,6 +114,8 @@ class Lineage:
         live_entries = _assigned(live)
         if not live_entries:
             return self
+        if not self.entries:
+            return Lineage(live_entries)
         head = live_entries[0]
         older = [entry for entry in self.entries if entry.epoch < head.epoch and entry.start_offset < head.start_offset]
         known = next((entry for entry in self.entries if entry.epoch == head.epoch), None)

@@ -308,6 +308,8 @@ class Unpin:
 def with_pins(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:
     """Return the partition with its pins: those that begin below the directory's first segment come first.  ``pins`` ascend
     by base offset."""
+    if not pins:  # mostly so, and asked four times at each look
+        return local
     first = local.segments[0].base_offset
     older = tuple(pin.segment for pin in pins if pin.base_offset < first)
     return replace(local, segments=(*older, *local.segments)) if older else local

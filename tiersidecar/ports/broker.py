@@ -136,8 +136,10 @@ class DeleteRecords(Protocol):
 
 
 class DescribeConfigs(Protocol):
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Return the effective settings by name of each topic."""
+    async def describe_topic_configs(
+        self, topics: Iterable[str], *, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
+        """Return the effective settings by name of each topic: those of ``names``, all of them unless given."""
 
     async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
         """Return the effective settings of one broker; values of sensitive ones are None."""

@@ -75,6 +75,10 @@ class MetadataView(Protocol):
     def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
         """Return all segments as they are now, for callers that want all of a hundred thousand, made in a thread."""
 
+    def mark(self, topic_id_partition: TopicIdPartition) -> int:
+        """Return the mark of :meth:`picture`: as cheap as any look-up as long as nothing changes, and after a change as making
+        the picture."""
+
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         """Yield segments in COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED: few, found without walking the finished ones."""
 

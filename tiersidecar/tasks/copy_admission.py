@@ -89,7 +89,7 @@ class CopyLagReport:
 
     @property
     def known(self) -> Mapping[TopicIdPartition, CopyLag]:
-        """What was last told, of the partitions that are led now."""
+        """What was last told, of the partitions that are led now, where anything waits."""
         for topic_id_partition in [
             topic_id_partition for topic_id_partition in self._known if not self._is_led(topic_id_partition)
         ]:
@@ -108,7 +108,10 @@ class CopyLagReport:
         record = self._table.record(topic_id_partition)
         copied = self._copied_offset(local) if record.copied_offset is None else record.copied_offset
         lag = copy_lag(pending_copies(self._table, local, copied))
-        self._known[topic_id_partition] = lag
+        if lag.oldest_ms is None:
+            self._known.pop(topic_id_partition, None)
+        else:
+            self._known[topic_id_partition] = lag
         if lag.oldest_ms is None and lag == record.copy_lag_told:
             return
         record.copy_lag_told = lag

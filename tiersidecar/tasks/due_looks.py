@@ -8,7 +8,8 @@ tasks (``remote.log.manager.task.interval.ms``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
@@ -22,8 +23,7 @@ _LOOKS_TO_SETTLE = 2
 """``FollowNote`` is sure of what was deleted at the second look."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Looked:
+class _Looked(NamedTuple):
     """What a partition was when it was looked at, ``looks`` times by now."""
 
     partition: TieredPartition
@@ -71,6 +71,7 @@ class DueLooks:
         topic_id_partition = partition.view.topic_id_partition
         before = self._looked.get(topic_id_partition)
         looks = before.looks + 1 if before is not None and before.partition is partition else 1
+        self._looked.pop(topic_id_partition, None)  # so that the one looked at longest ago comes first
         self._looked[topic_id_partition] = _Looked(
             partition,
             self._table.local.partitions.get(topic_id_partition),
@@ -126,7 +127,8 @@ class DueLooks:
 
     def _overdue(self) -> Iterable[TopicIdPartition]:
         latest_s = self._clock.monotonic_s() - self._interval_s
-        return [one for one, looked in self._looked.items() if looked.at_s <= latest_s]
+        oldest_first = takewhile(lambda one: one[1].at_s <= latest_s, self._looked.items())
+        return [topic_id_partition for topic_id_partition, _ in oldest_first]
 
     def _applied_to(self, topic_id_partition: TopicIdPartition) -> int:
         try:

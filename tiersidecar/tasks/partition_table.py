@@ -403,14 +403,14 @@ class PartitionTable:
     def leader_epochs_with_pins(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """The live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.  Where the
         live file has dropped epochs that no pin knows, the start of its first is later than it was."""
-        local = self.local.partitions.get(topic_id_partition)
-        if local is None:
-            return ()
-        return Lineage(tuple(self.pinned_leader_epochs(topic_id_partition))).extended_by(local.leader_epochs).entries
+        return self.lineage_on_disk(topic_id_partition).entries
 
     def lineage_on_disk(self, topic_id_partition: TopicIdPartition) -> Lineage:
         """What live file and pins tell of the partition's history, for what must be known while the store is away."""
-        return Lineage(tuple(self.leader_epochs_with_pins(topic_id_partition)))
+        local = self.local.partitions.get(topic_id_partition)
+        if local is None:
+            return Lineage()
+        return Lineage(tuple(self.pinned_leader_epochs(topic_id_partition))).extended_by(local.leader_epochs)
 
     def leads(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
         """Whether this broker still leads the partition in this very epoch, as far as we know, and what we read is its log."""

@@ -84,7 +84,7 @@ class RestingRounds:
             self._state.partition_state(topic_id_partition),
             tuple(self._state.trash(topic_id_partition)),
             tuple(self._state.recopies(topic_id_partition)),
-            self._metadata.picture(topic_id_partition).mark,
+            self._metadata.mark(topic_id_partition),
             time.doubt,
             time.unseen,
             record.batch_epochs,

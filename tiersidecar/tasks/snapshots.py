@@ -154,11 +154,14 @@ class SnapshotLane:
                 await self._write(topic_id_partition, tiered)
 
         async with asyncio.TaskGroup() as writing:
-            is_ours = self._is_ours()
+            is_ours, now_s = self._is_ours(), self._clock.monotonic_s()
             for count, (topic_id_partition, tiered) in enumerate(list(self._table.assignment.items()), 1):
                 if count % _SLICE == 0:
                     await asyncio.sleep(0)
-                    is_ours = self._is_ours()
+                    is_ours, now_s = self._is_ours(), self._clock.monotonic_s()
+                if is_ours and self._rests(topic_id_partition, tiered, now_s):
+                    led.add(topic_id_partition)
+                    continue
                 if not (is_ours and self._is_led(topic_id_partition, tiered)):
                     continue
                 led.add(topic_id_partition)
@@ -188,6 +191,20 @@ class SnapshotLane:
 
     def _is_led(self, topic_id_partition: TopicIdPartition, tiered: TieredPartition) -> bool:
         return tiered.role is PartitionRole.LEADER and self._table.leads(topic_id_partition, tiered.view.leader_epoch)
+
+    def _rests(self, topic_id_partition: TopicIdPartition, tiered: TieredPartition, now_s: float) -> bool:
+        """Return whether nothing of it waits to be written, and nothing is said that could be due: so it is with nearly all of
+        thousands, and whether it is led, too, is asked when it has its turn."""
+        note = self._notes.get(topic_id_partition)
+        return (
+            note is not None
+            and now_s < note.due_s
+            and note.changed_s is None
+            and note.found is not None
+            and tiered.role is PartitionRole.LEADER
+            and tiered.view.leader_epoch == note.leader_epoch
+            and (topic_id_partition.topic_id, topic_id_partition.partition) not in self._stirred
+        )
 
     def _is_due(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch, paused: _Paused) -> bool:
         now_s = self._clock.monotonic_s()

@@ -291,24 +291,23 @@ class Watch:
             return True
         if self._table.pins.unread is None:
             return False
+        has_copies = self._has_copies(partition)
         if self._may_copy(topic_id_partition):
-            self._start(partition, Lane.COPY)
+            self._start(partition, Lane.COPY, has_work=has_copies)
         self._start(partition, Lane.RETAIN)
         if Lane.CLEAN in self._work:
             self._start(partition, Lane.CLEAN)
-        return not self._has_copies(partition)
+        return not has_copies
 
-    def _start(self, partition: TieredPartition, lane: Lane) -> None:
-        """Start the lane if it has work; one that runs already runs on.
+    def _start(self, partition: TieredPartition, lane: Lane, *, has_work: bool | None = None) -> None:
+        """Start the lane if it has work, which it is asked unless it is known; one that runs already runs on.
 
         One that failed is started without work, too, if it may act: what it failed for may have been done otherwise, and only
         a run that succeeds ends the halt or the trouble that is told of it.
         """
         topic_id_partition, spec = partition.view.topic_id_partition, self._work[lane]
-        has_work = self._has_copies if lane is Lane.COPY else spec.has_work
-        if not has_work(partition) and not (
-            self._lanes.reason_at_rest(topic_id_partition, lane) and spec.may_act(partition)
-        ):
+        has_work = spec.has_work(partition) if has_work is None else has_work
+        if not has_work and not (self._lanes.reason_at_rest(topic_id_partition, lane) and spec.may_act(partition)):
             return
         self._lanes.start(
             topic_id_partition,

@@ -25,6 +25,7 @@ class OneTopicBroker:
     def __init__(self, *, partitions: int = 0, replicas: int = 3, settings: Mapping[str, str | None] = GOOD) -> None:
         self.partitions, self.replicas, self.settings = partitions, replicas, dict(settings)
         self.created: list[tuple[str, int, int, Mapping[str, str]]] = []
+        self.asked_for: list[Sequence[str] | None] = []
         self.knows_at_once, self.cluster_id = True, "cluster"
 
     async def describe_cluster(self) -> ClusterDescription:
@@ -43,7 +44,10 @@ class OneTopicBroker:
             for number in range(self.partitions)
         )
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    async def describe_topic_configs(
+        self, topics: Iterable[str], *, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
+        self.asked_for.append(names)
         return dict.fromkeys(topics, self.settings) if self.partitions else {}
 
     async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
@@ -84,6 +88,15 @@ async def test_a_missing_topic_is_made_as_kafka_makes_it() -> None:
         )
     ]
     assert (facts.cluster_id, facts.weaknesses, facts.leader_epochs[49]) == ("cluster", (), 49)
+
+
+async def test_no_more_settings_are_asked_for_than_are_looked_at() -> None:
+    """Every few seconds: a topic has forty."""
+    broker = OneTopicBroker(partitions=50)
+    await ensure_topic(broker, TOPIC)
+    assert [set(names or ()) for names in broker.asked_for] == [
+        {"cleanup.policy", "retention.ms", "retention.bytes", "unclean.leader.election.enable", "min.insync.replicas"}
+    ]
 
 
 async def test_a_topic_that_the_broker_has_not_heard_of_yet_is_waited_for() -> None:

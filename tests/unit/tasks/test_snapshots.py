@@ -447,6 +447,26 @@ async def test_a_partition_of_which_nothing_was_said_is_not_asked_for(stage: Sta
     assert asked == []
 
 
+async def test_whether_it_is_led_is_asked_when_a_partition_has_its_turn(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Likewise."""
+    await stage.copied(0, 9)
+    await stage.turn()
+    await stage.soon()
+    asked, leads = list[TopicIdPartition](), PartitionTable.leads
+
+    def asked_leads(table: PartitionTable, one: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
+        asked.append(one)
+        return leads(table, one, leader_epoch)
+
+    monkeypatch.setattr(PartitionTable, "leads", asked_leads)
+    await stage.soon()
+    assert asked == []
+    await stage.turn()
+    assert asked[0] == TOPIC_ID_PARTITION
+
+
 async def test_the_last_snapshot_is_learnt_anew_when_another_process_had_the_role_between_two_looks(
     stage: Stage,
 ) -> None:

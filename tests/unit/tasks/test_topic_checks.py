@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from structlog.testing import capture_logs
@@ -25,7 +25,9 @@ class ReticentBroker(ScriptedBroker):
 
     hides = False
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    async def describe_topic_configs(
+        self, topics: Iterable[str], *, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
         return {} if self.hides else await super().describe_topic_configs(topics)
 
 
@@ -79,7 +81,9 @@ class AskedBroker(ReticentBroker):
         super().__init__()
         self.asked: list[list[str]] = []
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    async def describe_topic_configs(
+        self, topics: Iterable[str], *, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
         self.asked.append(list(topics))
         return await super().describe_topic_configs(self.asked[-1])
 

@@ -263,14 +263,16 @@ def delete_records(version: int, offsets: Mapping[str, Mapping[int, int]], *, ti
     return request
 
 
-def describe_configs(version: int, resource_type: int, names: Iterable[str]) -> RequestPayload:
-    """Ask for all settings of each resource, without synonyms and documentation."""
-    schema = _schema(DESCRIBE_CONFIGS, version)
-    resources = tuple(
-        schema.DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
-        for name in names
+def describe_configs(
+    version: int, resource_type: int, resources: Iterable[str], names: Iterable[str] | None = None
+) -> RequestPayload:
+    """Ask for the settings ``names`` of each resource, all of them unless given, without synonyms and documentation."""
+    schema, keys = _schema(DESCRIBE_CONFIGS, version), None if names is None else tuple(names)
+    asked = tuple(
+        schema.DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=keys)
+        for name in resources
     )
-    request: RequestPayload = schema.DescribeConfigsRequest(resources=resources)
+    request: RequestPayload = schema.DescribeConfigsRequest(resources=asked)
     return request
 
 

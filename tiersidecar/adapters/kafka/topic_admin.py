@@ -28,19 +28,21 @@ class KafkaTopicAdmin:
         self._broker_timeout_s = broker_timeout_s
         self._reported: set[str] = set()
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Return each topic's effective settings.  Left out are topics that do not exist, and those whose settings we may not
-        see, which a warning names once.
+    async def describe_topic_configs(
+        self, topics: Iterable[str], *, names: Sequence[str] | None = None
+    ) -> dict[str, dict[str, str | None]]:
+        """Return each topic's effective settings, or those with ``names``.  Left out are topics that do not exist, and those
+        whose settings we may not see, which a warning names once.
 
         Raises:
             BrokerRefusedError: we may see the settings of none of them.
         """
-        names = list(dict.fromkeys(topics))
+        asked = list(dict.fromkeys(topics))
         found: dict[str, dict[str, str | None]] = {}
         failure: BrokerRefusedError | None = None
-        for start in range(0, len(names), _TOPICS_PER_DESCRIBE):
-            batch = names[start : start + _TOPICS_PER_DESCRIBE]
-            for result in await _describe_configs(await self._routes.any(), apis.TOPIC_RESOURCE, batch):
+        for start in range(0, len(asked), _TOPICS_PER_DESCRIBE):
+            batch = asked[start : start + _TOPICS_PER_DESCRIBE]
+            for result in await _describe_configs(await self._routes.any(), apis.TOPIC_RESOURCE, batch, names):
                 if result.error_code is ErrorCode.none:
                     found[result.resource_name] = _settings(result)
                 elif result.error_code is not ErrorCode.unknown_topic_or_partition:
@@ -109,10 +111,10 @@ class KafkaTopicAdmin:
 
 
 async def _describe_configs(
-    connection: BrokerConnection, resource_type: int, names: Sequence[str]
+    connection: BrokerConnection, resource_type: int, resources: Sequence[str], names: Sequence[str] | None = None
 ) -> tuple[DescribeConfigsResult, ...]:
     response = await connection.ask(
-        apis.DESCRIBE_CONFIGS, lambda version: apis.describe_configs(version, resource_type, names)
+        apis.DESCRIBE_CONFIGS, lambda version: apis.describe_configs(version, resource_type, resources, names)
     )
     return response.results
 

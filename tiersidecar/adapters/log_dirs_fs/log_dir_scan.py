@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from struct import Struct
 
@@ -48,14 +49,19 @@ def read_max_timestamp_ms(path: str) -> int:
         OSError: it cannot be read.
     """
     try:
-        with Path(path).open("rb") as file:
-            size_bytes = file.seek(0, os.SEEK_END)
-            if size_bytes < _ENTRY.size or size_bytes % _ENTRY.size:
-                return NO_TIMESTAMP_MS
-            file.seek(-_ENTRY.size, os.SEEK_END)
-            timestamp_ms, _ = _ENTRY.unpack(file.read(_ENTRY.size))
+        file = os.open(path, os.O_RDONLY)  # of each segment at start: a file object would take as long as all the rest
     except FileNotFoundError:
         return NO_TIMESTAMP_MS
+    try:
+        size_bytes = os.lseek(file, 0, os.SEEK_END)
+        if size_bytes < _ENTRY.size or size_bytes % _ENTRY.size:
+            return NO_TIMESTAMP_MS
+        entry = os.pread(file, _ENTRY.size, size_bytes - _ENTRY.size)
+    finally:
+        os.close(file)
+    if len(entry) < _ENTRY.size:  # it has become shorter since
+        return NO_TIMESTAMP_MS
+    timestamp_ms, _ = _ENTRY.unpack(entry)
     return timestamp_ms if timestamp_ms > 0 else NO_TIMESTAMP_MS
 
 
@@ -77,10 +83,10 @@ def read_partition_directory(
         LogDirError: it has no partition.metadata, or its segments change faster than they can be listed.
         CorruptDataError: a checkpoint cannot be understood.
     """
-    segments, deleted = _list_segments(directory)
+    known = {} if before is None else {one.base_offset: one for one in (*before.deleted, *before.segments)}
+    segments, deleted = _list_segments(directory, known)
     if not segments:
         return None
-    known = {} if before is None else {one.base_offset: one for one in (*before.deleted, *before.segments)}
     topic_id_partition = TopicIdPartition(topic_id=_read_topic_id(directory), topic=topic, partition=partition)
     if before is not None and before.topic_id_partition == topic_id_partition:
         topic_id_partition = before.topic_id_partition  # what is the same object need not be compared
@@ -88,7 +94,7 @@ def read_partition_directory(
         topic_id_partition=topic_id_partition,
         log_dir=log_dir,
         directory=directory,
-        segments=tuple(_with_max_timestamp(segment, known.get(segment.base_offset)) for segment in segments),
+        segments=segments,
         leader_epochs=_read_leader_epochs(directory),
         deleted=deleted,
     )
@@ -102,31 +108,37 @@ def with_active_segment_refreshed(partition: LocalPartition) -> LocalPartition:
     """
     active = partition.segments[-1]
     status = os.stat(active.log_path)  # noqa: PTH116 - once per partition and scan: a Path costs more than the call
-    if (_written_bytes(status), status.st_mtime_ns // 1_000_000) == (active.size_bytes, active.modified_ms):
+    if (_written_bytes(status), _modified_ms(status)) == (active.size_bytes, active.modified_ms):
         return partition
-    grown = _local_segment(partition.directory, active.base_offset, None, status)
+    grown = _active_segment(partition.directory, active.base_offset, status)
     return replace(partition, segments=(*partition.segments[:-1], grown))
 
 
-def _list_segments(directory: str) -> tuple[tuple[LocalSegment, ...], tuple[LocalSegment, ...]]:
+def _list_segments(
+    directory: str, known: Mapping[Offset, LocalSegment]
+) -> tuple[tuple[LocalSegment, ...], tuple[LocalSegment, ...]]:
     """Live segments, and deleted ones before them, both ascending by base offset.  A live segment that vanishes between
     listing and stat makes the listing void: without it, the one before would seem to reach to the one behind."""
     for _ in range(_LISTINGS):
         with suppress(FileNotFoundError):
-            return _list_segments_once(directory)
+            return _list_segments_once(directory, known)
         Path(directory).stat()
     raise LogDirError(path=directory, reason="its segments came and went faster than they could be listed")
 
 
-def _list_segments_once(directory: str) -> tuple[tuple[LocalSegment, ...], tuple[LocalSegment, ...]]:
+def _list_segments_once(
+    directory: str, known: Mapping[Offset, LocalSegment]
+) -> tuple[tuple[LocalSegment, ...], tuple[LocalSegment, ...]]:
     names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
     base_offsets = _base_offsets(names)
-    nexts: list[Offset | None] = [*base_offsets[1:], None]
-    segments = tuple(
-        _local_segment(directory, base, following, os.stat(f"{directory}/{base:020d}.log"))  # noqa: PTH116
-        for base, following in zip(base_offsets, nexts if base_offsets else [], strict=True)
-    )
-    return segments, tuple(_list_deleted(directory, names, base_offsets[0])) if segments else ()
+    if not base_offsets:
+        return (), ()
+    sealed = [
+        _sealed_segment(directory, base, following, known.get(base)) for base, following in pairwise(base_offsets)
+    ]
+    last = base_offsets[-1]
+    active = _active_segment(directory, last, os.stat(f"{directory}/{last:020d}.log"))  # noqa: PTH116
+    return (*sealed, active), tuple(_list_deleted(directory, names, base_offsets[0]))
 
 
 def _list_deleted(directory: str, names: Sequence[str], first_base_offset: Offset) -> Iterator[LocalSegment]:
@@ -135,17 +147,39 @@ def _list_deleted(directory: str, names: Sequence[str], first_base_offset: Offse
     for base_offset, following in zip(before, [*before[1:], first_base_offset], strict=True) if before else ():
         with suppress(FileNotFoundError):  # its time has come
             path = f"{directory}/{base_offset:020d}.log{DELETED_SUFFIX}"
-            found = _local_segment(directory, base_offset, following, os.stat(path))  # noqa: PTH116
-            yield replace(found, file_suffix=DELETED_SUFFIX)
+            status = os.stat(path)  # noqa: PTH116
+            yield LocalSegment(
+                directory=directory,
+                base_offset=base_offset,
+                next_base_offset=following,
+                size_bytes=status.st_size,
+                modified_ms=_modified_ms(status),
+                file_suffix=DELETED_SUFFIX,
+            )
 
 
-def _with_max_timestamp(segment: LocalSegment, known: LocalSegment | None) -> LocalSegment:
-    if segment.next_base_offset is None:
-        return segment
-    if known is not None and replace(known, max_timestamp_ms=segment.max_timestamp_ms) == segment:
+def _sealed_segment(
+    directory: str, base_offset: Offset, next_base_offset: Offset, known: LocalSegment | None
+) -> LocalSegment:
+    """Return ``known`` where the file is as it was then."""
+    path = f"{directory}/{base_offset:020d}"
+    status = os.stat(f"{path}.log")  # noqa: PTH116 - of each segment at start
+    now = (directory, next_base_offset, status.st_size, _modified_ms(status), "")
+    if known is not None and now == (
+        known.directory,
+        known.next_base_offset,
+        known.size_bytes,
+        known.modified_ms,
+        known.file_suffix,
+    ):
         return known
-    return replace(
-        segment, max_timestamp_ms=read_max_timestamp_ms(segment.path_of(f"{segment.base_offset:020d}.timeindex"))
+    return LocalSegment(
+        directory=directory,
+        base_offset=base_offset,
+        next_base_offset=next_base_offset,
+        size_bytes=status.st_size,
+        modified_ms=_modified_ms(status),
+        max_timestamp_ms=read_max_timestamp_ms(f"{path}.timeindex"),
     )
 
 
@@ -155,16 +189,18 @@ def _base_offsets(names: Iterable[str]) -> list[Offset]:
     return sorted(name.offset for name in parsed if name is not None)
 
 
-def _local_segment(
-    directory: str, base_offset: Offset, next_base_offset: Offset | None, status: os.stat_result
-) -> LocalSegment:
+def _active_segment(directory: str, base_offset: Offset, status: os.stat_result) -> LocalSegment:
     return LocalSegment(
         directory=directory,
         base_offset=base_offset,
-        next_base_offset=next_base_offset,
-        size_bytes=status.st_size if next_base_offset is not None else _written_bytes(status),
-        modified_ms=status.st_mtime_ns // 1_000_000,
+        next_base_offset=None,
+        size_bytes=_written_bytes(status),
+        modified_ms=_modified_ms(status),
     )
+
+
+def _modified_ms(status: os.stat_result) -> int:
+    return status.st_mtime_ns // 1_000_000
 
 
 def _written_bytes(status: os.stat_result) -> int:
@@ -176,23 +212,28 @@ def _written_bytes(status: os.stat_result) -> int:
 
 
 def _read_topic_id(directory: str) -> Uuid:
-    path = Path(directory, PARTITION_METADATA)
+    path = f"{directory}/{PARTITION_METADATA}"
     try:
-        data = path.read_bytes()
+        data = _read_file(path)
     except FileNotFoundError as error:
         Path(directory).stat()
         reason = f"it has no {PARTITION_METADATA}, which the broker writes once it knows the topic's id"
         raise LogDirError(path=directory, reason=reason) from error
-    return read_partition_metadata(data, where=str(path))
+    return read_partition_metadata(data, where=path)
 
 
 def _read_leader_epochs(directory: str) -> tuple[EpochEntry, ...]:
-    path = Path(directory, LEADER_EPOCH_CHECKPOINT)
+    path = f"{directory}/{LEADER_EPOCH_CHECKPOINT}"
     try:
-        data = path.read_bytes()
+        data = _read_file(path)
     except FileNotFoundError:
         return ()  # written with the first leader epoch: a partition that never had a leader has none
-    return read_leader_epochs(data, where=str(path))
+    return read_leader_epochs(data, where=path)
+
+
+def _read_file(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - two of each partition at start: a Path takes twice as long
+        return file.readall()
 
 
 _CLUSTER_METADATA = "__cluster_metadata"

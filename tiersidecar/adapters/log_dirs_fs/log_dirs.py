@@ -265,17 +265,20 @@ class FilesystemLogDirs:
 
     async def _view_of(self, scanning: Mapping[str, asyncio.Task[LogDirScan]]) -> LogDirsView:
         scans = await asyncio.gather(*(self._in_time(log_dir, scan) for log_dir, scan in scanning.items()))
-        if self._is_as_before(scans):
+        before, self._scans = self._scans, tuple(scans)
+        if all(map(operator.is_, scans, before)) and before and not self._double_since_s:
             return self._view
-        partitions, faults = self._join(scans)
-        self._scans, self._view = tuple(scans), LogDirsView(partitions=partitions, faults=faults)
+        # Asked for anew with each scan of everything, also where it has found nothing: a log dir may be another one by now.
         self._watch.want(directory for scan in scans for directory in scan.directories)
+        if not self._has_found_the_same(before):
+            partitions, faults = self._join(scans)
+            self._view = LogDirsView(partitions=partitions, faults=faults)
         return self._view
 
-    def _is_as_before(self, scans: Sequence[LogDirScan]) -> bool:
-        """A partition in two log dirs is judged by time."""
-        is_same = len(scans) == len(self._scans) and all(map(operator.is_, scans, self._scans))
-        return is_same and not self._double_since_s
+    def _has_found_the_same(self, before: Sequence[LogDirScan]) -> bool:
+        """Return whether the view stays the same object, which nobody need compare with what was.  A partition in two log dirs
+        is judged by time."""
+        return bool(before) and not self._double_since_s and all(map(_are_same, self._scans, before))
 
     def changes(self) -> AsyncIterator[None]:
         """As the port says; watches the partition directories that the last :meth:`scan` saw."""
@@ -349,6 +352,15 @@ class FilesystemLogDirs:
         if done:
             return scanning.result()
         return LogDirScan(faults={log_dir: f"it has not answered for {self._scan_timeout_s:g} s: its disk hangs"})
+
+
+def _are_same(scan: LogDirScan, other: LogDirScan) -> bool:
+    """Return whether nothing has changed between two scans of a log dir: what has not is the same object."""
+    return (
+        scan.faults == other.faults
+        and len(scan.partitions) == len(other.partitions)
+        and all(map(operator.is_, scan.partitions, other.partitions))
+    )
 
 
 def _read_identity(log_dir: str) -> LogDirIdentity:

@@ -33,16 +33,15 @@ _NOTHING_READ_S = 1.0
 _MAX_RECORDS = 2_000
 """About 5 ms of folding between two looks at the loop."""
 _ADDED_S = 1.0
-"""How often partitions are added.  Each time the broker still holds a Fetch without them, for as long as this: sooner, they
-would queue up, and with them all that is read."""
+"""How often partitions are added.  Each time another consumer begins: the broker holds the Fetch of the one before for seconds,
+and a consumer sends no other meanwhile."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    """What a consumer reads: where it is, and when that was last assigned in the place of something else."""
+    """What a consumer reads: where it is."""
 
     positions: dict[int, int] = field(default_factory=dict)
-    assigned_s: float = -math.inf
 
 
 class MetadataConsumers:
@@ -60,6 +59,7 @@ class MetadataConsumers:
         self._settings, self._replica, self._broker, self._clock = settings, replica, broker, clock
         self._clients = clients
         self._newcomers = asyncio.Event()
+        self._added_s = -math.inf
 
     async def connect(self) -> str | None:
         """Make sure of the topic.  Returns why what was read before does not come from it, else None.
@@ -93,24 +93,33 @@ class MetadataConsumers:
         )
 
     async def _read_live(self) -> None:
-        async with self._consumer() as consumer:
-            reading, applied_s = _Reading(), -math.inf
-            while True:
-                await self._learn_bounds()
-                if self._replica.side_positions():
-                    self._newcomers.set()
-                wanted, is_due = (
-                    self._replica.live_positions(),
-                    self._clock.monotonic_s() - applied_s >= _NOTHING_READ_S,
-                )
-                batches, reached = await self._read_from(consumer, reading, wanted, is_thorough=is_due)
-                if not batches and reached == wanted and not is_due:
-                    continue
-                applied_s = self._clock.monotonic_s()
-                for number, position in reached.items():
-                    partition = self._replica.partitions[number]
-                    partition.apply_live(batches.get(number, []), read_from=wanted[number], position=position)
-                self._replica.report()
+        while True:
+            async with self._consumer() as consumer:
+                await self._read_until_added(consumer)
+
+    async def _read_until_added(self, consumer: AIOKafkaConsumer) -> None:
+        """Return once a metadata partition is to be read that ``consumer`` was not sent to last."""
+        reading, sent_to, applied_s = _Reading(), frozenset[int](), -math.inf
+        while True:
+            await self._learn_bounds()
+            if self._replica.side_positions():
+                self._newcomers.set()
+            wanted, now_s = self._replica.live_positions(), self._clock.monotonic_s()
+            if sent_to and wanted.keys() - sent_to:
+                if now_s - self._added_s >= _ADDED_S:
+                    self._added_s = now_s
+                    return
+                wanted = {number: position for number, position in wanted.items() if number in sent_to}
+            sent_to = frozenset(wanted) or sent_to
+            is_due = now_s - applied_s >= _NOTHING_READ_S
+            batches, reached = await self._read_from(consumer, reading, wanted, is_thorough=is_due)
+            if not batches and reached == wanted and not is_due:
+                continue
+            applied_s = self._clock.monotonic_s()
+            for number, position in reached.items():
+                partition = self._replica.partitions[number]
+                partition.apply_live(batches.get(number, []), read_from=wanted[number], position=position)
+            self._replica.report()
 
     async def _read_separately(self) -> None:
         while True:
@@ -132,8 +141,7 @@ class MetadataConsumers:
         *,
         is_thorough: bool = True,
     ) -> tuple[dict[int, list[Record]], dict[int, int]]:
-        """Records of the ``wanted`` partitions, and where the consumer is then, which is in ``reading`` as well.  Partitions
-        for which it is too soon are in neither.
+        """Records of the ``wanted`` partitions, and where the consumer is then, which is in ``reading`` as well.
 
         Positions rather than last records tell how far it came: control batches have no records for us.  Unless
         ``is_thorough``, what gave no records is taken to stand where it stood.
@@ -153,14 +161,9 @@ class MetadataConsumers:
         return {partition.partition: records for partition, records in found.items()}, dict(reading.positions)
 
     def _assign(self, consumer: AIOKafkaConsumer, reading: _Reading, wanted: Mapping[int, int]) -> None:
-        """Make it read what is ``wanted``; what is only added to it, not too often."""
-        before, now_s = reading.positions, self._clock.monotonic_s()
-        if wanted == before:
+        """Make it read what is ``wanted``."""
+        if wanted == reading.positions:
             return
-        if before:
-            if before.items() <= wanted.items() and now_s - reading.assigned_s < _ADDED_S:
-                return
-            reading.assigned_s = now_s
         reading.positions = dict(wanted)
         consumer.assign([self._partition(number) for number in wanted])
         for number, position in wanted.items():

@@ -92,6 +92,9 @@ class MetadataLookups:
     def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
         return self._replica.require(topic_id_partition).picture()
 
+    def mark(self, topic_id_partition: TopicIdPartition) -> int:
+        return self._replica.require(topic_id_partition).mark
+
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return self._replica.require(topic_id_partition).list_unfinished_segments()
 
@@ -112,8 +115,8 @@ class MetadataLookups:
 
 _log = structlog.get_logger(__name__)
 
-_FETCH_MAX_WAIT_MS = 1_000
-"""As long as a metadata partition waits that has had no user partition yet."""
+_FETCH_MAX_WAIT_MS = 5_000
+"""A new record ends the wait at once."""
 _SENT = {
     RemoteLogSegmentState.COPY_SEGMENT_STARTED: "copy.started.sent",
     RemoteLogSegmentState.COPY_SEGMENT_FINISHED: "copy.finished.sent",

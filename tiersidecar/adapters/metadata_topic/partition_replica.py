@@ -67,6 +67,8 @@ class PartitionReplica:
         self.joining: dict[bytes, HeldPartition] = {}
         self._has_ends = False
         """Whether each user partition has the end offset that it has to reach: asked five times a second, of thousands."""
+        self._are_ready = False
+        """Whether each live one is ready: asked once a second."""
         self._expected: LastRecord | None = None
         self._is_rewritten = False
         self._doubt: str | None = None
@@ -76,7 +78,7 @@ class PartitionReplica:
 
     def add(self, key: bytes, held: HeldPartition) -> None:
         """A newly assigned user partition."""
-        self._has_ends = False
+        self._has_ends = self._are_ready = False
         if self.lost is not None and held.complete_to > 0:
             self.live[key] = held
             held.become_ready()
@@ -104,6 +106,7 @@ class PartitionReplica:
         """Let join who can do so without a replay of its own, and say where to replay for the rest."""
         if not self.joining or self.lost is not None:
             return
+        self._are_ready = False
         if not self.live:
             # Those that a snapshot brought far go on from there; the rest replays beside them.
             start = max(held.complete_to for held in self.joining.values())
@@ -210,12 +213,15 @@ class PartitionReplica:
             held.complete_to = max(held.complete_to, position)
         if self.position is not None and position >= self.position:
             self.live.update(self.joining)
-            self.joining, self.side_position = {}, None
+            self.joining, self.side_position, self._are_ready = {}, None, False
             self.mark_ready()
 
     def mark_ready(self) -> None:
         """Whoever has come to the end offset seen at its assignment is ready (S-095)."""
-        if self.lost is not None or not self.is_bounded or all(map(IS_READY, self.live.values())):
+        if self.lost is not None or not self.is_bounded or self._are_ready:
+            return
+        self._are_ready = all(map(IS_READY, self.live.values()))
+        if self._are_ready:
             return
         lost = 0
         for held in self.live.values():
@@ -234,7 +240,7 @@ class PartitionReplica:
         return False
 
     def _replay(self) -> None:
-        self._has_ends = False
+        self._has_ends = self._are_ready = False
         for held in (*self.live.values(), *self.joining.values()):
             held.begin_again()
         self.live, self.joining = {}, self.live | self.joining

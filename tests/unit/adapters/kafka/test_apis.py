@@ -95,6 +95,12 @@ def _paths(entity_type: Any, prefix: str = "") -> set[str]:
     return found
 
 
+@pytest.mark.parametrize(("names", "keys"), [(["retention.ms"], ("retention.ms",)), (None, None)])
+def test_settings_are_asked_for_by_name_or_all(names: list[str] | None, keys: tuple[str, ...] | None) -> None:
+    request: Any = apis.describe_configs(1, apis.TOPIC_RESOURCE, ["t", "u"], names)
+    assert [(one.resource_name, one.configuration_keys) for one in request.resources] == [("t", keys), ("u", keys)]
+
+
 def test_settings_are_set_and_removed_one_by_one() -> None:
     """AlterConfigOp: 0 sets, 1 deletes."""
     request: Any = MAKERS["IncrementalAlterConfigs"][1](1)

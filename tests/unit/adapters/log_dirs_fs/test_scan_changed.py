@@ -89,6 +89,15 @@ async def test_where_nothing_happens_the_view_is_the_same_object(looking: Lookin
     assert await looking.look() is await looking.look()
 
 
+async def test_where_a_whole_scan_finds_nothing_new_the_view_is_the_same_object(looking: Looking) -> None:
+    """Beside thousands of partitions another object has each of them compared, by all that goes by the view."""
+    before = await looking.look()
+    looking.change_unseen("orders-1", 0)
+    assert await looking.look(WHOLE_S) is before
+    looking.change_unseen("orders-1", 7)
+    assert epochs(await looking.look(WHOLE_S)) == [0, 7]
+
+
 async def test_what_no_event_told_of_is_found_by_the_next_whole_scan(looking: Looking) -> None:
     looking.change_unseen("orders-1", 7)
     seen = [epochs(await looking.look()) for _ in range(6)]

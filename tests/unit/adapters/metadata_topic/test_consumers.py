@@ -23,10 +23,11 @@ POLL_S = 0.2
 
 
 class EmptyTopic:
-    """A broker whose topic has nothing, and its consumer, which tells what is assigned to it."""
+    """A broker whose topic has nothing, and its consumers, which tell what is assigned to them."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
+        self.opened = 0
         self.assigned: list[set[int]] = []
         self._positions: dict[TopicPartition, int] = {}
 
@@ -43,6 +44,7 @@ class EmptyTopic:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[EmptyTopic]:
+        self.opened += 1
         yield self
 
     def assign(self, partitions: list[TopicPartition]) -> None:
@@ -59,30 +61,54 @@ class EmptyTopic:
         return {}
 
 
-async def test_newcomers_one_after_the_other_are_added_at_most_once_a_second() -> None:
-    """For each time the broker held a Fetch for a second more, before it answered the ones with the newcomers."""
-    one_of_each = {partition_of(number, COUNT): number for number in range(1000)}
-    newcomers = list(one_of_each.values())[:13]
+@asynccontextmanager
+async def reading(newcomer: int) -> AsyncIterator[tuple[ManualClock, Topic, EmptyTopic]]:
     clock = ManualClock()
     held, topic = Topic(partition_count=COUNT), EmptyTopic(clock)
     consumers = MetadataConsumers(
-        MetadataTopicSettings(bootstrap_servers="localhost:9092", topic="metadata", partitions=COUNT),
+        MetadataTopicSettings(
+            bootstrap_servers="localhost:9092", topic="metadata", partitions=COUNT, watch_interval_ms=60_000
+        ),
         held.replica,
         broker=topic,  # type: ignore[arg-type]  # the rest of it is not asked
         clients=topic,
         clock=clock,
     )
     facts = TopicFacts(cluster_id="cluster", topic_id=Uuid(b"metadata-topicid"), leader_epochs={})
-    facts = TopicFacts(cluster_id="cluster", topic_id=Uuid(b"metadata-topicid"), leader_epochs={})
-    held.start([owner(newcomers[0])], facts)
-    reading = asyncio.create_task(consumers.run())
-    for count in range(1, len(newcomers) + 1):
-        held.replica.assign(owner(number) for number in newcomers[:count])
-        await clock.advance(POLL_S)
-    assert not reading.done()
-    await clock.advance(1)
-    reading.cancel()
-    await asyncio.wait([reading])
+    held.start([owner(newcomer)], facts)
+    running = asyncio.create_task(consumers.run())
+    yield clock, held, topic
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait([running])
+
+
+def of_other_metadata_partitions(count: int) -> list[int]:
+    one_of_each = {partition_of(number, COUNT): number for number in range(1000)}
+    return list(one_of_each.values())[:count]
+
+
+async def test_newcomers_one_after_the_other_are_added_at_most_once_a_second() -> None:
+    """Each time by another consumer: the broker holds the Fetch of the one before for seconds."""
+    newcomers = of_other_metadata_partitions(13)
+    async with reading(newcomers[0]) as (clock, held, topic):
+        for count in range(1, len(newcomers) + 1):
+            held.replica.assign(owner(number) for number in newcomers[:count])
+            await clock.advance(POLL_S)
+        await clock.advance(1)
     assert [len(one) for one in topic.assigned] == [1, 2, 7, 12, 13]
+    assert topic.opened == len(topic.assigned)
     assert topic.assigned[-1] == {partition_of(number, COUNT) for number in newcomers}
     assert all(held.is_ready(number) for number in newcomers)
+
+
+async def test_what_comes_back_does_not_wait_for_the_fetch_without_it() -> None:
+    first, second = of_other_metadata_partitions(2)
+    async with reading(first) as (clock, held, topic):
+        for numbers in ([first], [first, second], [first], [first, second], [], [first]):
+            held.replica.assign(map(owner, numbers))
+            await clock.advance(2)
+        assert held.is_ready(first)
+    one, other = partition_of(first, COUNT), partition_of(second, COUNT)
+    assert topic.assigned == [{one}, {one, other}, {one}, {one, other}, {one}]
+    assert topic.opened == 3, "with fewer partitions, the same consumer reads on"
