@@ -193,7 +193,7 @@ def test_segments_are_listed_with_where_they_are(cluster: KafkaCluster, sidecars
     ("command", "code", "words"),
     [
         pytest.param(["ls", "nowhere"], 1, "has a tiered topic nowhere", id="no such topic"),
-        pytest.param(["ls", f"{KEPT}/7"], 3, "no tiered partition", id="no such partition"),
+        pytest.param(["ls", f"{KEPT}/7"], 3, "not a tiered partition", id="no such partition"),
         pytest.param(["explain", KEPT], 2, "has no partition", id="which partition"),
         pytest.param(["ls", "a/b/c"], 2, "neither TOPIC nor TOPIC/PARTITION", id="no target"),
     ],
