@@ -107,10 +107,10 @@ def test_secrets_of_places_are_masked(tmp_path: Path) -> None:
 
 def test_a_command_that_knows_one_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="`tiersidecar recover` looks at section store alone, and segments may lie in cold"
+        ConfigError, match="`tiersidecar mount` looks at section store alone, and segments may lie in cold"
     ):
-        load(tmp_path, RULES, ENVIRON).require_one_place("`tiersidecar recover`")
-    load(tmp_path, HEAD + S3, ENVIRON).require_one_place("`tiersidecar recover`")
+        load(tmp_path, RULES, ENVIRON).require_one_place("`tiersidecar mount`")
+    load(tmp_path, HEAD + S3, ENVIRON).require_one_place("`tiersidecar mount`")
 
 
 FILES = """\
