@@ -10,7 +10,7 @@ from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, read_latest
 from tiersidecar.app.at_once import at_once
 from tiersidecar.app.commands.session import Session
-from tiersidecar.app.reconcile_parts import read_owner
+from tiersidecar.app.reconcile_parts import read_owner, reason_of_another_place
 from tiersidecar.app.recover_report import PartitionPlan
 from tiersidecar.decide.recover import (
     Recovery,
@@ -22,7 +22,7 @@ from tiersidecar.decide.recover import (
     wanted_manifests,
 )
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
-from tiersidecar.domain.ids import DEFAULT_PLACE, TopicIdPartition, Uuid, format_uuid, place_prefix
+from tiersidecar.domain.ids import DEFAULT_PLACE, TopicIdPartition, Uuid, format_uuid, named_place, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.keys import place_in
@@ -66,7 +66,7 @@ class RecoverLook:
         self._recorded = {(one.topic_id, one.partition) for one in session.state.partitions()}
         self._cluster_id = ""
         self._topic_owners: dict[Uuid, str | None] = {}
-        self._place_owners: dict[tuple[Uuid, str], str | None] = {}
+        self._doubts_of_places: dict[tuple[Uuid, str], str] = {}
 
     async def plan(self, partition: BucketPartition) -> PartitionPlan:
         owner = partition.owner
@@ -134,16 +134,20 @@ class RecoverLook:
         return "" if said is None or self._is_known(said) else f"the store says that its data are cluster {said}'s"
 
     async def _not_ours_in_places(self, partition: BucketPartition) -> str:
-        """Return why what lies in a place is another cluster's: several may share one."""
-        for place in sorted({objects.place for objects in partition.stored.values()} - {DEFAULT_PLACE}):
+        """Return why what lies in a place is another cluster's, for several may share one, or another place's."""
+        for place in sorted({objects.place for objects in partition.stored.values()}):
             asked = partition.owner.topic_id, place
-            if asked not in self._place_owners:
-                topic_id = format_uuid(partition.owner.topic_id)
-                self._place_owners[asked] = await read_owner(self._store, place_prefix(place), topic_id)
-            said = self._place_owners[asked]
-            if said is not None and not self._is_known(said):
-                return f"place {place} says that its data are cluster {said}'s"
+            if asked not in self._doubts_of_places:
+                self._doubts_of_places[asked] = await self._doubt_of_place(place, format_uuid(partition.owner.topic_id))
+            if doubt := self._doubts_of_places[asked]:
+                return doubt
         return ""
+
+    async def _doubt_of_place(self, place: str, topic_id: str) -> str:
+        said = await read_owner(self._store, place_prefix(place) or self._prefix, topic_id)
+        if said is not None and not self._is_known(said):
+            return f"{named_place(place)} says that its data are cluster {said}'s"
+        return await reason_of_another_place(self._store, self._prefix, place, topic_id) if self._is_known(said) else ""
 
     async def _snapshot(self, owner: TopicIdPartition) -> tuple[PartitionSnapshot | None, list[str]]:
         """Return the last one, which may be another cluster's, and what is wrong with those after it."""

@@ -338,7 +338,7 @@ class PartitionTable:
 
     records: dict[TopicIdPartition, PartitionRecord] = field(default_factory=dict)
     missing_owners: dict[Uuid, str] = field(default_factory=dict)
-    """Topic ids whose owner object is gone from the store, and what that means."""
+    """Topic ids whose owner object is gone from the store, or is another place's, and what that means."""
 
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)

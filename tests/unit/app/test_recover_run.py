@@ -449,6 +449,20 @@ async def test_another_clusters_objects_in_a_shared_place_are_left(world: World)
     assert any("place cold says that its data are cluster theirs" in note for note in report.notes())
 
 
+async def test_stores_that_were_exchanged_in_the_configuration_are_not_recovered_from(world: World) -> None:
+    cold = with_cold(world)
+    world.store_objects(replace(live(1, 0), custom_metadata=IN_COLD))
+    move(world.root / "@cold", cold)
+    owner = TopicOwner(
+        cluster_id=CLUSTER, topic="orders", claimed_ms=0, broker_id=1, incarnation="", place="far"
+    ).write(ORDERS.topic_id)
+    (cold / owner_key("", ORDERS.topic_id)).parent.mkdir(parents=True)
+    (cold / owner_key("", ORDERS.topic_id)).write_bytes(owner)
+    report = await world.recover()
+    assert world.metadata.events == []
+    assert any("the store of place cold is that of place far" in note for note in report.notes())
+
+
 @pytest.mark.parametrize("by_snapshot", [True, False], ids=["a snapshot names it", "the state topic names it"])
 async def test_a_place_that_the_configuration_does_not_have_is_named_and_nothing_is_taken_for_lost(
     world: World, by_snapshot: bool
