@@ -189,7 +189,7 @@ class RecoverLook:
             if uuid not in partition.stored
             and uuid not in out_of_reach
             and (uuid not in known or known[uuid].state is RemoteLogSegmentState.COPY_SEGMENT_STARTED)
-            and _is_readable(segment)
+            and self._is_readable(segment)
         ]
         await at_once(look, missing, MANIFESTS_AT_ONCE)
         return found
@@ -213,10 +213,18 @@ class RecoverLook:
             if segment.state is _FINISHED
             and uuid not in partition.stored
             and uuid not in out_of_reach
-            and _is_readable(segment)
+            and self._is_readable(segment)
         ]
         await at_once(look, doubted, MANIFESTS_AT_ONCE)
         return frozenset(absent)
+
+    def _is_readable(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Return whether its custom metadata say where its objects are: those of another plugin do not."""
+        try:
+            recorded_keys(segment, self._prefix)
+        except CorruptDataError:
+            return False
+        return True
 
     async def _exists(self, key: str) -> bool:
         async with self._turn:
@@ -270,12 +278,3 @@ def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
         or merged.start_generation > known.start_generation
         or merged.hold != known.hold
     )
-
-
-def _is_readable(segment: RemoteLogSegmentMetadata) -> bool:
-    """Return whether its custom metadata say where its objects are: those of another plugin do not."""
-    try:
-        recorded_keys(segment, "")
-    except CorruptDataError:
-        return False
-    return True
