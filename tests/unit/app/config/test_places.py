@@ -53,6 +53,7 @@ KEY_SERVICE = """\
   encryption.key.wrapping: aws-kms
   encryption.key.wrapping.options: {key.id: alias/tier, region: eu-1, access.key.id: a, secret.access.key: {env: KEY}}
   encryption.data.key.cache.ms: 5min
+  encryption.data.key.cache.size: 7
 """
 
 
@@ -67,7 +68,7 @@ def test_data_keys_are_wrapped_by_one_service_everywhere(tmp_path: Path, place: 
     found = load(tmp_path, f"{HEAD}{S3}{KEY_SERVICE}places: {{cold: {place}}}\n", ENVIRON).places["cold"]
     assert (found.encryption_enabled, found.encryption_key_wrapping) == (True, "aws-kms")
     assert found.encryption_key_wrapping_options["secret.access.key"].get_secret_value() == "a key"
-    assert found.encryption_data_key_cache_ms == 300_000
+    assert (found.encryption_data_key_cache_ms, found.encryption_data_key_cache_size) == (300_000, 7)
 
 
 RULES = f"""{HEAD}{S3}places:
@@ -173,9 +174,11 @@ store: {type: filesystem, root: /srv/tier}
         ),
         pytest.param(
             "places: {cold: {root: /srv/cold, encryption.key.wrapping: aws-kms, "
-            "encryption.key.wrapping.options: {key.id: a, region: b}, encryption.data.key.cache.ms: 5min}}",
+            "encryption.key.wrapping.options: {key.id: a, region: b}, encryption.data.key.cache.ms: 5min, "
+            "encryption.data.key.cache.size: 7}}",
             [
                 "line 4: places.cold.encryption.data.key.cache.ms: is the same everywhere: set it in section store",
+                "line 4: places.cold.encryption.data.key.cache.size: is the same everywhere: set it in section store",
                 "line 4: places.cold.encryption.key.wrapping: is the same everywhere: set it in section store",
                 "line 4: places.cold.encryption.key.wrapping.options: is the same everywhere: set it in section store",
             ],
