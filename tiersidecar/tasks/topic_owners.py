@@ -244,9 +244,11 @@ class TopicOwners:
         """Return the places where it was found.  One that is away, or was taken out of the configuration, halts the partition
         where its segments are asked for; one that has none of its segments any more may be emptied or given up."""
         found_in: set[str] = set()
-        for place in self._state.partition_state(topic_id_partition).places_seen:
-            if place == besides:
-                continue
+        seen = set(self._state.partition_state(topic_id_partition).places_seen) - {besides}
+        if seen and self._metadata.is_ready(topic_id_partition):
+            custom = self._metadata.picture(topic_id_partition).custom_metadata
+            seen &= {place_in(one) for one in custom}
+        for place in sorted(seen):
             try:
                 await self._look(topic_id_partition, place)
             except UnknownPlaceError:

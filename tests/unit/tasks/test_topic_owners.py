@@ -245,6 +245,31 @@ async def test_a_place_that_is_away_keeps_no_topic_that_has_left_it_from_being_t
     await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
 
 
+async def test_a_place_whose_last_segment_has_expired_may_be_emptied(stage: Stage) -> None:
+    """S-293: that it was seen is never forgotten, and would keep the topic from being trimmed for ever."""
+    owners = stage.owners("ours", "cold")
+    await owners.claim(TOPIC_ID_PARTITION)
+    await stage.copied(place="cold")
+    await stage.copied(at=10)
+    await owners.claim(TOPIC_ID_PARTITION, anew=True)
+    stage.change_the_bucket_of_cold()
+    with pytest.raises(OwnerMissingError):
+        await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
+    (in_cold,) = [one for one in stage.metadata.list_remote_log_segments(TOPIC_ID_PARTITION) if one.custom_metadata]
+    for state in (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
+        await stage.metadata.publish(
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=in_cold.remote_log_segment_id,
+                broker_id=BrokerId(1),
+                event_timestamp_ms=0,
+                state=state,
+                custom_metadata=None,
+            )
+        )
+    assert stage.state.partition_state(TOPIC_ID_PARTITION).places_seen == ("cold",)
+    await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
+
+
 async def test_where_no_segments_go_any_more_nothing_is_claimed(stage: Stage) -> None:
     """Who deletes there finds what was made before the copy, even of one that never ended."""
     with pytest.raises(OwnerMissingError):
