@@ -283,6 +283,9 @@ class PartitionRecord:
     lost_log: str = ""
     """What proves that one of the sidecars' own topics has forgotten the partition. Written by the log start watch."""
 
+    removed_place: str = ""
+    """Why nothing is done with it: it has segments in a place that is not configured. Written by the place checks."""
+
     transaction_waits: tuple[TransactionWait, ...] | None = None
     """Open transactions that hold up copying, or readers of committed records; None once that they are over is reported."""
 
