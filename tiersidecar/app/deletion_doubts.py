@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tiersidecar.app.commands.session import Session
-from tiersidecar.app.reconcile_parts import read_owner
-from tiersidecar.domain.ids import TopicIdPartition, format_uuid, place_prefix
+from tiersidecar.app.reconcile_parts import read_owner, reason_of_another_place
+from tiersidecar.domain.ids import DEFAULT_PLACE, TopicIdPartition, format_uuid, place_prefix
 from tiersidecar.domain.policy import PauseKind, pause_sentence
 from tiersidecar.ports.store import Store
 
@@ -39,5 +39,8 @@ async def reason_not_ours(session: Session, store: Store, owner: TopicIdPartitio
     if said is None:
         return "" if lives_here else "the cluster has no topic of this id, and the store does not say whose it is"
     if said == cluster_id:
+        for place in (DEFAULT_PLACE, *(place for place in session.config.places if place in state.places_seen)):
+            if reason := await reason_of_another_place(store, session.config.store.key_prefix, place, topic_id):
+                return reason
         return ""
     return f"the store says that its topic's data are cluster {said}'s, this is {cluster_id}"

@@ -40,16 +40,19 @@ from tiersidecar.domain.errors import (
     ObjectNotFoundError,
     TiersidecarError,
 )
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.segments import LeaderView, LocalSegment
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
+from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.remote_objects import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
+from tiersidecar.tasks.topic_owners import Claimant, TopicOwners
 
 _THREADS = 2
 
@@ -108,15 +111,19 @@ class Eraser:
 
         Raises:
             LeaseHeldError: another erasure or a repair acts.
+            NotOwnedError, OwnerMissingError: the place of the new segments is not this cluster's, or not the one that it was.
             TiersidecarError: the first that stood in the way, where nothing was done; else it is a reason in ``left``.
         """
         erased: list[ErasedSegment] = []
         left: list[tuple[ErasureStep, str]] = []
         failed: TiersidecarError | None = None
         goes_on = True
-        if any(partition.of(Erasing.REWRITE) for partition in found):
+        rewriting = [partition.owner for partition in found if partition.of(Erasing.REWRITE)]
+        if rewriting:
             await self._settle()
         async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
+            if rewriting:
+                await self._claim(tools.store, rewriting[0])
             for partition in found:
                 worker = PartitionEraser(self._session, partition, tools, lease, self._failpoints)
                 for step in partition.of(Erasing.REWRITE, Erasing.RETIRE):
@@ -136,6 +143,24 @@ class Eraser:
         if failed is not None and not erased:
             raise failed
         return ErasureResult(erased=erased, left=left)
+
+    async def _claim(self, store: Store, owner: TopicIdPartition) -> None:
+        """Claim the topic where its new segments go, as a sidecar does before its first copy to a place: a segment without an
+        owner object beside it means that the place is not the same store as before."""
+        cluster_id = (await self._session.broker.describe_cluster()).cluster_id
+        config = self._session.config
+        assert self._session.metadata is not None, "an erasure opens its session with metadata"
+        owners = TopicOwners(
+            store=store,
+            key_prefix=config.store.key_prefix,
+            state=self._session.state,
+            metadata=self._session.metadata,
+            table=PartitionTable(),
+            clock=self._session.clock,
+            claimant=Claimant(cluster_id=cluster_id, broker_id=BrokerId(-1), incarnation="erase"),
+            place_of_topic=config.place_of_topic,
+        )
+        await owners.claim(owner, anew=True)
 
     async def _settle(self) -> None:
         """Wait until each broker has written its log start to its disk: a killed one comes back with the last one written."""

@@ -39,7 +39,7 @@ class FoundPartition:
     """The findings about a partition.  ``open_transactions`` are those where its log goes on; ``problems`` say what is not
     known.  ``segments`` and ``size`` are of all that is whole, also what is later than the plan's time; ``latest_ms`` is when
     the last of what is known of it was written, ``deleted_ms`` when its topic came into the trash as a deleted one, -1 if it
-    is not there."""
+    is not there; ``places`` besides the default one have segments of it, which a mount does not reach."""
 
     owner: TopicIdPartition
     end: PartitionEnd
@@ -52,6 +52,7 @@ class FoundPartition:
     deleted_ms: int = -1
     left: tuple[LeftSegment, ...] = ()
     problems: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from tiersidecar.app.mount_findings import (
 )
 from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
-from tiersidecar.app.recover_look import segments_of
+from tiersidecar.app.recover_look import places_of, segments_of
 from tiersidecar.decide.deleted_topics import DeletedTopic
 from tiersidecar.decide.mount import (
     Lineage,
@@ -111,6 +111,13 @@ class MountPlanner:
         for owner, several in list(found.items()):
             if not is_there(owner, several, cluster):
                 refused.add(f"{owner[0]}-{format_uuid(owner[1])}, of which no segment can be mounted")
+                del found[owner]
+        for owner, several in list(found.items()):
+            if places := sorted({place for one in several for place in one.places}):
+                refused.add(
+                    f"{owner[0]}-{format_uuid(owner[1])}, of which segments lie in {', '.join(places)}: "
+                    "mount looks at section store alone"
+                )
                 del found[owner]
         deleted = await self._without_deleted(found, cluster, wanted)
         chosen, shadowed = one_of_each_name(found, cluster)
@@ -289,7 +296,12 @@ class MountPlanner:
             ),
             deleted_ms=_deleted_ms(snapshot),
             left=recovery.left,
-            problems=(*faults, *problem),
+            problems=(
+                *faults,
+                *problem,
+                *(f"no segment has its offsets {first} to {last}" for first, last in recovery.holes),
+            ),
+            places=() if snapshot is None else places_of(snapshot),
         )
 
     async def _producers(self, last: RemoteLogSegmentMetadata | None) -> tuple[list[OpenTransaction], tuple[str, ...]]:

@@ -102,7 +102,7 @@ class ProcessStatus:
             untrimmable_topics=self.table.untrimmable_topics,
             log_dir_faults=self.table.local.faults,
             disk_troubles=self.table.disk_troubles,
-            losses=_some((*self.table.missing_owners.values(), *self._lost_logs())),
+            losses=_some((*self.table.missing_owners.values(), *self._lost_logs(), *self._removed_places())),
             halted_mounts=_some(self.mount_halts()),
             misplaced={str(topic_id_partition): reason for topic_id_partition, reason in self.table.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
@@ -139,6 +139,9 @@ class ProcessStatus:
 
     def _lost_logs(self) -> Iterator[str]:
         return (record.lost_log for record in self.table.records.values() if record.lost_log)
+
+    def _removed_places(self) -> Iterator[str]:
+        return (record.removed_place for record in self.table.records.values() if record.removed_place)
 
     def _partition(self, tiered: TieredPartition) -> PartitionStatus:
         topic_id_partition = tiered.view.topic_id_partition

@@ -18,13 +18,14 @@ from tiersidecar.app.reconcile_facts import ClusterFacts
 from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, metadata_doubt
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError
-from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.ids import format_uuid, named_place, place_prefix
 from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_OWNER_BYTES, MOST_REPORT_BYTES, OWNERS, REPORTS
 from tiersidecar.ports.store import BytesBody, FetchRange, Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reconcile.inputs import KnownTopic, Seen
 from tiersidecar.reconcile.report import SUMMARY_FILE, Summary, report_files
 from tiersidecar.spark.inventory_manifest import InventoryFormat
+from tiersidecar.tasks.topic_owners import read_owned_place
 
 UNREADABLE_OWNER = "?"
 """Stands for a cluster id where the object does not say it.  It is no cluster's."""
@@ -38,6 +39,19 @@ async def read_owner(store: FetchRange, key_prefix: str, topic_id: str) -> str |
         return None
     except ObjectTooLargeError:
         return UNREADABLE_OWNER
+
+
+async def reason_of_another_place(store: FetchRange, key_prefix: str, place: str, topic_id: str) -> str:
+    """Return why the store that the configuration gives ``place`` is another one's, by the topic id's owner object, which is
+    this cluster's; empty where the object is of this place, does not say, or is not there."""
+    key = _owner_key(place_prefix(place) or key_prefix, topic_id)
+    try:
+        said = read_owned_place(await store.fetch_object(key, max_bytes=MOST_OWNER_BYTES))
+    except (ObjectNotFoundError, ObjectTooLargeError, ValueError):
+        return ""
+    if said is None or said == place:
+        return ""
+    return f"the store of {named_place(place)} is that of {named_place(said)}, as its {key} says: correct places"
 
 
 async def read_owners(store: Store, key_prefixes: Iterable[str]) -> dict[str, str]:

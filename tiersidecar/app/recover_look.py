@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, read_latest
 from tiersidecar.app.at_once import at_once
 from tiersidecar.app.commands.session import Session
-from tiersidecar.app.reconcile_parts import read_owner
+from tiersidecar.app.reconcile_parts import read_owner, reason_of_another_place
 from tiersidecar.app.recover_report import PartitionPlan
 from tiersidecar.decide.recover import (
     Recovery,
@@ -21,8 +21,8 @@ from tiersidecar.decide.recover import (
     recovery_below,
     wanted_manifests,
 )
-from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, StoreError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
+from tiersidecar.domain.ids import DEFAULT_PLACE, TopicIdPartition, Uuid, format_uuid, named_place, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.keys import place_in
@@ -66,10 +66,11 @@ class RecoverLook:
         self._recorded = {(one.topic_id, one.partition) for one in session.state.partitions()}
         self._cluster_id = ""
         self._topic_owners: dict[Uuid, str | None] = {}
+        self._doubts_of_places: dict[tuple[Uuid, str], str] = {}
 
     async def plan(self, partition: BucketPartition) -> PartitionPlan:
         owner = partition.owner
-        if reason := await self._not_ours(owner.topic_id):
+        if reason := await self._not_ours(owner.topic_id) or await self._not_ours_in_places(partition):
             return PartitionPlan(owner=owner, not_ours=reason)
         snapshot, faults = await self._snapshot(owner)
         if snapshot is not None and not self._is_known(snapshot.cluster_id):
@@ -84,7 +85,12 @@ class RecoverLook:
             for one in await self._blocking.run(self._metadata.picture(owner).segments)
         }
         listed = None if snapshot is None else segments_of(snapshot)
-        stored = {**partition.stored, **await self._stored_elsewhere(partition, known, listed)}
+        place_of_each = _place_of_each(known, listed)
+        partition = _where_expected(partition, place_of_each)
+        out_of_reach = {
+            uuid: place for uuid, place in place_of_each.items() if place and place not in self._session.config.places
+        }
+        stored = {**partition.stored, **await self._stored_elsewhere(partition, known, listed, out_of_reach)}
         wanted = wanted_manifests(known, listed, partition.stored)
         view = RecoveryView(
             known=known,
@@ -92,7 +98,8 @@ class RecoverLook:
             stored=stored,
             manifests=await read_manifests(self._store, self._prefix, partition, wanted, self._turn),
             start_for=state.start_for,
-            absent=await self._absent(known, partition),
+            absent=await self._absent(known, partition, out_of_reach),
+            out_of_reach=out_of_reach,
         )
         has_record = (owner.topic_id, owner.partition) in self._recorded
         return PartitionPlan(
@@ -100,6 +107,9 @@ class RecoverLook:
             snapshot=snapshot,
             state=state,
             faults=tuple(faults),
+            unknown_places=tuple(
+                sorted({*out_of_reach.values(), *state.places_seen} - self._session.config.places.keys())
+            ),
             recovery=self._below_end(owner, decide_recovery(view)),
             restores_state=snapshot is not None and (not has_record or _is_behind(known_state, state)),
             state_contradicts=has_record and _is_behind(known_state, state),
@@ -123,6 +133,22 @@ class RecoverLook:
         said = self._topic_owners[topic_id]
         return "" if said is None or self._is_known(said) else f"the store says that its data are cluster {said}'s"
 
+    async def _not_ours_in_places(self, partition: BucketPartition) -> str:
+        """Return why what lies in a place is another cluster's, for several may share one, or another place's."""
+        for place in sorted({objects.place for objects in partition.stored.values()}):
+            asked = partition.owner.topic_id, place
+            if asked not in self._doubts_of_places:
+                self._doubts_of_places[asked] = await self._doubt_of_place(place, format_uuid(partition.owner.topic_id))
+            if doubt := self._doubts_of_places[asked]:
+                return doubt
+        return ""
+
+    async def _doubt_of_place(self, place: str, topic_id: str) -> str:
+        said = await read_owner(self._store, place_prefix(place) or self._prefix, topic_id)
+        if said is not None and not self._is_known(said):
+            return f"{named_place(place)} says that its data are cluster {said}'s"
+        return await reason_of_another_place(self._store, self._prefix, place, topic_id) if self._is_known(said) else ""
+
     async def _snapshot(self, owner: TopicIdPartition) -> tuple[PartitionSnapshot | None, list[str]]:
         """Return the last one, which may be another cluster's, and what is wrong with those after it."""
         place = owner.topic_id, owner.partition
@@ -138,8 +164,10 @@ class RecoverLook:
         partition: BucketPartition,
         known: dict[Uuid, RemoteLogSegmentMetadata],
         listed: SnapshotSegments | None,
+        out_of_reach: Mapping[Uuid, str],
     ) -> dict[Uuid, StoredObjects]:
-        """Find objects of the snapshot's segments that were written under a former ``key.prefix``, one by one."""
+        """Find objects of the snapshot's segments that were written under a former ``key.prefix``, or lie in two places, one by
+        one."""
         found: dict[Uuid, StoredObjects] = {}
 
         async def look(listed: tuple[Uuid, RemoteLogSegmentMetadata]) -> None:
@@ -150,6 +178,7 @@ class RecoverLook:
                 has_log=await self._exists(log),
                 has_indexes=await self._exists(indexes),
                 has_manifest=await self._exists(manifest),
+                place=place_in(segment.custom_metadata or b""),
             )
             if objects.has_log or objects.has_indexes or objects.has_manifest:
                 found[uuid] = objects
@@ -158,13 +187,19 @@ class RecoverLook:
             (uuid, segment)
             for uuid, segment in (listed.segments if listed is not None else {}).items()
             if uuid not in partition.stored
+            and uuid not in out_of_reach
             and (uuid not in known or known[uuid].state is RemoteLogSegmentState.COPY_SEGMENT_STARTED)
-            and _is_readable(segment)
+            and self._is_readable(segment)
         ]
         await at_once(look, missing, MANIFESTS_AT_ONCE)
         return found
 
-    async def _absent(self, known: dict[Uuid, RemoteLogSegmentMetadata], partition: BucketPartition) -> frozenset[Uuid]:
+    async def _absent(
+        self,
+        known: dict[Uuid, RemoteLogSegmentMetadata],
+        partition: BucketPartition,
+        out_of_reach: Mapping[Uuid, str],
+    ) -> frozenset[Uuid]:
         absent: set[Uuid] = set()
 
         async def look(doubted: tuple[Uuid, RemoteLogSegmentMetadata]) -> None:
@@ -175,10 +210,21 @@ class RecoverLook:
         doubted = [
             (uuid, segment)
             for uuid, segment in known.items()
-            if segment.state is _FINISHED and uuid not in partition.stored and _is_readable(segment)
+            if segment.state is _FINISHED
+            and uuid not in partition.stored
+            and uuid not in out_of_reach
+            and self._is_readable(segment)
         ]
         await at_once(look, doubted, MANIFESTS_AT_ONCE)
         return frozenset(absent)
+
+    def _is_readable(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Return whether its custom metadata say where its objects are: those of another plugin do not."""
+        try:
+            recorded_keys(segment, self._prefix)
+        except CorruptDataError:
+            return False
+        return True
 
     async def _exists(self, key: str) -> bool:
         async with self._turn:
@@ -190,20 +236,37 @@ class RecoverLook:
 
 
 def segments_of(snapshot: PartitionSnapshot) -> SnapshotSegments:
-    """Return what a snapshot says of segments.
-
-    Raises:
-        StoreError: some lie in a place besides the default one: the listing that this is compared with is not of them.
-    """
-    for segment in snapshot.segments:
-        if place := place_in(segment.custom_metadata or b""):
-            reason = f"it lies in place {place}, and only section store is looked at"
-            raise StoreError(verb="recover or mount", key=recorded_keys(segment).log, reason=reason)
+    """Return what a snapshot says of segments."""
     return SnapshotSegments(
         written_ms=snapshot.written_ms,
         segments={segment.remote_log_segment_id.uuid: segment for segment in snapshot.segments},
         highest_offsets=snapshot.highest_offsets,
     )
+
+
+def places_of(snapshot: PartitionSnapshot) -> tuple[str, ...]:
+    """Return the places besides the default one where a snapshot's segments lie, ascending."""
+    return tuple(sorted({place_in(one.custom_metadata or b"") for one in snapshot.segments} - {DEFAULT_PLACE}))
+
+
+def _place_of_each(known: Mapping[Uuid, RemoteLogSegmentMetadata], listed: SnapshotSegments | None) -> dict[Uuid, str]:
+    """Return the places of the segments that the topic or the snapshot has, by what both say together: the snapshot of those
+    of which the topic has only the beginning."""
+    said = {uuid: place_in(one.custom_metadata or b"") for uuid, one in known.items()}
+    for uuid, one in ({} if listed is None else listed.segments).items():
+        if uuid not in known or known[uuid].state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            said[uuid] = place_in(one.custom_metadata or b"")
+    return said
+
+
+def _where_expected(partition: BucketPartition, place_of_each: Mapping[Uuid, str]) -> BucketPartition:
+    """Return the partition without objects that lie in another place than is said of their segment: a copy of a bucket."""
+    stored = {
+        uuid: objects
+        for uuid, objects in partition.stored.items()
+        if place_of_each.get(uuid, objects.place) == objects.place
+    }
+    return replace(partition, stored=stored)
 
 
 def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
@@ -215,12 +278,3 @@ def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
         or merged.start_generation > known.start_generation
         or merged.hold != known.hold
     )
-
-
-def _is_readable(segment: RemoteLogSegmentMetadata) -> bool:
-    """Return whether its custom metadata say where its objects are: those of another plugin do not."""
-    try:
-        recorded_keys(segment, "")
-    except CorruptDataError:
-        return False
-    return True

@@ -32,6 +32,7 @@ _WHY = {
     Left.BELOW_START: "segments below the remote log start",
     Left.CONTRADICTION: "segments of which the metadata topic says otherwise",
     Left.BEYOND_END: "segments that were copied after the plan was made: the log has gone on below them",
+    Left.UNKNOWN_PLACE: "segments in places that the configuration does not name: put these back under places",
 }
 
 
@@ -39,7 +40,8 @@ _WHY = {
 class PartitionPlan:
     """The plan for a partition.  ``not_ours``: why nothing is.  ``state`` is what snapshot and state topic say together.
     ``state_contradicts``: the state topic has a record of it that lets read what the snapshot knows as deleted.
-    ``lacks_state``: neither has one."""
+    ``lacks_state``: neither has one.  ``unknown_places`` are those that the partition has been in, and that the configuration
+    does not name."""
 
     owner: TopicIdPartition
     snapshot: PartitionSnapshot | None = None
@@ -49,6 +51,7 @@ class PartitionPlan:
     restores_state: bool = False
     state_contradicts: bool = False
     lacks_state: bool = False
+    unknown_places: tuple[str, ...] = ()
     not_ours: str = ""
 
 
@@ -80,6 +83,10 @@ class RecoverReport:
     unread: list[str] = field(default_factory=list)
     """Snapshots that count for nothing: what they know as deleted, nothing else may know."""
     contradictions: list[str] = field(default_factory=list)
+    unknown_places: dict[str, list[TopicIdPartition]] = field(default_factory=dict)
+    """Partitions that were in a place that the configuration does not name."""
+    holes: list[tuple[TopicIdPartition, tuple[int, int]]] = field(default_factory=list)
+    """First and last offsets, inclusive, that no segment has, between segments that have theirs."""
     without_snapshot: list[TopicIdPartition] = field(default_factory=list)
     oldest_ms: int | None = None
     _topics: dict[str, _Topic] = field(default_factory=dict)
@@ -100,6 +107,9 @@ class RecoverReport:
         self.equal += recovery.equal
         self.gone += recovery.gone
         self.unread += plan.faults
+        self.holes += [(plan.owner, hole) for hole in recovery.holes]
+        for place in plan.unknown_places:
+            self.unknown_places.setdefault(place, []).append(plan.owner)
         self._take_left(plan)
         if plan.lacks_state:
             self.without_snapshot.append(plan.owner)
@@ -129,6 +139,11 @@ class RecoverReport:
     def has_contradictions(self) -> bool:
         return bool(self.contradictions)
 
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing is known to be missing, and every place was looked at."""
+        return not self.holes and not self.unknown_places
+
     def steps(self) -> Iterator[str]:
         """Yield the steps, a line for each topic."""
         for name, topic in sorted(self._topics.items()):
@@ -154,6 +169,7 @@ class RecoverReport:
             "there_already": self.equal,
             "gone": self.gone,
             "left": sum(self.left.values()),
+            "holes": len(self.holes),
         }
 
     def notes(self) -> Iterator[str]:
@@ -180,6 +196,15 @@ class RecoverReport:
             yield f"left alone, {count:,}: {_WHY[reason]} (such as {', '.join(examples)})"
         for name, count in sorted(self._unknown.items()):
             yield f"left alone: {name}, {count:,} segments: the cluster has no topic of this id and name"
+        if self.holes:
+            named = ", ".join(f"{owner} [{first}, {last}]" for owner, (first, last) in self.holes[:_NAMED_TO_PEOPLE])
+            yield (
+                f"{len(self.holes):,} holes between segments (such as {named}): their records are lost, or were copied to a "
+                "place that was not looked at"
+            )
+        for place, owners in sorted(self.unknown_places.items()):
+            named = ", ".join(map(str, owners[:_NAMED_TO_PEOPLE]))
+            yield f"place {place}, which the configuration does not name, had segments of {len(owners):,} partitions ({named})"
         yield from (*self.faults, *self.unread)
         yield from (f"contradiction: {contradiction}" for contradiction in self.contradictions)
         if not self.mounts and any(topic.has_work for topic in self._topics.values()):
@@ -206,6 +231,17 @@ class RecoverReport:
             "partitions_without_snapshot": [
                 topic_id_partition.qualified for topic_id_partition in self.without_snapshot[:_MOST_NAMED]
             ],
+            "holes_between": [
+                {
+                    "topic": owner.topic,
+                    "topic_id": format_uuid(owner.topic_id),
+                    "partition": owner.partition,
+                    "start_offset": first,
+                    "end_offset": last,
+                }
+                for owner, (first, last) in self.holes[:_MOST_NAMED]
+            ],
+            "unknown_places": sorted(self.unknown_places),
             "unknown_topics": dict(self._unknown),
             "contradictions": self.contradictions,
             "faults": [*self.faults, *self.unread],

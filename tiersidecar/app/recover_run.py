@@ -22,20 +22,18 @@ from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.recover_look import FormerCluster, RecoverLook
 from tiersidecar.app.recover_report import PartitionPlan, RecoverReport
 from tiersidecar.app.repair_run import LEASE
-from tiersidecar.decide.recover import (
-    events_of,
-    in_order_of_events,
-)
+from tiersidecar.decide.recover import events_of, in_order_of_events
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.segments import SegmentEvent
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, SegmentEvent
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.keys import CustomMetadata, place_in, write_custom_metadata
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, walk_bucket
+from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, walk_places
 
 _PARTITIONS_AT_ONCE = 8
 _SEGMENTS_AT_ONCE = 500
@@ -48,15 +46,11 @@ Act = Callable[[PartitionPlan], Awaitable[None]]
 
 
 class Recoverer:
-    """Recovers the ``topics`` named, or all that the cluster has.  ``say`` gets a line for each step, for people.  Data of the
-    ``former`` cluster counts as this one's.
-
-    Raises:
-        ConfigError: there are places besides section store, where it would not look.
+    """Recovers the ``topics`` named, or all that the cluster has, from what lies in all places.  ``say`` gets a line for each
+    step, for people.  Data of the ``former`` cluster counts as this one's.
     """
 
     def __init__(self, session: Session, topics: Sequence[str], say: Say, former: FormerCluster | None = None) -> None:
-        session.config.require_one_place("`tiersidecar recover`")
         self._session, self._topics, self._say, self._former = session, topics, say, former
         self._prefix = session.config.store.key_prefix
         self._manifest_turn = asyncio.Semaphore(MANIFESTS_AT_ONCE)
@@ -133,7 +127,7 @@ class Recoverer:
         )
         seen: set[tuple[Uuid, int]] = set()
         segments = 0
-        async for found in walk_bucket(store, self._prefix, below):
+        async for found in walk_places(store, self._prefix, self._session.config.places, below):
             segments += len(found.stored)
             self._say(f"listing the store: {segments:,} segments, {len(seen):,} partitions")
             place = found.owner.topic_id, found.owner.partition
@@ -183,7 +177,8 @@ class Recoverer:
         if plan.snapshot is not None and plan.restores_state:
             await self._publish_state(plan.snapshot, plan.state, lease)
         for segments in _parts_of(in_order_of_events(plan.recovery.segments)):
-            await self._publish_events([event for segment in segments for event in events_of(segment)], lease)
+            events = [event for segment in segments for event in events_of(segment, _place_alone(segment))]
+            await self._publish_events(events, lease)
         for updates in _parts_of(plan.recovery.updates):
             await self._publish_events(updates, lease)
 
@@ -216,6 +211,11 @@ class Recoverer:
             self._session.config, pace=UploadPace(None, clock), clock=clock, ids=SystemIds(), telemetry=NoTelemetry()
         ) as store:
             yield store
+
+
+def _place_alone(segment: RemoteLogSegmentMetadata) -> bytes | None:
+    """Return custom metadata that name the segment's place and nothing besides; None for the default place."""
+    return write_custom_metadata(CustomMetadata(place=place_in(segment.custom_metadata or b""))) or None
 
 
 def _parts_of(several: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -285,7 +285,7 @@ def _watch(
     caught_up = CatchUp(parts.metadata, parts.state)
     lost = build_lost_logs(parts)
 
-    places = PlaceChecks(parts.metadata, parts.blocking, config.places)
+    places = PlaceChecks(parts.metadata, parts.blocking, parts.table, config.places)
 
     def led(work: LaneWork) -> LaneWork:
         return caught_up.before(lost.before(places.before(work)))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import DEFAULT_PLACE, Uuid
 from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate, SegmentEvent
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -41,17 +41,20 @@ class Left(StrEnum):
     """The metadata topic says otherwise."""
     BEYOND_END = "beyond-end"
     """The log goes on below its start: other records have its offsets."""
+    UNKNOWN_PLACE = "unknown-place"
+    """It lies in a place that the configuration does not have: nobody can look whether it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObjects:
-    """Objects of a segment in the store; ``modified_ms`` is the manifest's time, -1 without one."""
+    """Objects of a segment in ``place``; ``modified_ms`` is the manifest's time, -1 without one."""
 
     start_offset: int
     has_log: bool = False
     has_indexes: bool = False
     has_manifest: bool = False
     modified_ms: int = -1
+    place: str = DEFAULT_PLACE
 
     @property
     def is_whole(self) -> bool:
@@ -90,7 +93,8 @@ class RecoveryView:
     """``known`` is what the metadata topic has, ``manifests`` what was read of those that :func:`wanted_manifests` names.
 
     ``start_for`` returns the remote log start for what a leader epoch wrote, -1 where none is set.  ``absent`` are
-    finished segments of ``known`` whose manifest the store was asked for, and has not.
+    finished segments of ``known`` whose manifest the store was asked for, and has not.  ``out_of_reach`` has the place of
+    segments in places that the configuration does not have.
     """
 
     known: Mapping[Uuid, RemoteLogSegmentMetadata]
@@ -99,6 +103,7 @@ class RecoveryView:
     manifests: Mapping[Uuid, RemoteLogSegmentMetadata | BadManifest]
     start_for: Callable[[int], int] = lambda epoch: -1
     absent: frozenset[Uuid] = frozenset()
+    out_of_reach: Mapping[Uuid, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +121,8 @@ class LeftSegment:
 class Recovery:
     """``segments`` are published from their first event on, ``updates`` carry on those that the topic has.
 
-    ``equal`` segments are in the topic as they should be, or further; ``gone`` ones have no object any more.
+    ``equal`` segments are in the topic as they should be, or further; ``gone`` ones have no object any more.  ``holes`` are
+    first and last offsets, inclusive, that no finished segment has, between those that have theirs.
     """
 
     segments: tuple[RemoteLogSegmentMetadata, ...] = ()
@@ -125,6 +131,7 @@ class Recovery:
     equal: int = 0
     gone: int = 0
     left: tuple[LeftSegment, ...] = ()
+    holes: tuple[tuple[int, int], ...] = ()
 
     @property
     def contradictions(self) -> tuple[LeftSegment, ...]:
@@ -156,17 +163,19 @@ def recovery_below(recovery: Recovery, end: int) -> Recovery:
         recovery,
         segments=tuple(kept),
         from_manifests=max(recovery.from_manifests - len(beyond), 0),
+        holes=tuple(hole for hole in recovery.holes if hole[0] < end),
         left=tuple(sorted([*recovery.left, *named], key=lambda one: (one.start_offset, one.uuid))),
     )
 
 
-def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[SegmentEvent]:
-    """Yield the events that leave ``segment`` as it is, as Kafka would write them: the first carries no custom metadata.
+def events_of(segment: RemoteLogSegmentMetadata, started_with: bytes | None = None) -> Iterator[SegmentEvent]:
+    """Yield the events that leave ``segment`` as it is, as Kafka would write them: the first carries no custom metadata but
+    ``started_with``, which names the place of one that is not in the default one.
 
     One that is being deleted is never finished on the way: it may be a copy that was given up, whose offsets would count as
     copied, and in a native broker it would take the place of a live segment that begins where it does.
     """
-    yield replace(segment, state=_STARTED, custom_metadata=None)
+    yield replace(segment, state=_STARTED, custom_metadata=started_with)
     if segment.state is not _STARTED:
         yield _update_to(segment, segment.state)
 
@@ -207,8 +216,11 @@ def decide_recovery(view: RecoveryView) -> Recovery:
     candidates = list(_candidates(view, listed, plan))
     trusted = [*plan.segments, *(one for uuid, one in view.known.items() if uuid not in view.absent)]
     taken = _without_conflicts(candidates, [one for one in trusted if one.state is _FINISHED], plan)
+    updated = {one.remote_log_segment_id.uuid for one in plan.updates if one.state is _FINISHED}
+    there = [one for one in trusted if one.state is _FINISHED or one.remote_log_segment_id.uuid in updated]
     return Recovery(
         segments=tuple(sorted([*plan.segments, *taken], key=_order)),
+        holes=tuple(_holes_between([*there, *taken], view.start_for)),
         updates=tuple(plan.updates),
         from_manifests=len(taken),
         equal=plan.equal + sum(uuid not in listed and uuid not in view.absent for uuid in view.known),
@@ -236,7 +248,9 @@ def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: 
     uuid = segment.remote_log_segment_id.uuid
     known, objects = view.known.get(uuid), view.stored.get(uuid)
     if known is not None:
-        _decide_known(known, segment, objects, plan)
+        _decide_known(known, segment, objects, view.out_of_reach, plan)
+    elif uuid in view.out_of_reach:
+        _leave_out_of_reach(segment, view.out_of_reach[uuid], plan)
     elif objects is None:
         plan.gone += 1
     elif segment.state is not _FINISHED:
@@ -248,8 +262,16 @@ def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: 
         plan.leave(segment, Left.PARTIAL, _missing(objects))
 
 
+def _leave_out_of_reach(segment: RemoteLogSegmentMetadata, place: str, plan: _Plan) -> None:
+    plan.leave(segment, Left.UNKNOWN_PLACE, f"it lies in place {place}, which the configuration does not name")
+
+
 def _decide_known(
-    known: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata, objects: StoredObjects | None, plan: _Plan
+    known: RemoteLogSegmentMetadata,
+    segment: RemoteLogSegmentMetadata,
+    objects: StoredObjects | None,
+    out_of_reach: Mapping[Uuid, str],
+    plan: _Plan,
 ) -> None:
     """Decide about a segment that both the topic and the snapshot have.  It is finished only if its objects are there."""
     if _content(known) != _content(segment):
@@ -258,6 +280,8 @@ def _decide_known(
         )
     elif known.state >= segment.state:
         plan.equal += 1
+    elif (place := out_of_reach.get(known.remote_log_segment_id.uuid)) is not None:
+        _leave_out_of_reach(segment, place, plan)
     elif segment.state is _FINISHED and objects is None:
         plan.gone += 1
     elif segment.state is _FINISHED and objects is not None and not objects.is_whole:
@@ -347,6 +371,19 @@ def _uncovered(
         if (other := covered.get(segment.remote_log_segment_id.uuid)) is not None:
             plan.leave(segment, Left.COVERED, f"by {_name(other)}")
     return [segment for segment in fitting if segment.remote_log_segment_id.uuid not in covered]
+
+
+def _holes_between(
+    finished: Iterable[RemoteLogSegmentMetadata], start_for: Callable[[int], int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the offsets that none of ``finished`` has, but for those below the start of the remote log."""
+    next_offset: int | None = None
+    for one in sorted(finished, key=_order):
+        if next_offset is not None:
+            first = max(next_offset, start_for(one.segment_leader_epochs[-1].epoch))
+            if first < one.start_offset:
+                yield first, one.start_offset - 1
+        next_offset = max(next_offset or 0, one.end_offset + 1)
 
 
 def _is_later_twin(segment: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:

@@ -408,6 +408,22 @@ class OwnerMissingError(
     key: str
 
 
+class WrongPlaceError(
+    PartitionHaltedError,
+    message="the store of {here} is that of {said}, as its {key} says: correct section store and places, of which two may be "
+    "exchanged. Nothing of {topic} is copied, trimmed or deleted until then. If the place was renamed, run `tiersidecar adopt "
+    "{topic_id}`",
+):
+    """The store that the configuration gives a place is another place's, by the owner object of a topic id in it."""
+
+    is_watched: ClassVar[bool] = True
+    topic: str
+    topic_id: str
+    key: str
+    here: str
+    said: str
+
+
 class TopicLossError(_OfSubject, PartitionHaltedError, message="{subject}: {reason}"):
     """One of the sidecars' own topics has lost its records of a partition: another one proves it."""
 

@@ -140,6 +140,11 @@ def place_prefix(place: str) -> str:
     return f"{_MARK}{place}/" if place else ""
 
 
+def named_place(place: str) -> str:
+    """Return what messages call ``place``."""
+    return f"place {place}" if place else "section store"
+
+
 def place_of(key: str) -> str:
     """Return the place of the object under ``key``."""
     found = _PLACED_KEY.match(key) if key.startswith(_MARK) else None

@@ -21,7 +21,7 @@ from tiersidecar.domain.errors import (
     QuotaExceededError,
     StoreError,
 )
-from tiersidecar.domain.ids import RemoteLogSegmentId, place_prefix
+from tiersidecar.domain.ids import RemoteLogSegmentId, is_like_placed, place_of, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import (
     ANY_SEGMENT,
@@ -216,13 +216,20 @@ def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> O
     The manifest went up beside the others, so the recorded prefix counts for it too; the plugin looks for it under the
     configured one and loses it when that changes (DESIGN.md section 5).  Those of a segment in another place than the default
     one begin with the place (:func:`~tiersidecar.domain.ids.place_prefix`), and have no other path than ours.
+
+    Raises:
+        CorruptDataError: custom metadata that cannot be read; or a recorded prefix or path that looks like a place, which no
+            field names: whose the objects there are was asked in another place.
     """
-    recorded = read_custom_metadata(
-        metadata.custom_metadata, where=f"custom metadata of {metadata.remote_log_segment_id}"
-    )
+    where = f"custom metadata of {metadata.remote_log_segment_id}"
+    recorded = read_custom_metadata(metadata.custom_metadata, where=where)
     if recorded.place:
         return planned_keys(metadata, place_prefix(recorded.place))
-    return plugin_keys(metadata, key_prefix if recorded.object_prefix is None else recorded.object_prefix)
+    keys = plugin_keys(metadata, key_prefix if recorded.object_prefix is None else recorded.object_prefix)
+    for key in (keys.log, keys.manifest):
+        if place_of(key) and not (is_like_placed(key_prefix) and key.startswith(key_prefix)):
+            raise CorruptDataError(where=where, position=0, reason="a prefix that looks like a place")
+    return keys
 
 
 class ManifestCache:

@@ -6,16 +6,23 @@ Keys ascend, so that the objects of a segment are neighbours, and so are the seg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
 
 from tiersidecar.decide.recover import BadManifest, Left, StoredObjects
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.ids import DEFAULT_PLACE, BrokerId, TopicIdPartition, Uuid, format_uuid, place_prefix
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT
-from tiersidecar.formats.aiven.keys import ObjectKind, main_path, parse_object_key
+from tiersidecar.formats.aiven.keys import (
+    CustomMetadata,
+    ObjectKind,
+    main_path,
+    parse_object_key,
+    write_custom_metadata,
+)
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.ports.store import FetchRange, ListObjects, StoredObject
 
@@ -35,10 +42,10 @@ class BucketPartition:
 class _Row:
     """A segment while its objects are listed."""
 
-    __slots__ = ("kinds", "modified_ms", "start_offset")
+    __slots__ = ("kinds", "modified_ms", "place", "start_offset")
 
-    def __init__(self, start_offset: int) -> None:
-        self.start_offset, self.kinds, self.modified_ms = start_offset, set[str](), -1
+    def __init__(self, start_offset: int, place: str) -> None:
+        self.start_offset, self.place, self.kinds, self.modified_ms = start_offset, place, set[str](), -1
 
     def freeze(self) -> StoredObjects:
         return StoredObjects(
@@ -47,13 +54,51 @@ class _Row:
             has_indexes=ObjectKind.INDEXES in self.kinds,
             has_manifest=ObjectKind.MANIFEST in self.kinds,
             modified_ms=self.modified_ms,
+            place=self.place,
         )
 
 
-async def walk_bucket(
-    store: ListObjects, key_prefix: str, below: Sequence[str] = ("",)
+async def walk_places(
+    store: ListObjects, key_prefix: str, places: Iterable[str], below: Sequence[str] = ("",)
 ) -> AsyncIterator[BucketPartition]:
-    """Yield each partition that has objects under ``key_prefix``, or only those whose key goes on with one of ``below``.
+    """Yield as :func:`walk_bucket` does, each partition once, with what lies of it in the default place or any of ``places``;
+    ``below`` ascends.  Of a segment that is in several places the first whole one counts.
+
+    Raises:
+        StoreError: one could not be listed to the end.
+    """
+    async with AsyncExitStack() as stack:
+        walks = [
+            await stack.enter_async_context(aclosing(walk_bucket(store, key_prefix, below, place)))
+            for place in (DEFAULT_PLACE, *places)
+        ]
+        heads = [await anext(walk, None) for walk in walks]
+        while there := [head for head in heads if head is not None]:
+            owner = min((head.owner for head in there), key=_order_of_keys)
+            yield _in_one(owner, [head for head in there if head.owner == owner])
+            for number, head in enumerate(heads):
+                if head is not None and head.owner == owner:
+                    heads[number] = await anext(walks[number], None)
+
+
+def _order_of_keys(owner: TopicIdPartition) -> str:
+    return f"{owner.qualified}/"
+
+
+def _in_one(owner: TopicIdPartition, several: Sequence[BucketPartition]) -> BucketPartition:
+    stored: dict[Uuid, StoredObjects] = {}
+    for partition in several:
+        for uuid, objects in partition.stored.items():
+            if uuid not in stored or (objects.is_whole and not stored[uuid].is_whole):
+                stored[uuid] = objects
+    return BucketPartition(owner=owner, stored=stored)
+
+
+async def walk_bucket(
+    store: ListObjects, key_prefix: str, below: Sequence[str] = ("",), place: str = DEFAULT_PLACE
+) -> AsyncGenerator[BucketPartition, None]:
+    """Yield each partition that has objects under ``key_prefix``, or under that of ``place``, or only those whose key goes on
+    with one of ``below``.
 
     Objects that are not of the layout are passed over.
 
@@ -63,6 +108,7 @@ async def walk_bucket(
     owner: TopicIdPartition | None = None
     rows: dict[Uuid, _Row] = {}
     stem, row = "", None
+    key_prefix = place_prefix(place) or key_prefix
     for start in below:
         async for stored in store.list_objects(f"{key_prefix}{start}"):
             head, _, suffix = stored.key.rpartition(".")
@@ -76,7 +122,7 @@ async def walk_bucket(
                         yield _frozen(owner, rows)
                     owner, rows = found, {}
                 stem = head
-                row = rows.setdefault(parsed.segment_id.uuid, _Row(parsed.start_offset))
+                row = rows.setdefault(parsed.segment_id.uuid, _Row(parsed.start_offset, place))
             _note(row, stored, suffix)
     if owner is not None:
         yield _frozen(owner, rows)
@@ -105,7 +151,7 @@ async def read_manifests(
     wanted: Iterable[Uuid],
     turn: asyncio.Semaphore,
 ) -> dict[Uuid, RemoteLogSegmentMetadata | BadManifest]:
-    """Read the manifests of ``wanted``, as many at once as ``turn`` lets through.
+    """Read the manifests of ``wanted``, as many at once as ``turn`` lets through; what they describe names its place.
 
     Raises:
         StoreError: the store is away.
@@ -130,11 +176,15 @@ async def read_manifests(
 async def _read_one(
     store: FetchRange, key_prefix: str, partition: BucketPartition, uuid: Uuid
 ) -> RemoteLogSegmentMetadata | BadManifest:
-    start_offset = partition.stored[uuid].start_offset
+    start_offset, place = partition.stored[uuid].start_offset, partition.stored[uuid].place
+    key_prefix = place_prefix(place) or key_prefix
     key = manifest_key(key_prefix, partition.owner, uuid, start_offset)
     try:
         data = await store.fetch_object(key, max_bytes=ANY_SEGMENT.manifest_bytes)
-        return segment_of_manifest(read_manifest(data, where=key), key, key_prefix)
+        segment = segment_of_manifest(read_manifest(data, where=key), key, key_prefix)
+        if not place or isinstance(segment, BadManifest):
+            return segment
+        return replace(segment, custom_metadata=write_custom_metadata(CustomMetadata(place=place)))
     except (CorruptDataError, ObjectTooLargeError) as error:
         return BadManifest(reason=Left.UNREADABLE, detail=str(error))
     except ObjectNotFoundError:

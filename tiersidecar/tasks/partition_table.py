@@ -283,6 +283,9 @@ class PartitionRecord:
     lost_log: str = ""
     """What proves that one of the sidecars' own topics has forgotten the partition. Written by the log start watch."""
 
+    removed_place: str = ""
+    """Why nothing is done with it: it has segments in a place that is not configured. Written by the place checks."""
+
     transaction_waits: tuple[TransactionWait, ...] | None = None
     """Open transactions that hold up copying, or readers of committed records; None once that they are over is reported."""
 
@@ -338,7 +341,7 @@ class PartitionTable:
 
     records: dict[TopicIdPartition, PartitionRecord] = field(default_factory=dict)
     missing_owners: dict[Uuid, str] = field(default_factory=dict)
-    """Topic ids whose owner object is gone from the store, and what that means."""
+    """Topic ids whose owner object is gone from the store, or is another place's, and what that means."""
 
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)

@@ -13,13 +13,16 @@ from tiersidecar.formats.aiven.keys import place_in
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.tasks.catch_up import LaneWork
+from tiersidecar.tasks.partition_table import PartitionTable
 
 
 class PlaceChecks:
     """Looks once per partition and leader epoch: segments that this process copies itself lie in places that it knows."""
 
-    def __init__(self, metadata: MetadataView, blocking: Blocking, places: Container[str]) -> None:
-        self._metadata, self._blocking, self._places = metadata, blocking, places
+    def __init__(
+        self, metadata: MetadataView, blocking: Blocking, table: PartitionTable, places: Container[str]
+    ) -> None:
+        self._metadata, self._blocking, self._table, self._places = metadata, blocking, table, places
         self._looked: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def before(self, work: LaneWork) -> LaneWork:
@@ -42,7 +45,10 @@ class PlaceChecks:
         custom = self._metadata.picture(owner).custom_metadata
         unknown = await self._blocking.run(self._unknown, custom)
         for place, count in unknown.most_common(1):
-            raise PlaceRemovedError(subject=str(owner), place=place, count=count)
+            error = PlaceRemovedError(subject=str(owner), place=place, count=count)
+            self._table.record(owner).removed_place = str(error)
+            raise error
+        self._table.record(owner).removed_place = ""
         self._looked[owner] = leader_epoch
 
     def _unknown(self, custom: tuple[bytes, ...]) -> Counter[str]:

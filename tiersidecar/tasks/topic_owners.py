@@ -4,6 +4,8 @@ Several clusters may share a bucket.  A cluster claims the ids that it leads, by
 another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.  A place
 has such an object of each topic id whose segments go there: clusters with stores of their own may share a place.
 
+An object names its place as well: where two have been exchanged in the configuration, nothing is copied, trimmed or deleted.
+
 An object that was seen while segments were remote, and is missing now, proves that this is not the same store as before: the
 state topic records that it was seen, and in which places.  It is not created again then.
 """
@@ -24,8 +26,17 @@ from tiersidecar.domain.errors import (
     OwnerMissingError,
     StoreError,
     UnknownPlaceError,
+    WrongPlaceError,
 )
-from tiersidecar.domain.ids import DEFAULT_PLACE, BrokerId, TopicIdPartition, Uuid, format_uuid, place_prefix
+from tiersidecar.domain.ids import (
+    DEFAULT_PLACE,
+    BrokerId,
+    TopicIdPartition,
+    Uuid,
+    format_uuid,
+    named_place,
+    place_prefix,
+)
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES, OWNERS
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.keys import place_in
@@ -44,7 +55,8 @@ _BELIEVED_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOwner:
-    """What an owner object says.  ``former_clusters`` are those whose data a mount took over, latest first."""
+    """What an owner object says.  ``former_clusters`` are those whose data a mount took over, latest first.  ``place`` is where
+    the object is, None where an earlier release did not say."""
 
     cluster_id: str
     topic: str
@@ -52,6 +64,7 @@ class TopicOwner:
     broker_id: int
     incarnation: str
     former_clusters: tuple[str, ...] = ()
+    place: str | None = DEFAULT_PLACE
 
     @property
     def lineage(self) -> tuple[str, ...]:
@@ -69,6 +82,8 @@ class TopicOwner:
             "broker_id": self.broker_id,
             "incarnation": self.incarnation,
         }
+        if self.place is not None:
+            document["place"] = self.place
         if self.former_clusters:
             document["former_clusters"] = list(self.former_clusters)
         return json.dumps(document, separators=(",", ":")).encode()
@@ -89,6 +104,16 @@ def read_owning_cluster(data: bytes) -> str:
     if not isinstance(cluster_id, str) or not cluster_id:
         raise ValueError("it names no cluster")
     return cluster_id
+
+
+def read_owned_place(data: bytes) -> str | None:
+    """The place that an owner object names; None where it names none, as those of earlier releases.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    place = _document(data).get("place")
+    return place if isinstance(place, str) else None
 
 
 def read_topic_owner(data: bytes) -> TopicOwner:
@@ -116,6 +141,7 @@ def read_topic_owner(data: bytes) -> TopicOwner:
             for one in (former if isinstance(former, list) else ())
             if isinstance(one, str) and one not in ("", cluster_id)
         ),
+        place=read_owned_place(data),
     )
 
 
@@ -197,6 +223,7 @@ class TopicOwners:
 
         Raises:
             NotOwnedError: it is another cluster's, or nobody can tell whose.
+            WrongPlaceError: the store is another place's.
             OwnerMissingError: this is not the store that segments of it were copied to.
             StoreError: the store is away.
         """
@@ -215,11 +242,13 @@ class TopicOwners:
 
     async def _look_where_seen(self, topic_id_partition: TopicIdPartition, *, besides: str) -> set[str]:
         """Return the places where it was found.  One that is away, or was taken out of the configuration, halts the partition
-        where its segments are asked for."""
-        found_in = set()
-        for place in self._state.partition_state(topic_id_partition).places_seen:
-            if place == besides:
-                continue
+        where its segments are asked for; one that has none of its segments any more may be emptied or given up."""
+        found_in: set[str] = set()
+        seen = set(self._state.partition_state(topic_id_partition).places_seen) - {besides}
+        if seen and self._metadata.is_ready(topic_id_partition):
+            custom = self._metadata.picture(topic_id_partition).custom_metadata
+            seen &= {place_in(one) for one in custom}
+        for place in sorted(seen):
             try:
                 await self._look(topic_id_partition, place)
             except UnknownPlaceError:
@@ -252,16 +281,20 @@ class TopicOwners:
         instead_of: StoreError | None = None,
     ) -> None:
         key = owner_key(place_prefix(place) or self._key_prefix, topic_id_partition.topic_id)
-        reason = ""
+        reason, wrong = "", None
         for _ in range(_READ_AGAIN):  # one wrong byte on its way must not park the partition
             try:
-                reason = self._reason_not_ours(await self._fetch_or_make(key, topic_id_partition, place, instead_of))
+                data = await self._fetch_or_make(key, topic_id_partition, place, instead_of)
+                reason = self._reason_not_ours(data)
+                wrong = read_owned_place(data) if not reason else None
             except ObjectTooLargeError as error:
                 reason = _unreadable(error.reason, topic_id_partition)
             except ValueError as error:
                 reason = _unreadable(str(error), topic_id_partition)
-            if not reason:
+            if not reason and wrong in (None, place):
                 return
+        if not reason and wrong is not None:
+            raise self._wrong_place(topic_id_partition, key, place, wrong)
         raise NotOwnedError(topic=topic_id_partition.topic, key=key, reason=reason)
 
     async def _fetch_or_make(
@@ -273,7 +306,7 @@ class TopicOwners:
             self._require_never_seen(key, topic_id_partition, place)
             if instead_of is not None:
                 raise instead_of from None
-            return await self._make(key, topic_id_partition)
+            return await self._make(key, topic_id_partition, place)
 
     def _was_seen(self, topic_id_partition: TopicIdPartition, place: str) -> bool:
         """Return whether the object was there, by what any sidecar of the cluster has said of any partition of the topic id.
@@ -319,6 +352,18 @@ class TopicOwners:
         self._missing_in[topic_id_partition.topic_id] = place
         raise error
 
+    def _wrong_place(self, topic_id_partition: TopicIdPartition, key: str, place: str, said: str) -> WrongPlaceError:
+        topic_id = topic_id_partition.topic_id
+        error = WrongPlaceError(
+            topic=topic_id_partition.topic,
+            topic_id=format_uuid(topic_id),
+            key=key,
+            here=named_place(place),
+            said=named_place(said),
+        )
+        self._table.missing_owners[topic_id], self._missing_in[topic_id] = str(error), place
+        return error
+
     async def _say_seen(self, topic_id_partition: TopicIdPartition, place: str) -> None:
         """Once, and only while segments are remote: until then a store may be changed for another one, nothing is in it."""
         known = self._state.partition_state(topic_id_partition)
@@ -333,7 +378,7 @@ class TopicOwners:
         if said != PartitionState():
             await self._state.publish_partition_state(topic_id_partition, said)
 
-    async def _make(self, key: str, topic_id_partition: TopicIdPartition) -> bytes:
+    async def _make(self, key: str, topic_id_partition: TopicIdPartition, place: str) -> bytes:
         """Return what is there then: another may have been faster."""
         ours = TopicOwner(
             cluster_id=self._claimant.cluster_id,
@@ -341,6 +386,7 @@ class TopicOwners:
             claimed_ms=self._clock.now_ms(),
             broker_id=self._claimant.broker_id,
             incarnation=self._claimant.incarnation,
+            place=place,
         ).write(topic_id_partition.topic_id)
         try:
             await self._store.put_object(key, BytesBody(ours), if_absent=True)

@@ -38,6 +38,7 @@ from tiersidecar.domain.errors import (
     ErasureError,
     LeaseHeldError,
     MetadataNotReadyError,
+    NotOwnedError,
     StoreError,
     TiersidecarError,
 )
@@ -45,12 +46,13 @@ from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.policy import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import planned_keys
+from tiersidecar.formats.aiven.keys import place_in, planned_keys
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_records
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.topic_owners import TopicOwner, owner_key, read_owning_cluster
 
 KEY, VALUE = b"K" * 32, b"V" * 32
 """Planted: in no byte of the store once the old objects are gone."""
@@ -537,3 +539,41 @@ async def test_an_error_midway_does_not_lose_the_report_of_what_was_done(
     assert [one.step.segment.start_offset for one in (await world.erase()).erased] == [
         start for start in (0, 10, 20) if start not in starts
     ]
+
+
+def with_place(world: World) -> Path:
+    """New segments go to place cold; return its directory."""
+    (cold := world.root.parent / "cold").mkdir()
+    topic = world.builder.partition.topic
+    text = (
+        LEAST.replace("/srv/tier", str(world.root))
+        + f"places: {{cold: {{root: {cold}}}}}\ntopics: [{{name: {topic}, place: cold}}]\n"
+    )
+    world.session = replace(world.session, config=load(world.root.parent, text))
+    return cold
+
+
+async def test_the_topic_is_claimed_in_the_place_where_its_new_segment_goes(world: World) -> None:
+    """S-293: a segment there without an owner object halts the topic, for an emptied bucket looks the same."""
+    await world.add(0)
+    cold = with_place(world)
+    owner = cold / owner_key("", world.builder.partition.topic_id)
+
+    async def is_claimed() -> None:
+        assert read_owning_cluster(owner.read_bytes()) == "scripted"
+
+    result = await world.erase({"erase.started": is_claimed})
+    assert len(result.erased) == 1
+    assert place_in(world.read_at(0).custom_metadata or b"") == "cold"
+
+
+async def test_into_a_place_where_another_cluster_owns_the_topic_nothing_is_erased(world: World) -> None:
+    await world.add(0)
+    topic_id = world.builder.partition.topic_id
+    for root, cluster_id in ((with_place(world), "theirs"), (world.root, "scripted")):
+        said = TopicOwner(cluster_id=cluster_id, topic="t", claimed_ms=0, broker_id=1, incarnation="x")
+        (root / owner_key("", topic_id)).parent.mkdir(parents=True)
+        (root / owner_key("", topic_id)).write_bytes(said.write(topic_id))
+    with pytest.raises(NotOwnedError, match=r"@cold/.*says cluster theirs"):
+        await world.erase()
+    assert len(world.segments(*State)) == 1

@@ -33,6 +33,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.formats.aiven.keys import CustomMetadata, write_custom_metadata
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import PartitionState
@@ -450,3 +451,16 @@ async def test_without_a_snapshot_of_the_cluster_a_read_only_mount_has_what_was_
     assert [len(topic.partitions) for topic in found.plan.topics] == [1]
     (note,) = notes_of(found)
     assert "of which nothing was copied yet are not mounted" in note
+
+
+async def test_a_topic_with_segments_in_a_place_is_left_and_the_others_are_mounted(bucket: Bucket) -> None:
+    """S-293: without them it would have a hole, or end before its end."""
+    in_cold = replace(live(2, 10), custom_metadata=write_custom_metadata(CustomMetadata(place="cold")))
+    bucket.store(live(1, 0), live(3, 20, BILLS), live(4, 40, BILLS))
+    for owner in (ORDERS, BILLS):
+        bucket.claim(owner)
+    await bucket.snapshot(live(1, 0), in_cold, epoch=9)
+    found = await bucket.find()
+    assert [topic.name for topic in found.plan.topics] == ["bills"]
+    assert any(one.startswith("orders-") and "segments lie in cold" in one for one in found.refused)
+    assert "no segment has its offsets 30 to 39" in str(notes_of(found))

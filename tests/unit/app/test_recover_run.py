@@ -30,7 +30,7 @@ from tiersidecar.app.recover_report import RecoverReport
 from tiersidecar.app.recover_run import Recoverer
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import Left, events_of
-from tiersidecar.domain.errors import BrokerUnreachableError, ConfigError, LeaseHeldError, StoreError
+from tiersidecar.domain.errors import BrokerUnreachableError, LeaseHeldError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -383,17 +383,115 @@ async def test_what_was_the_former_clusters_counts_as_this_ones_up_to_where_its_
     assert world.state.partition_state(ORDERS) == STATE
 
 
-async def test_it_does_not_take_for_lost_what_lies_in_another_place(world: World) -> None:
-    """S-293: only section store is listed."""
-    placed = replace(live(1, 0), custom_metadata=write_custom_metadata(CustomMetadata(place="cold")))
-    await world.put_snapshot(placed)
-    with pytest.raises(StoreError, match="it lies in place cold, and only section store is looked at"):
-        await world.recover()
-    assert world.metadata.events == []
+IN_COLD = write_custom_metadata(CustomMetadata(place="cold"))
 
 
-def test_it_is_refused_beside_places(world: World) -> None:
-    text = LEAST.replace("/srv/tier", str(world.root)) + "places: {cold: {root: /srv/cold}}\n"
+def with_cold(world: World) -> Path:
+    """Give the configuration a place; return its directory."""
+    (cold := world.root.parent / "cold").mkdir()
+    text = LEAST.replace("/srv/tier", str(world.root)) + f"places: {{cold: {{root: {cold}}}}}\n"
     world.session = replace(world.session, config=load(world.root.parent, text))
-    with pytest.raises(ConfigError, match="`tiersidecar recover` looks at section store alone"):
-        world.recoverer()
+    return cold
+
+
+def move(source: Path, target: Path) -> None:
+    """Move what was stored below one directory to another."""
+    for path in [one for one in source.rglob("*") if one.is_file()]:
+        to = target / path.relative_to(source)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(to)
+
+
+async def test_what_lies_in_a_place_comes_back_and_names_it(world: World) -> None:
+    """S-293: by manifests alone, from several places in one pass, partition by partition."""
+    here, later, other = live(1, 0), live(3, 20), live(4, 0, LATER)
+    there = [replace(one, custom_metadata=IN_COLD) for one in (live(2, 10), live(5, 10, LATER))]
+    cold = with_cold(world)
+    world.store_objects(here, later, other, *there)
+    move(world.root / "@cold", cold)
+    report = await world.recover()
+    assert world.segments() + world.segments(LATER) == [here, there[0], later, other, there[1]]
+    started = [one for one in world.metadata.events if isinstance(one, RemoteLogSegmentMetadata)]
+    assert [one.custom_metadata for one in sorted(started, key=lambda one: one.remote_log_segment_id.uuid)] == [
+        None, IN_COLD, None, None, IN_COLD
+    ], "a broken run leaves nothing that is looked for elsewhere"  # fmt: skip
+    assert (report.facts()["segments_from_manifests"], report.is_complete) == (5, True)
+    assert list((await world.recoverer().plan()).steps()) == []
+
+
+async def test_a_snapshots_segments_are_looked_for_in_their_places(world: World) -> None:
+    """Also where another place has a copy of their objects."""
+    cold = with_cold(world)
+    there, begun = (
+        replace(live(1, 0), custom_metadata=IN_COLD),
+        replace(added(2, 10, 19, owner=ORDERS), custom_metadata=IN_COLD),
+    )
+    gone = replace(live(3, 20), custom_metadata=IN_COLD)
+    world.store_objects(there, begun, kinds=(".log",))
+    move(world.root / "@cold", cold)
+    world.store_objects(replace(there, custom_metadata=None), replace(gone, custom_metadata=None))
+    (cold / recorded_keys(there).indexes.removeprefix("@cold/")).write_bytes(b"x")
+    (cold / recorded_keys(begun).manifest.removeprefix("@cold/")).unlink()
+    await world.put_snapshot(there, begun, gone)
+    report = await world.recover()
+    assert world.segments() == [there, begun]
+    assert report.gone == 1
+
+
+async def test_another_clusters_objects_in_a_shared_place_are_left(world: World) -> None:
+    cold = with_cold(world)
+    world.store_objects(replace(live(1, 0), custom_metadata=IN_COLD))
+    world.claim("theirs")
+    move(world.root / "@cold", cold)
+    move(world.root, cold)
+    report = await world.recover()
+    assert world.metadata.events == []
+    assert any("place cold says that its data are cluster theirs" in note for note in report.notes())
+
+
+async def test_stores_that_were_exchanged_in_the_configuration_are_not_recovered_from(world: World) -> None:
+    cold = with_cold(world)
+    world.store_objects(replace(live(1, 0), custom_metadata=IN_COLD))
+    move(world.root / "@cold", cold)
+    owner = TopicOwner(
+        cluster_id=CLUSTER, topic="orders", claimed_ms=0, broker_id=1, incarnation="", place="far"
+    ).write(ORDERS.topic_id)
+    (cold / owner_key("", ORDERS.topic_id)).parent.mkdir(parents=True)
+    (cold / owner_key("", ORDERS.topic_id)).write_bytes(owner)
+    report = await world.recover()
+    assert world.metadata.events == []
+    assert any("the store of place cold is that of place far" in note for note in report.notes())
+
+
+@pytest.mark.parametrize("by_snapshot", [True, False], ids=["a snapshot names it", "the state topic names it"])
+async def test_a_place_that_the_configuration_does_not_have_is_named_and_nothing_is_taken_for_lost(
+    world: World, by_snapshot: bool
+) -> None:
+    """S-293: whoever takes the place out of the configuration has a hole otherwise, and `repair` deletes the only copy."""
+    here, there = live(1, 0), replace(live(2, 10), custom_metadata=IN_COLD)
+    world.store_objects(here)
+    if by_snapshot:
+        await world.put_snapshot(here, there)
+    else:
+        await world.state.publish_partition_state(ORDERS, PartitionState(places_seen=("cold",)))
+    intent = await look_at_store(world.session, (), world.told.append, despite=False)
+    assert "that the configuration does not name: cold. Put these back under places" in intent.refusal
+    assert any("had segments of 1 partitions (orders-0)" in note for note in intent.notes)
+    assert (intent.details["unknown_places"], intent.complete) == (["cold"], False)
+    assert intent.facts["left"] == by_snapshot
+    told = await look_at_store(world.session, (), world.told.append, despite=True)
+    assert told.apply is not None
+    assert (told.refusal, (await told.apply() or {})["complete"]) == ("", False)
+    assert world.segments() == [here]
+    again = await look_at_store(world.session, (), world.told.append, despite=True)
+    assert (again.facts["gone"], again.complete) == (0, False)
+
+
+async def test_offsets_that_no_segment_has_are_named(world: World) -> None:
+    world.store_objects(live(1, 0), live(2, 10), live(4, 30), live(5, 0, LATER))
+    intent = await look_at_store(world.session, (), world.told.append, despite=False)
+    (hole,) = intent.details["holes_between"]
+    assert (hole["topic"], hole["partition"], hole["start_offset"], hole["end_offset"]) == ("orders", 0, 20, 29)
+    assert any("(such as orders-0 [20, 29])" in note for note in intent.notes)
+    assert intent.apply is not None
+    assert (intent.refusal, intent.complete, (await intent.apply() or {})["complete"]) == ("", False, False)

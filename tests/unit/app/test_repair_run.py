@@ -534,12 +534,17 @@ async def test_in_a_store_that_is_not_the_one_it_was_all_is_left(world: World) -
     assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.LEAVE]
 
 
-async def test_in_a_place_that_is_not_the_one_it_was_all_is_left(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", [None, b'{"cluster_id": "scripted", "place": "far"}'], ids=["none", "another's"])
+async def test_in_a_place_that_is_not_the_one_it_was_all_is_left(
+    world: World, tmp_path: Path, owner: bytes | None
+) -> None:
     """S-293."""
     twin = [await world.add(0), await world.add(0)][1]
     topic_id = format_uuid(twin.topic_id_partition.topic_id)
     world.write(f".tiersidecar/owners/{topic_id}.json", b'{"cluster_id": "scripted"}')
-    (tmp_path / "cold").mkdir()
+    (owners := tmp_path / "cold" / ".tiersidecar" / "owners").mkdir(parents=True)
+    if owner is not None:
+        (owners / f"{topic_id}.json").write_bytes(owner)
     cold = world.session.config.store.model_copy(update={"root": str(tmp_path / "cold")})
     config = world.session.config.model_copy(update={"places": {"cold": cold}})
     world.session = replace(world.session, config=config)

@@ -20,6 +20,7 @@ from tiersidecar.domain.errors import (
     RetriableError,
     StoreError,
     TiersidecarError,
+    WrongPlaceError,
 )
 
 MESSAGES: list[tuple[str, dict[str, Any], str]] = [
@@ -245,6 +246,13 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     ("UnknownSegmentError", {"segment": "a segment"}, "segment a segment is not known"),
     ("WrongClusterError", {"reason": "a reason"}, "wrong cluster or node: a reason"),
     (
+        "WrongPlaceError",
+        {"topic": "a topic", "topic_id": "a topic id", "key": "a key", "here": "a here", "said": "a said"},
+        "the store of a here is that of a said, as its a key says: correct section store and places, of which two may be "
+        "exchanged. Nothing of a topic is copied, trimmed or deleted until then. If the place was renamed, run "
+        "`tiersidecar adopt a topic id`",
+    ),
+    (
         "WrongSourceError",
         {"actual": "a cluster", "planned": "a plan's"},
         "source.bootstrap.servers lead to cluster a cluster, but source.mount.plan is of cluster a plan's",
@@ -309,4 +317,5 @@ def test_braces_in_a_field_stay_as_they_are() -> None:
 
 def test_who_watches_for_a_remedy_is_said_by_the_class() -> None:
     assert OwnerMissingError.is_watched
+    assert WrongPlaceError.is_watched
     assert not PartitionHaltedError.is_watched

@@ -38,6 +38,7 @@ from tiersidecar.domain.errors import (
 )
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import MOST_CHUNK_BYTES
+from tiersidecar.formats.aiven.keys import CustomMetadata, write_custom_metadata
 from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, ChunkIndex
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.reading.remote_objects import ByteLru, ManifestCache, SingleFlight, recorded_keys
@@ -55,6 +56,24 @@ async def test_recorded_keys_hold_after_the_configured_prefix_has_changed() -> N
     cache = ManifestCache(store=run.store, blocking=InlineBlocking(), key_prefix="elsewhere/")
     opened = await cache.open(segment)
     assert opened.keys.manifest.startswith("tiered/some-prefix/epochs-")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(CustomMetadata(object_prefix="@cold/"), id="as a prefix"),
+        pytest.param(CustomMetadata(object_prefix="@cold/", object_key="theirs"), id="as a prefix, with another path"),
+        pytest.param(CustomMetadata(object_prefix="", object_key="@cold/theirs"), id="as a path"),
+        pytest.param(CustomMetadata(object_prefix="@co", object_key="ld/theirs"), id="as both together"),
+    ],
+)
+async def test_a_recorded_prefix_leads_to_no_place(said: CustomMetadata) -> None:
+    """S-293: whose the objects in a place are is asked in the place that the segment names."""
+    segment = replace(await RemoteBuilder().add(source(0, 35)), custom_metadata=write_custom_metadata(said))
+    with pytest.raises(CorruptDataError, match="a prefix that looks like a place"):
+        recorded_keys(segment, "tiered/")
+    one = replace(segment, custom_metadata=write_custom_metadata(CustomMetadata(object_prefix="@own/x/")))
+    assert recorded_keys(one, "@own/").manifest.startswith("@own/x/"), "without places a prefix may look so"
 
 
 async def test_without_custom_metadata_the_configured_prefix_counts() -> None:

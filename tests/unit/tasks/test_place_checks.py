@@ -17,6 +17,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import CustomMetadata, write_custom_metadata
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.place_checks import PlaceChecks
 
 
@@ -55,13 +56,14 @@ def in_place(place: str) -> bytes:
     ],
 )
 async def test_what_lies_where_the_configuration_says_goes_on(custom: list[bytes | None]) -> None:
-    await PlaceChecks(await metadata_of(*custom), InlineBlocking(), {"cold"}).ensure(led())
+    await PlaceChecks(await metadata_of(*custom), InlineBlocking(), PartitionTable(), {"cold"}).ensure(led())
 
 
 @pytest.mark.parametrize("places", [pytest.param((), id="no place any more"), pytest.param(("warm",), id="others")])
 async def test_segments_in_a_place_that_is_gone_halt_their_partition(places: tuple[str, ...]) -> None:
     metadata = await metadata_of(in_place("cold"), None, in_place("cold"))
-    checks, begun = PlaceChecks(metadata, InlineBlocking(), places), list[TieredPartition]()
+    table, begun = PartitionTable(), list[TieredPartition]()
+    checks = PlaceChecks(metadata, InlineBlocking(), table, places)
 
     async def work(partition: TieredPartition) -> None:
         begun.append(partition)
@@ -70,11 +72,14 @@ async def test_segments_in_a_place_that_is_gone_halt_their_partition(places: tup
         with pytest.raises(PlaceRemovedError, match=r"2 remote segments of .* lie in place 'cold'"):
             await checks.before(work)(led())
     assert begun == []
+    assert "lie in place 'cold'" in table.record(TOPIC_ID_PARTITION).removed_place, "the warnings of /readyz"
+    await PlaceChecks(metadata, InlineBlocking(), table, ("cold",)).ensure(led())
+    assert table.record(TOPIC_ID_PARTITION).removed_place == ""
 
 
 async def test_another_leaders_segments_are_looked_at_when_the_partition_is_led_again() -> None:
     metadata = await metadata_of(None)
-    checks = PlaceChecks(metadata, InlineBlocking(), ())
+    checks = PlaceChecks(metadata, InlineBlocking(), PartitionTable(), ())
     await checks.ensure(led(1))
     await metadata.publish(
         replace(remote_segment(50, 59, state=State.COPY_SEGMENT_STARTED), custom_metadata=in_place("cold"))

@@ -16,7 +16,7 @@ from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.placed import Place, PlacedStore
-from tiersidecar.domain.errors import NotOwnedError, ObjectTooLargeError, OwnerMissingError, StoreError
+from tiersidecar.domain.errors import NotOwnedError, ObjectTooLargeError, OwnerMissingError, StoreError, WrongPlaceError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, format_uuid
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
@@ -245,6 +245,31 @@ async def test_a_place_that_is_away_keeps_no_topic_that_has_left_it_from_being_t
     await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
 
 
+async def test_a_place_whose_last_segment_has_expired_may_be_emptied(stage: Stage) -> None:
+    """S-293: that it was seen is never forgotten, and would keep the topic from being trimmed for ever."""
+    owners = stage.owners("ours", "cold")
+    await owners.claim(TOPIC_ID_PARTITION)
+    await stage.copied(place="cold")
+    await stage.copied(at=10)
+    await owners.claim(TOPIC_ID_PARTITION, anew=True)
+    stage.change_the_bucket_of_cold()
+    with pytest.raises(OwnerMissingError):
+        await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
+    (in_cold,) = [one for one in stage.metadata.list_remote_log_segments(TOPIC_ID_PARTITION) if one.custom_metadata]
+    for state in (RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED):
+        await stage.metadata.publish(
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=in_cold.remote_log_segment_id,
+                broker_id=BrokerId(1),
+                event_timestamp_ms=0,
+                state=state,
+                custom_metadata=None,
+            )
+        )
+    assert stage.state.partition_state(TOPIC_ID_PARTITION).places_seen == ("cold",)
+    await stage.moved().claim(TOPIC_ID_PARTITION, anew=True)
+
+
 async def test_where_no_segments_go_any_more_nothing_is_claimed(stage: Stage) -> None:
     """Who deletes there finds what was made before the copy, even of one that never ended."""
     with pytest.raises(OwnerMissingError):
@@ -362,13 +387,50 @@ async def test_state_of_a_release_without_owner_objects_is_claimed(stage: Stage)
     assert read_owning_cluster(await stage.store.fetch_object(KEY, max_bytes=2**30)) == "ours"
 
 
+async def test_stores_that_were_exchanged_in_the_configuration_are_found_out(stage: Stage) -> None:
+    """S-293: the topic was in both, so that each has an owner object of this very cluster."""
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    stage.places = PlacedStore(
+        stage.store, {"far": Place(store=stage.cold, key_prefix="c/"), "cold": Place(store=stage.cold, key_prefix="f/")}
+    )
+    await stage.cold.put_object(owner_key("f/", TOPIC_ID_PARTITION.topic_id), BytesBody(far_owner()))
+    for place, said in (("cold", "far"), ("far", "cold")):
+        with pytest.raises(
+            WrongPlaceError, match=rf"store of place {place} is that of place {said}, as its @{place}/.*"
+        ):
+            await stage.owners("ours", place).claim(TOPIC_ID_PARTITION)
+        assert "exchanged" in stage.table.missing_owners[TOPIC_ID_PARTITION.topic_id], "the warnings of /readyz"
+    await stage.moved().claim(TOPIC_ID_PARTITION)
+    stage.store = stage.cold
+    stage.places = PlacedStore(stage.store, {})
+    await stage.store.put_object(KEY, BytesBody(far_owner()))
+    with pytest.raises(WrongPlaceError, match="store of section store is that of place far"):
+        await stage.moved().claim(TOPIC_ID_PARTITION)
+
+
+def far_owner() -> bytes:
+    owner = TopicOwner(cluster_id="ours", topic="t", claimed_ms=0, broker_id=1, incarnation="x", place="far")
+    return owner.write(TOPIC_ID_PARTITION.topic_id)
+
+
+async def test_owner_objects_that_name_no_place_count_as_before(stage: Stage) -> None:
+    """Those of earlier releases, and which place another cluster calls it is its own affair."""
+    for key in (KEY, COLD_KEY):
+        store = stage.store if key == KEY else stage.cold
+        await store.put_object(key, BytesBody(b'{"version":1,"cluster_id":"ours"}'))
+    await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+    await stage.cold.put_object(COLD_KEY, BytesBody(far_owner().replace(b"ours", b"theirs")))
+    with pytest.raises(NotOwnedError, match="says cluster theirs"):
+        await stage.owners("ours", "cold").claim(TOPIC_ID_PARTITION)
+
+
 def test_an_owner_object_has_these_bytes() -> None:
     """They outlive this release: what a cluster claimed is never claimed anew."""
     owner = TopicOwner(cluster_id="c", topic="orders", claimed_ms=7, broker_id=2, incarnation="host/1")
     assert owner.write(TOPIC_ID_PARTITION.topic_id) == (
         b'{"version":1,"cluster_id":"c","topic":"orders","topic_id":"'
         + format_uuid(TOPIC_ID_PARTITION.topic_id).encode()
-        + b'","claimed_ms":7,"broker_id":2,"incarnation":"host/1"}'
+        + b'","claimed_ms":7,"broker_id":2,"incarnation":"host/1","place":""}'
     )
 
 
@@ -386,11 +448,11 @@ def test_an_owner_object_of_a_mount_names_former_clusters_and_earlier_releases_r
     "data",
     [
         pytest.param(b'{"version":1,"cluster_id":"c"}', id="of an earlier release"),
-        pytest.param(b'{"cluster_id":"c","claimed_ms":"x","former_clusters":"b"}', id="of the wrong types"),
+        pytest.param(b'{"cluster_id":"c","claimed_ms":"x","former_clusters":"b","place":1}', id="of the wrong types"),
         pytest.param(b'{"cluster_id":"c","former_clusters":["",1,"c"]}', id="former clusters that are none"),
         pytest.param(b'{"cluster_id":"c","claimed_ms":' + b"9" * 400 + b"}", id="a time that no clock shows"),
     ],
 )
 def test_what_an_owner_object_does_not_say_is_empty(data: bytes) -> None:
     owner = read_topic_owner(data)
-    assert (owner.cluster_id, owner.claimed_ms, owner.former_clusters) == ("c", 0, ())
+    assert (owner.cluster_id, owner.claimed_ms, owner.former_clusters, owner.place) == ("c", 0, (), None)

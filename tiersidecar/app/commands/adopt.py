@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid, place_prefix
+from tiersidecar.domain.ids import (
+    DEFAULT_PLACE,
+    TopicIdPartition,
+    Uuid,
+    format_uuid,
+    named_place,
+    parse_uuid,
+    place_prefix,
+)
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
@@ -56,7 +65,7 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
         owner = await owner_in(session, store, topic_id)
         owners = {
             owner,
-            *[await owner_in(session, store, topic_id, prefix) for prefix in _prefixes(session, partitions)],
+            *[await owner_in(session, store, topic_id, place) for place in _places(session, partitions)],
         }
     facts = {
         "topic": partitions[0][0].topic if partitions else None,
@@ -80,11 +89,11 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
     return Intent(facts=facts, steps=tuple(steps), apply=lambda: _adopt(session, cluster_id, partitions))
 
 
-def _prefixes(session: Session, partitions: Sequence[tuple[TopicIdPartition, PartitionState]]) -> list[str]:
-    """Return the prefixes of the places, besides the default one, where segments of the topic go or were seen."""
+def _places(session: Session, partitions: Sequence[tuple[TopicIdPartition, PartitionState]]) -> list[str]:
+    """Return the places, besides the default one, where segments of the topic go or were seen."""
     places = {session.config.place_of_topic(partition.topic) for partition, _ in partitions}
     places.update(*(state.places_seen for _, state in partitions))
-    return [place_prefix(place) for place in session.config.places if place in places]
+    return [place for place in session.config.places if place in places]
 
 
 def _states(session: Session) -> dict[TopicIdPartition, PartitionState]:
@@ -99,18 +108,18 @@ def _states(session: Session) -> dict[TopicIdPartition, PartitionState]:
     }
 
 
-async def owner_in(session: Session, store: Store, topic_id: Uuid, prefix: str | None = None) -> str:
-    """Return the cluster that the owner object names; empty if there is none, and why it cannot be read if so.
-
-    ``prefix`` is of a place, else the default one is asked.
-    """
+async def owner_in(session: Session, store: Store, topic_id: Uuid, place: str = DEFAULT_PLACE) -> str:
+    """Return the cluster that the owner object in ``place`` names, and the place if it names another one; empty if there is
+    none, and why it cannot be read if so."""
     from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError
     from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
-    from tiersidecar.tasks.topic_owners import owner_key, read_owning_cluster
+    from tiersidecar.tasks.topic_owners import owner_key, read_owned_place, read_owning_cluster
 
-    key = owner_key(session.config.store.key_prefix if prefix is None else prefix, topic_id)
+    key = owner_key(place_prefix(place) or session.config.store.key_prefix, topic_id)
     try:
-        return read_owning_cluster(await store.fetch_object(key, max_bytes=MOST_OWNER_BYTES))
+        data = await store.fetch_object(key, max_bytes=MOST_OWNER_BYTES)
+        cluster_id, said = read_owning_cluster(data), read_owned_place(data)
+        return cluster_id if said in (None, place) else f"{cluster_id}, in {named_place(said)}"
     except ObjectNotFoundError:
         return ""
     except ObjectTooLargeError as error:
@@ -133,9 +142,9 @@ async def _adopt(session: Session, cluster_id: str, partitions: list[tuple[Topic
         incarnation="adopted",
     )
     async with _open_store(session) as store:
-        for prefix in (session.config.store.key_prefix, *_prefixes(session, partitions)):
-            key = owner_key(prefix, topic_id_partition.topic_id)
-            await store.put_object(key, BytesBody(owner.write(topic_id_partition.topic_id)))
+        for place in (DEFAULT_PLACE, *_places(session, partitions)):
+            key = owner_key(place_prefix(place) or session.config.store.key_prefix, topic_id_partition.topic_id)
+            await store.put_object(key, BytesBody(replace(owner, place=place).write(topic_id_partition.topic_id)))
     for partition, state in partitions:
         await session.state.publish_partition_state(partition, state)
 

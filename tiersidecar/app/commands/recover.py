@@ -22,6 +22,10 @@ UNREAD = (
     "come back. Restore them from the bucket's versions, or use the release that wrote them; --despite-contradictions goes "
     "on by the ones before them, or by manifests alone"
 )
+UNKNOWN_PLACES = (
+    "segments were copied to places that the configuration does not name: {places}. Put these back under places, with their "
+    "former buckets and prefixes, and run it again; --despite-contradictions leaves out what is there"
+)
 RUNNING = (
     "sidecars run beside brokers {nodes}: stop them first, for what they delete meanwhile could come back. A stopped one "
     "counts as running until three times its lease.duration.ms have passed"
@@ -85,6 +89,8 @@ async def look_at_store(
             "the topics hold data that contradict the store (see the notes): it may be another store, or other topics. Look at "
             "them with `tiersidecar reconcile`; --despite-contradictions leaves those segments as they are, and does the rest"
         )
+    elif report.unknown_places and not despite:
+        refusal = UNKNOWN_PLACES.format(places=", ".join(sorted(report.unknown_places)))
     elif report.unread and not despite:
         refusal = UNREAD
     return Intent(
@@ -94,6 +100,7 @@ async def look_at_store(
         notes=tuple(report.notes()),
         details=report.details(),
         apply=lambda: _do(recoverer),
+        complete=report.is_complete,
     )
 
 
@@ -110,4 +117,4 @@ def running_sidecars(session: Session) -> Sequence[int]:
 
 async def _do(recoverer: Recoverer) -> Mapping[str, Any]:
     report = await recoverer.apply()
-    return {"published": report.facts()}
+    return {"published": report.facts(), "complete": report.is_complete}

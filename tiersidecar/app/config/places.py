@@ -21,6 +21,7 @@ _EVERYWHERE = (
     "encryption_key_wrapping",
     "encryption_key_wrapping_options",
     "encryption_data_key_cache_ms",
+    "encryption_data_key_cache_size",
     "custom_metadata_fields_include",
     "verify_read_back",
 )

@@ -145,8 +145,8 @@ class TopLevelKeys(Section):
     places: Annotated[dict[str, StoreSection], Field(examples=[{}])] = Field(default_factory=dict)
     """Further stores, for topics whose rule names one as `place`. A name has at most 32 lowercase letters, digits and
     hyphens. Each has the keys of section `store`, and inherits those that it leaves out if it is of the same type, except
-    `upload.rate.limit.bytes.per.second`, which each place has for itself. Chunks, compression, encryption, custom metadata
-    and verify.read.back are those of `store` everywhere."""
+    `upload.rate.limit.bytes.per.second`, which each place has for itself, and which a reload does not change there.
+    Chunks, compression, encryption, custom metadata and verify.read.back are those of `store` everywhere."""
 
     topics: Annotated[tuple[TopicRule, ...], Field(examples=["[]"])] = ()
     """Topics to tier. The first rule that matches a topic applies; a topic that no rule matches is not tiered."""

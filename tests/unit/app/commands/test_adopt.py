@@ -22,7 +22,7 @@ from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.own_objects import MOST_OWNER_BYTES
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.tasks.topic_owners import owner_key
+from tiersidecar.tasks.topic_owners import owner_key, read_owned_place
 
 TOPIC_ID = TOPIC_ID_PARTITION.topic_id
 
@@ -82,3 +82,12 @@ async def test_every_place_where_segments_lie_gets_an_owner_object(tmp_path: Pat
     named = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob(f"{format_uuid(TOPIC_ID)}.json")}
     assert named == {"hot", "cold", "far"}
     assert (await look_at_adoption(session, TOPIC_ID)).steps == ()
+    places = {name: read_owned_place((tmp_path / name / owner_key("", TOPIC_ID)).read_bytes()) for name in named}
+    assert places == {"hot": "", "cold": "cold", "far": "far"}
+    (tmp_path / "cold").rename(tmp_path / "other-cold")
+    (tmp_path / "far").rename(tmp_path / "cold")
+    (tmp_path / "other-cold").rename(tmp_path / "far")
+    exchanged = await look_at_adoption(session, TOPIC_ID)
+    assert exchanged.apply is not None, "or the places were renamed, and the operator knows"
+    await exchanged.apply()
+    assert read_owned_place((tmp_path / "cold" / owner_key("", TOPIC_ID)).read_bytes()) == "cold"

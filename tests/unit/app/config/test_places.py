@@ -53,6 +53,7 @@ KEY_SERVICE = """\
   encryption.key.wrapping: aws-kms
   encryption.key.wrapping.options: {key.id: alias/tier, region: eu-1, access.key.id: a, secret.access.key: {env: KEY}}
   encryption.data.key.cache.ms: 5min
+  encryption.data.key.cache.size: 7
 """
 
 
@@ -67,7 +68,7 @@ def test_data_keys_are_wrapped_by_one_service_everywhere(tmp_path: Path, place: 
     found = load(tmp_path, f"{HEAD}{S3}{KEY_SERVICE}places: {{cold: {place}}}\n", ENVIRON).places["cold"]
     assert (found.encryption_enabled, found.encryption_key_wrapping) == (True, "aws-kms")
     assert found.encryption_key_wrapping_options["secret.access.key"].get_secret_value() == "a key"
-    assert found.encryption_data_key_cache_ms == 300_000
+    assert (found.encryption_data_key_cache_ms, found.encryption_data_key_cache_size) == (300_000, 7)
 
 
 RULES = f"""{HEAD}{S3}places:
@@ -107,10 +108,10 @@ def test_secrets_of_places_are_masked(tmp_path: Path) -> None:
 
 def test_a_command_that_knows_one_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="`tiersidecar recover` looks at section store alone, and segments may lie in cold"
+        ConfigError, match="`tiersidecar mount` looks at section store alone, and segments may lie in cold"
     ):
-        load(tmp_path, RULES, ENVIRON).require_one_place("`tiersidecar recover`")
-    load(tmp_path, HEAD + S3, ENVIRON).require_one_place("`tiersidecar recover`")
+        load(tmp_path, RULES, ENVIRON).require_one_place("`tiersidecar mount`")
+    load(tmp_path, HEAD + S3, ENVIRON).require_one_place("`tiersidecar mount`")
 
 
 FILES = """\
@@ -173,9 +174,11 @@ store: {type: filesystem, root: /srv/tier}
         ),
         pytest.param(
             "places: {cold: {root: /srv/cold, encryption.key.wrapping: aws-kms, "
-            "encryption.key.wrapping.options: {key.id: a, region: b}, encryption.data.key.cache.ms: 5min}}",
+            "encryption.key.wrapping.options: {key.id: a, region: b}, encryption.data.key.cache.ms: 5min, "
+            "encryption.data.key.cache.size: 7}}",
             [
                 "line 4: places.cold.encryption.data.key.cache.ms: is the same everywhere: set it in section store",
+                "line 4: places.cold.encryption.data.key.cache.size: is the same everywhere: set it in section store",
                 "line 4: places.cold.encryption.key.wrapping: is the same everywhere: set it in section store",
                 "line 4: places.cold.encryption.key.wrapping.options: is the same everywhere: set it in section store",
             ],
