@@ -23,10 +23,12 @@ class KeyWrapping(Protocol):
     """One service.  Called in threads of its own, from four at once; a call returns or fails within ten seconds or so."""
 
     def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
-        """Return a data key of 32 bytes under the key for new segments, bound to ``context``.
+        """Return a data key of 32 bytes under the key for new segments, bound to ``context``: at most 6,144 bytes, and a key id
+        of at most 2,048 characters.
 
         Raises:
-            KeyServiceError: the service is away, or turns all callers away for now.
+            KeyServiceError: the service is away, or turns all callers away for now.  With ``is_away`` False it failed this
+                one request, with ``key_id`` all under that key: others are still asked.
             KeyRefusedError: it refuses; the reason says what to do.
         """
 

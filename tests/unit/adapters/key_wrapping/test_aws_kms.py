@@ -90,6 +90,8 @@ def client_of(url: str) -> AwsKms:
             500, "KMSInternalException", KeyServiceError, "could not unwrap a data key", id="a fault of its own"
         ),
         pytest.param(503, "DependencyTimeoutException", KeyServiceError, "could not unwrap", id="a fault behind it"),
+        pytest.param(400, "ValidationException", DataKeyError, "cannot be asked for", id="a request that is none"),
+        pytest.param(400, "InvalidArnException", DataKeyError, "cannot be asked for", id="no name of a key"),
     ],
 )
 def test_what_an_answer_means(kms: Kms, status: int, code: str, kind: type[TiersidecarError], told: str) -> None:
@@ -98,6 +100,37 @@ def test_what_an_answer_means(kms: Kms, status: int, code: str, kind: type[Tiers
         client_of(kms.url).unwrap(WRAPPED, CONTEXT)
     assert code in str(raised.value)
     assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_away", "of_key"),
+    [
+        pytest.param(500, "KMSInternalException", True, False, id="a fault of its own"),
+        pytest.param(503, "DependencyTimeoutException", True, False, id="a fault behind it"),
+        pytest.param(400, "ThrottlingException", True, False, id="too many requests"),
+        pytest.param(429, "", True, False, id="too many for a server before it"),
+        pytest.param(500, "KeyUnavailableException", True, True, id="one key, as of a custom key store"),
+        pytest.param(400, "SomethingNewException", False, False, id="a complaint that nobody knows"),
+    ],
+)
+def test_whom_a_failure_is_about(kms: Kms, status: int, code: str, *, is_away: bool, of_key: bool) -> None:
+    kms.status, kms.code = status, code
+    with pytest.raises(KeyServiceError) as raised:
+        client_of(kms.url).unwrap(WRAPPED, CONTEXT)
+    assert (raised.value.is_away, raised.value.key_id) == (is_away, WRAPPED.key_id if of_key else "")
+
+
+def test_a_long_answer_is_cut(kms: Kms) -> None:
+    kms.status, kms.code = 400, "AccessDeniedException" + "x" * 10_000
+    with pytest.raises(KeyServiceError) as raised:
+        client_of(kms.url).unwrap(WRAPPED, CONTEXT)
+    assert len(str(raised.value)) < 400
+
+
+def test_a_key_id_that_is_none_is_the_configurations_fault(kms: Kms) -> None:
+    kms.status, kms.code = 400, "ValidationException"
+    with pytest.raises(KeyRefusedError, match=r"ValidationException.*: check key\.id"):
+        client_of(kms.url).wrap(bytes(32), CONTEXT)
 
 
 def test_a_refused_wrap_names_the_right_that_is_missing(kms: Kms) -> None:

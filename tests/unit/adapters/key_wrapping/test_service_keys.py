@@ -186,6 +186,9 @@ def test_who_goes_back_to_rsa_still_opens_what_the_service_has_wrapped() -> None
         pytest.param("key1:AAAA", "it is not of vault, and encryption.key.pairs has no keys", id="a key under RSA"),
         pytest.param("other/key:AAAA", "it is not of vault", id="a key of another service"),
         pytest.param("vault/key:!", "is not base64", id="no base64"),
+        pytest.param("vault/key:", "has 0 bytes", id="nothing"),
+        pytest.param(f"vault/key:{'AAAA' * 2049}", "has 6147 bytes", id="more than any service takes"),
+        pytest.param(f"vault/{'k' * 2049}:AAAA", "the key id in the manifest has 2049 characters", id="a long name"),
         pytest.param("vault/key:AAAA", "it opens to 3 bytes", id="a data key of another size"),
     ],
 )
