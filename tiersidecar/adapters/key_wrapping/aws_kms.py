@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from tiersidecar.domain.data_keys import KeyContext, WrappedKey, brief
 from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError
@@ -57,6 +58,9 @@ class AwsKmsKind:
         for name in _TEXTS:
             if name in options and (not isinstance(options[name], str) or not options[name].strip()):
                 yield name, "must be a text"
+        endpoint = options.get("endpoint.url")
+        if isinstance(endpoint, str) and endpoint.strip() and not _is_url(endpoint):
+            yield "endpoint.url", "must be a URL that begins with https:// or http://"
         if ("access.key.id" in options) != ("secret.access.key" in options):
             yield "access.key.id", "and secret.access.key go together"
 
@@ -79,7 +83,7 @@ class AwsKms:
             key_id,
             lambda kms: kms.encrypt(KeyId=key_id, Plaintext=data_key, EncryptionContext=_PURPOSE | dict(context)),
         )
-        return WrappedKey(str(answer["KeyId"]), bytes(answer["CiphertextBlob"]))
+        return WrappedKey(_field(answer, "KeyId", str, "wrap"), _field(answer, "CiphertextBlob", bytes, "wrap"))
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         """Return the data key, also of one that was wrapped under a former key."""
@@ -90,7 +94,7 @@ class AwsKms:
                 KeyId=wrapped.key_id, CiphertextBlob=wrapped.data, EncryptionContext=_PURPOSE | dict(context)
             ),
         )
-        return bytes(answer["Plaintext"])
+        return _field(answer, "Plaintext", bytes, "unwrap")
 
     def _ask(self, verb: str, key_id: str, request: Callable[[Any], Mapping[str, Any]]) -> Mapping[str, Any]:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError
@@ -113,6 +117,23 @@ class AwsKms:
             if self._client is None:
                 self._client = _client_of(self._options)
             return self._client
+
+
+def _field(answer: Mapping[str, Any], name: str, kind: type[T], verb: str) -> T:
+    """Return a field of a successful answer.  It has none where something else answers: a proxy's login page."""
+    value = answer.get(name)
+    if not isinstance(value, kind) or not value:
+        reason = f"what answered is not AWS KMS: its answer has no {name}"
+        raise KeyServiceError(service="AWS KMS", verb=verb, reason=reason)
+    return value
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _client_of(options: Options) -> Any:

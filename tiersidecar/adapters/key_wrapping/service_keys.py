@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from hmac import compare_digest
 
 from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.key_wrapping.resting import RestingWrapping
-from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext, WrappedKey
-from tiersidecar.domain.errors import DataKeyError, KeyRefusedError
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext, WrappedKey, brief
+from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.transforms import DATA_KEY_SIZE
 from tiersidecar.formats.aiven.wrapped_keys import is_wrapped_by, read_wrapped_key, write_wrapped_key
@@ -131,6 +132,8 @@ class _ProvenWrapping:
 
     The data key is in memory until the local data are trimmed, so no read-back before that would notice a missing right, or
     ciphertext that does not open.
+
+    What another package's service raises or returns against the protocol is a KeyServiceError of that request.
     """
 
     def __init__(self, kind: str, wrapping: KeyWrapping) -> None:
@@ -143,9 +146,11 @@ class _ProvenWrapping:
             KeyServiceError: the service is away.
             KeyRefusedError: it refuses to wrap the key or to open it again, or it opens to something else.
         """
-        wrapped = self._wrapping.wrap(data_key, context)
+        with self._answering("wrap"):
+            wrapped = self._wrapping.wrap(data_key, context)
+            text = write_wrapped_key(self._kind, wrapped)
         try:
-            opened = self.unwrap(read_wrapped_key(self._kind, write_wrapped_key(self._kind, wrapped)), context)
+            opened = self.unwrap(read_wrapped_key(self._kind, text), context)
         except DataKeyError as error:
             reason = f"what it has just wrapped does not open: {error.reason}"
             raise KeyRefusedError(verb="wrap", key_id=wrapped.key_id, reason=reason) from error
@@ -156,10 +161,23 @@ class _ProvenWrapping:
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         """Return the data key, also of one that was wrapped under a former key."""
-        data_key = self._wrapping.unwrap(wrapped, context)
+        with self._answering("unwrap"):
+            data_key = self._wrapping.unwrap(wrapped, context)
+            if not isinstance(data_key, bytes):
+                raise TypeError(f"it returned {type(data_key).__name__} for a data key")
         if len(data_key) != DATA_KEY_SIZE:
             raise DataKeyError(key_id=wrapped.key_id, reason=f"it opens to {len(data_key)} bytes")
         return data_key
+
+    @contextmanager
+    def _answering(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except (KeyServiceError, KeyRefusedError, DataKeyError):
+            raise
+        except Exception as error:
+            reason = brief(f"unexpected {type(error).__name__}: {error}")
+            raise KeyServiceError(service=self._kind, verb=verb, reason=reason, is_away=False) from error
 
 
 def _name_of(text: str, context: KeyContext) -> bytes:

@@ -158,6 +158,39 @@ def test_no_more_are_kept_than_may_be_and_the_one_used_longest_ago_goes() -> Non
         assert world.vault.asked == asked
 
 
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        pytest.param(KeyError("Plaintext"), "unexpected KeyError: 'Plaintext'", id="raises what it must not"),
+        pytest.param(None, "it returned NoneType for a data key", id="returns nothing"),
+    ],
+)
+def test_what_a_service_must_not_do_fails_that_request(fault: Exception | None, reason: str) -> None:
+    """A lane took it for a bug of its own."""
+    world = World()
+    text = world.wrapped_elsewhere(data_key())
+
+    def bend(opened: bytes) -> bytes:
+        if fault is not None:
+            raise fault
+        return None  # type: ignore[return-value]
+
+    world.vault.bend = bend
+    for keys in (world.keys, world.fresh()):
+        with pytest.raises(KeyServiceError, match=reason) as raised:
+            keys.unwrap(text)
+        assert not raised.value.is_away
+    world.vault.bend = bytes
+    assert world.keys.unwrap(text) == data_key()
+
+
+def test_a_service_that_wraps_to_nothing_fails_that_request() -> None:
+    world = World()
+    world.vault.wrap = lambda data_key, context: None  # type: ignore[assignment, method-assign, return-value]
+    with pytest.raises(KeyServiceError, match="vault could not wrap a data key: unexpected AttributeError"):
+        world.keys.wrap(data_key(), NO_RANDOM)
+
+
 def test_after_a_change_of_keys_the_manifest_names_the_former_one() -> None:
     world = World()
     before = world.keys.wrap(data_key(1), NO_RANDOM)
