@@ -111,7 +111,8 @@ def test_where_no_data_key_may_be_opened_nothing_is_copied_or_trimmed(
     with denying_kms(kms.url) as service:
         service.denied = {"Decrypt"}
         store = sealed_store(tmp_path, kms.options() | {"endpoint.url": service.url})
-        with started(tmp_path, kafka, topic, store=store) as daemon:
+        often = {"remote.log.manager.task.retry.backoff.max.ms": 1000}
+        with started(tmp_path, kafka, topic, store=store, **often) as daemon:
             told = wait_for(lambda: daemon.events("lane.halted"), "the copy is halted", daemon)
             assert "give the sidecar's identity kms:Decrypt" in told[0]["error"]
             status, reasons = daemon.status("/readyz")
@@ -122,6 +123,8 @@ def test_where_no_data_key_may_be_opened_nothing_is_copied_or_trimmed(
             assert "kms:Decrypt" in key_finding(daemon)["says"]
             service.denied = set()
             assert key_finding(daemon)["level"] == "ok"
+            daemon.wait_until_ready()  # long before the halted copy tries again
+            assert not [*Path(store["root"]).rglob("*.log")]
             daemon.stop()
             daemon.start()
             daemon.wait_until_ready()

@@ -6,7 +6,7 @@ A package brings one through an entry point of the group ``tiersidecar.key_wrapp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from tiersidecar.domain.data_keys import KeyContext, WrappedKey
@@ -64,6 +64,13 @@ class HasThreads(Protocol):
     @property
     def closed_reason(self) -> str:
         """Return why no new key is to be had for now; empty while the service answers."""
+
+    def probe(self, random_bytes: Callable[[int], bytes]) -> None:
+        """Ask for a new key as the request did that came last, and forget it.
+
+        Raises:
+            KeyServiceError, KeyRefusedError: there is none yet, or nobody asks before the service has rested.
+        """
 
 
 def asked_keys(keys: object) -> HasThreads | None:

@@ -50,6 +50,7 @@ class ServiceKeys:
         self._keep_s, self._now_s, self._max_keys = keep_s, now_s, max_keys
         self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
         self._asked: dict[bytes, Future[bytes]] = {}
+        self._last_context = NO_CONTEXT
         self._lock = threading.Lock()
         self._threads = ThreadBlocking(max_threads=_THREADS, name="keys")
 
@@ -73,9 +74,14 @@ class ServiceKeys:
         """Wrap a data key, which the service has opened again when this returns; it has randomness of its own."""
         if self._new_ring is not None:
             return self._new_ring.wrap(data_key, random_bytes)
+        self._last_context = context
         text = write_wrapped_key(self._kind, self._wrapping.wrap(data_key, context))
         self._keep(_name_of(text, context), data_key)
         return text
+
+    def probe(self, random_bytes: Callable[[int], bytes]) -> None:
+        """Ask for a new key as the request did that came last, and forget it: policies may look at the context."""
+        self._wrapping.wrap(random_bytes(DATA_KEY_SIZE), self._last_context)
 
     def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
         """Return the data key of a manifest's ``dataKey``."""
