@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import botocore.session
@@ -79,3 +84,54 @@ def running_kms(directory: Path) -> Iterator[KmsServer]:
     finally:
         process.kill()
         process.wait()
+
+
+class DenyingKms:
+    """Before a :class:`KmsServer`, which checks no rights: denies the verbs in ``denied`` as AWS's service does."""
+
+    def __init__(self, upstream: str) -> None:
+        self.denied, self.asked = set[str](), list[str]()
+        denying = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                verb = self.headers["X-Amz-Target"].rpartition(".")[2]
+                denying.asked.append(verb)
+                status, answer = 400, json.dumps({"__type": "AccessDeniedException", "message": "no right"}).encode()
+                if verb not in denying.denied:
+                    status, answer = _passed_on(upstream, body, dict(self.headers))
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *told: object) -> None:
+                return None
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+
+@contextmanager
+def denying_kms(upstream: str) -> Iterator[DenyingKms]:
+    """A :class:`DenyingKms` that passes on to ``upstream`` what it does not deny."""
+    denying = DenyingKms(upstream)
+    thread = Thread(target=denying.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield denying
+    finally:
+        denying.server.shutdown()
+        denying.server.server_close()
+        thread.join()
+
+
+def _passed_on(upstream: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    kept = {name: value for name, value in headers.items() if name.lower() not in ("host", "content-length")}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(upstream, data=body, headers=kept)) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()

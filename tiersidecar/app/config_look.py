@@ -19,7 +19,7 @@ from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.gateway import advertised_addresses
 from tiersidecar.app.builders.logs import open_state_log
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
-from tiersidecar.app.builders.store import open_store
+from tiersidecar.app.builders.store import open_key_ring, open_store
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.values import Address
@@ -48,9 +48,13 @@ from tiersidecar.decide.config_check import (
     warning,
 )
 from tiersidecar.decide.topics import reason_not_to_store, reason_not_to_tier, reason_not_to_trim
+from tiersidecar.domain.data_keys import NO_CONTEXT, context_of_ids
 from tiersidecar.domain.errors import BrokerRefusedError, PartitionCountError, StoreError, TiersidecarError
 from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid, place_of
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.formats.aiven.key_ring import DataKeys
+from tiersidecar.formats.aiven.transforms import DATA_KEY_SIZE
+from tiersidecar.ports.key_wrapping import asked_keys
 from tiersidecar.ports.store import PROBE_NAME, BytesBody, Store, probe_store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.policies import resolved_policy
@@ -91,6 +95,10 @@ async def look_at_config(config: Config) -> Findings:
             await look.attempt("topics", "see docs/operations/acls.md", lambda: look.topics(broker))
         if await look.store(store):
             await look.attempt("owner", "look at store.*", lambda: look.owners(store))
+        if config.store.encryption_enabled:
+            keys = open_key_ring(config)
+            do = "look at store.encryption.key.wrapping.*, and see docs/security.md: nothing is copied until then"
+            await look.attempt("keys", do, lambda: look.keys(keys))
     await look.gateway()
     look.ports()
     return look.findings
@@ -316,6 +324,17 @@ class _Look:
                 self._add(found)
         if self._seen.tiered and not strangers:
             self._add(ok("owner", "no tiered topic's remote data are another cluster's"))
+
+    async def keys(self, keys: DataKeys | None) -> None:
+        """Whether the key service, if one is to wrap the keys of new segments, wraps a data key and opens it again."""
+        service = asked_keys(keys)
+        if keys is None or service is None or service.is_at_hand(None, NO_CONTEXT):
+            return
+        topic_id = next((topic_id for topic_id, _ in self._seen.tiered.values()), self.ids.random_uuid())
+        context = context_of_ids(format_uuid(topic_id), format_uuid(self.ids.random_uuid()))
+        data_key = self.ids.random_bytes(DATA_KEY_SIZE)
+        await service.blocking.run(keys.wrap, data_key, self.ids.random_bytes, context)
+        self._add(ok("keys", f"{self._config.store.encryption_key_wrapping} wraps data keys, and opens them again"))
 
     # -- the gateway, and ports
 

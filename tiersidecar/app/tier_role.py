@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.disk_pressure import DiskState
-from tiersidecar.ports.key_wrapping import asked_keys
+from tiersidecar.domain.errors import KeyRefusedError, KeyServiceError
+from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.key_wrapping import HasThreads, asked_keys
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS, MISPLACED_PARTITIONS
@@ -115,6 +117,16 @@ async def announce_stop(parts: Parts, lease: TierLease) -> None:
         await parts.clock.sleep(_LAST_PROPOSALS_S)
 
 
+async def keep_probing_keys(keys: HasThreads, clock: Clock, ids: Ids, interval_s: float) -> None:
+    """Ask for a data key every ``interval_s`` while there is none to be had, so that this ends without a copy's asking; never
+    ends."""
+    while True:
+        if keys.closed_reason:
+            with suppress(KeyServiceError, KeyRefusedError):
+                await keys.blocking.run(keys.probe, ids.random_bytes)
+        await clock.sleep(interval_s)
+
+
 async def run_tier(parts: Parts, role: TierParts) -> None:
     """Work while this process holds the lease of its broker's tier role, else stand by, until cancelled."""
     config, status = parts.config, parts.status
@@ -123,15 +135,19 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
     )
     status.deletes_blocked = role.remote_delete_blocker
     status.reasons.append(lambda: parts.table.watch_trouble)
+    encrypts = config.mode is Mode.ENFORCE and config.store.encryption_enabled
+    keys = asked_keys(parts.key_ring) if encrypts else None
     if config.mode is Mode.ENFORCE:  # else nothing is written, and the right to is not needed
         status.reasons.append(lambda: gates.default.closed_reason)
-        keys = asked_keys(parts.key_ring)
-        if config.store.encryption_enabled and keys is not None:
-            status.reasons.append(lambda: keys.closed_reason)
+    if keys is not None:
+        status.reasons.append(lambda: keys.closed_reason)
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.trash_clock.keep(), name="trash clock")
         if config.mode is Mode.ENFORCE:
             group.create_task(gates.keep_probing(task_backoff(config).maximum_s), name="store probe")
+        if keys is not None:
+            probing = keep_probing_keys(keys, parts.clock, parts.ids, task_backoff(config).maximum_s)
+            group.create_task(probing, name="key service probe")
         lease = role.lease
         if lease is None:
             await _work(parts, role, gates)

@@ -11,6 +11,14 @@ KeyContext = Mapping[str, str]
 """The use of a data key: it opens for nothing else.  Not secret, and in the service's audit log."""
 NO_CONTEXT: KeyContext = {}
 
+_MOST_REASON = 300
+
+
+def brief(reason: str) -> str:
+    """Return what a service says on one line of at most 300 characters: each request that fails logs it."""
+    reason = " ".join(reason.split())
+    return reason if len(reason) <= _MOST_REASON else f"{reason[: _MOST_REASON - 1]}…"
+
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:

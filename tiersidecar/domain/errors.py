@@ -344,11 +344,14 @@ class KeyRefusedError(PartitionHaltedError, message="key {key_id!r} may not {ver
 
 
 class KeyServiceError(RetriableError, message="{service} could not {verb} a data key: {reason}"):
-    """The key service is away, or turns all callers away for now.  No segment is damaged."""
+    """The key service gave no data key.  No segment is damaged.  ``is_away``: it did not answer, failed, or turns callers away
+    for now, so that no other request would fare better, or with ``key_id`` none under that key; else another may succeed."""
 
     service: str
     verb: str
     reason: str
+    is_away: bool = True
+    key_id: str = ""
 
 
 class IllegalTransitionError(PartitionHaltedError, message="segment {segment} cannot go from {source} to {target}"):

@@ -6,7 +6,7 @@ A package brings one through an entry point of the group ``tiersidecar.key_wrapp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from tiersidecar.domain.data_keys import KeyContext, WrappedKey
@@ -23,10 +23,12 @@ class KeyWrapping(Protocol):
     """One service.  Called in threads of its own, from four at once; a call returns or fails within ten seconds or so."""
 
     def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
-        """Return a data key of 32 bytes under the key for new segments, bound to ``context``.
+        """Return a data key of 32 bytes under the key for new segments, bound to ``context``: at most 6,144 bytes, and a key id
+        of at most 2,048 characters.
 
         Raises:
-            KeyServiceError: the service is away, or turns all callers away for now.
+            KeyServiceError: the service is away, or turns all callers away for now.  With ``is_away`` False it failed this
+                one request, with ``key_id`` all under that key: others are still asked.
             KeyRefusedError: it refuses; the reason says what to do.
         """
 
@@ -62,6 +64,13 @@ class HasThreads(Protocol):
     @property
     def closed_reason(self) -> str:
         """Return why no new key is to be had for now; empty while the service answers."""
+
+    def probe(self, random_bytes: Callable[[int], bytes]) -> None:
+        """Ask for a new key as the request did that came last, and forget it.
+
+        Raises:
+            KeyServiceError, KeyRefusedError: there is none yet, or nobody asks before the service has rested.
+        """
 
 
 def asked_keys(keys: object) -> HasThreads | None:

@@ -21,7 +21,14 @@ import structlog
 from crc32c import crc32c
 
 from tiersidecar.decide.trim import TrimStep
-from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
+    ObjectNotFoundError,
+    StoreError,
+)
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.batch_digest import BatchDigest
@@ -83,6 +90,7 @@ class ReadBack:
         Raises:
             CorruptDataError: they do not, or cannot be decoded.
             StoreError: they could not be read.
+            KeyServiceError, KeyRefusedError, DataKeyError: their data key could not be opened.
             SegmentChangedError: the local segment is gone.
         """
         if self._trusts_checksums and await self._has_checksum_of_the_file(step):
@@ -179,9 +187,9 @@ class _Crc32c:
 
 
 _BACKOFF, _AWAY = Backoff(initial_s=5.0, maximum_s=300.0), Backoff(initial_s=5.0, maximum_s=30.0)
-"""Of what is damaged, and of what the store does not give: it may be back in a moment."""
+"""Of what is damaged, and of what the store or the key service does not give: it may be back in a moment."""
 
-NotProven = CorruptDataError | StoreError
+NotProven = CorruptDataError | StoreError | DataKeyError | KeyRefusedError | KeyServiceError
 """What another look may mend, or a repair."""
 
 
@@ -210,9 +218,7 @@ class Unproven:
             base_offset=base_offset,
             failures=failures,
             until_s=self._clock.monotonic_s() + delay_s,
-            reason=f"trimming waits before offset {base_offset}, whose remote copy is {reason}: {error}; it is looked at "
-            "again, and `tiersidecar reconcile` shows what is damaged; what `tiersidecar erase` rewrote differs if the log "
-            "start went back since (docs/operations/erasure.md)",
+            reason=f"trimming waits before offset {base_offset}, whose remote copy is {reason}: {error}; {_next(error)}",
         )
         log.error(
             "trim.read_back.failed",
@@ -249,8 +255,17 @@ class Unproven:
 def _reason(error: NotProven) -> str:
     if isinstance(error, ObjectNotFoundError):
         return "missing"
-    return "unreadable" if isinstance(error, StoreError) else "corrupt"
+    return "corrupt" if isinstance(error, CorruptDataError) else "unreadable"
+
+
+def _next(error: NotProven) -> str:
+    if not isinstance(error, CorruptDataError | StoreError):
+        return "it is looked at again"
+    return (
+        "it is looked at again, and `tiersidecar reconcile` shows what is damaged; what `tiersidecar erase` rewrote differs "
+        "if the log start went back since (docs/operations/erasure.md)"
+    )
 
 
 def _is_away(error: NotProven) -> bool:
-    return isinstance(error, StoreError) and not isinstance(error, ObjectNotFoundError)
+    return not isinstance(error, CorruptDataError | ObjectNotFoundError)

@@ -18,6 +18,9 @@ from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim, reason_behi
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     CorruptDataError,
+    DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
     MetadataNotReadyError,
     NotOwnedError,
     ObjectNotFoundError,
@@ -52,6 +55,7 @@ class VerifyStep(Protocol):
         Raises:
             CorruptDataError: they do not.
             StoreError: they could not be read.
+            KeyServiceError, KeyRefusedError, DataKeyError: their data key could not be opened.
         """
 
 
@@ -163,7 +167,11 @@ class TrimTask:
 
     async def _proven(self, topic_id_partition: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
         """``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so are
-        those after it if the store is away; one whose remote copy is damaged only where nothing else is left to give."""
+        those after it if the store or the key service is away; one whose remote copy is damaged only where nothing else is left
+        to give.
+
+        A data key that does not open halts nothing: a partition that is halted would be left out when a disk is full.
+        """
         proven: list[TrimStep] = []
         is_away = False
         for step in steps:
@@ -183,16 +191,17 @@ class TrimTask:
                 if not step.is_last_resort:
                     break
                 held = ()
-            except StoreError as error:
+            except (StoreError, KeyServiceError, KeyRefusedError, DataKeyError) as error:
+                is_of_one = isinstance(error, KeyRefusedError | DataKeyError)
                 if not step.forced:
                     self._unproven.failed(
                         topic_id_partition, step, error
                     )  # other partitions may have something to give
-                    if proven:
+                    if proven or is_of_one:
                         break
                     raise
                 log.warning("trim.read_back.failed", base_offset=step.local.base_offset, error=str(error))
-                held, is_away = (), True
+                held, is_away = (), is_away or not is_of_one
             proven.append(replace(step, remote=held))
         return tuple(proven)
 

@@ -12,15 +12,20 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tests.support.pins import pin_of
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.segments import TOPIC_ID_PARTITION
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
 from tiersidecar.app import tier_role
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.stop_signals import BeforeStop
-from tiersidecar.app.tier_role import announce_stop, given_back_after
+from tiersidecar.app.tier_role import announce_stop, given_back_after, keep_probing_keys
+from tiersidecar.domain.data_keys import KeyContext, WrappedKey, context_of_ids
+from tiersidecar.domain.errors import KeyServiceError, TiersidecarError
 from tiersidecar.ports.metrics.copying import COPY_LAG_SEGMENTS, PINS_SEGMENTS
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -208,3 +213,50 @@ async def test_nothing_that_was_known_in_the_role_is_known_after_another_process
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
+
+
+class InlineKeys:
+    """Keys that are asked for without threads, as the clock is moved by hand."""
+
+    def __init__(self, keys: ServiceKeys) -> None:
+        self._keys, self.blocking = keys, InlineBlocking()
+        self.is_at_hand, self.probe = keys.is_at_hand, keys.probe
+
+    @property
+    def closed_reason(self) -> str:
+        return self._keys.closed_reason
+
+
+class Vault:
+    """``KeyWrapping`` that raises ``error``, if there is one."""
+
+    def __init__(self) -> None:
+        self.error: TiersidecarError | None = None
+        self.wrapped = list[tuple[bytes, KeyContext]]()
+
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+        self.wrapped.append((data_key, context))
+        if self.error is not None:
+            raise self.error
+        return WrappedKey("k", data_key[::-1])
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        return wrapped.data[::-1]
+
+
+async def test_a_key_service_that_is_back_is_ready_again_though_nothing_is_to_be_copied() -> None:
+    """/readyz stayed at 503 until the next copy."""
+    vault, clock, context = Vault(), ManualClock(), context_of_ids("topic", "segment")
+    keys = ServiceKeys("vault", vault, keep_s=60, now_s=clock.monotonic_s)
+    vault.error = KeyServiceError(service="vault", verb="wrap", reason="no answer")
+    with pytest.raises(KeyServiceError):
+        keys.wrap(bytes(32), bytes, context)
+    probing = asyncio.create_task(keep_probing_keys(InlineKeys(keys), clock, SystemIds(), 30.0))
+    for asked, error in ((2, vault.error), (3, vault.error), (4, None), (4, None)):
+        vault.error = error
+        await clock.advance(30.0)
+        assert len(vault.wrapped) == asked
+        assert bool(keys.closed_reason) == (error is not None)
+    probing.cancel()
+    assert {tuple(one.items()) for _, one in vault.wrapped} == {tuple(context.items())}, "policies may look at it"
+    assert len({data_key for data_key, _ in vault.wrapped}) == 4

@@ -384,15 +384,17 @@ def test_it_is_a_map_that_drops_no_more_than_its_bound_asks_for(steps: list[tupl
 
 
 class HangingKms:
-    """``KeyWrapping`` that answers nothing before ``ended``."""
+    """``KeyWrapping`` that answers nothing before ``ended`` once it ``hangs``."""
 
     def __init__(self) -> None:
-        self.ended, self.is_full, self.asked = Event(), Event(), 0
+        self.hangs, self.ended, self.is_full, self.asked = False, Event(), Event(), 0
 
     def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
         return WrappedKey("k", data_key)
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        if not self.hangs:
+            return wrapped.data
         self.asked += 1
         if self.asked == 4:
             self.is_full.set()
@@ -410,6 +412,7 @@ async def test_a_key_service_that_hangs_takes_no_threads_of_others(monkeypatch: 
     builder = RemoteBuilder(encrypted=True)
     for _ in range(16):
         await builder.add(source(0, 100))
+    kms.hangs = True
     segments = segments_of(builder.run, builder.partition)
     async with ThreadBlocking(max_threads=16) as blocking:
         cache = ManifestCache(store=builder.run.store, blocking=blocking, key_ring=reading)

@@ -22,8 +22,16 @@ from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressureTrim
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.decide.trim import Holder, TrimHold
-from tiersidecar.domain.errors import NotOwnedError, StoreError
+from tiersidecar.decide.trim import Holder, TrimHold, TrimStep
+from tiersidecar.domain.errors import (
+    DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
+    NotOwnedError,
+    RetriableError,
+    StoreError,
+    TiersidecarError,
+)
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
@@ -533,6 +541,52 @@ async def test_with_the_store_away_drop_oldest_does_not_wait_for_it(
     await shell.trim.run(shell.tiered(tiered.view.topic_id_partition))
     assert shell.broker.deleted
     assert len(asked) == 1, "tried once, and not again for every segment"
+
+
+NO_DATA_KEY = [
+    pytest.param(KeyServiceError(service="KMS", verb="unwrap", reason="no answer"), True, id="the key service is away"),
+    pytest.param(KeyRefusedError(verb="unwrap", key_id="k", reason="disabled"), False, id="it refuses: maybe one key"),
+    pytest.param(DataKeyError(key_id="k", reason="not of mine"), False, id="one does not open"),
+]
+
+
+@pytest.mark.parametrize(("error", "once"), NO_DATA_KEY)
+async def test_drop_oldest_waits_for_no_data_key(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch, error: TiersidecarError, *, once: bool
+) -> None:
+    """The disk filled up while the read-back waited for a key service."""
+    tiered = await below_reserve(pressed, DROP)
+    shell, steps = pressed.shell, list[int]()
+
+    async def sealed(step: TrimStep) -> None:
+        steps.append(step.local.base_offset)
+        raise error
+
+    monkeypatch.setattr(shell.trim._verifier, "verify", sealed)
+    shell.broker.last_stable_offsets[tiered.view.topic_id_partition] = 10**9
+    await shell.trim.run(shell.tiered(tiered.view.topic_id_partition))
+    assert shell.broker.deleted
+    assert (len(steps) == 1) == once, "another step may have a key that opens"
+
+
+@pytest.mark.parametrize(("error", "once"), NO_DATA_KEY)
+async def test_a_data_key_that_does_not_open_halts_no_partition_that_a_full_disk_needs(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch, error: TiersidecarError, *, once: bool
+) -> None:
+    tiered = await below_reserve(pressed, TRIM)
+    shell = pressed.shell
+    topic_id_partition = tiered.view.topic_id_partition
+
+    async def sealed(step: TrimStep) -> None:
+        raise error
+
+    monkeypatch.setattr(shell.trim._verifier, "verify", sealed)
+    with suppress(RetriableError):
+        await shell.trim.run(shell.tiered(topic_id_partition))
+    assert shell.broker.deleted == []
+    found = shell.table.record(topic_id_partition).unproven
+    assert found is not None
+    assert f"is unreadable: {error}" in found.reason
 
 
 async def older_and_other(pressed: Pressed) -> tuple[TieredPartition, TieredPartition]:

@@ -526,13 +526,15 @@ async def test_a_partition_is_in_the_state_topic_before_anything_of_it_is_remote
 
 
 class KmsDown:
-    """``KeyWrapping`` of a service that gives no key."""
+    """``KeyWrapping`` of a service that gives no key, or, if it ``wraps``, none that it opens again."""
 
-    def __init__(self, error: TiersidecarError) -> None:
-        self.error, self.asked = error, 0
+    def __init__(self, error: TiersidecarError, *, wraps: bool = False) -> None:
+        self.error, self.wraps, self.asked = error, wraps, 0
 
     def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
         self.asked += 1
+        if self.wraps:
+            return WrappedKey("k", b"ciphertext")
         raise self.error
 
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
@@ -540,17 +542,21 @@ class KmsDown:
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "wraps"),
     [
-        pytest.param(KeyServiceError(service="KMS", verb="wrap", reason="no answer"), id="away"),
-        pytest.param(KeyRefusedError(verb="wrap", key_id="k", reason="enable the key again"), id="refuses"),
+        pytest.param(KeyServiceError(service="KMS", verb="wrap", reason="no answer"), False, id="away"),
+        pytest.param(KeyRefusedError(verb="wrap", key_id="k", reason="enable the key again"), False, id="refuses"),
+        pytest.param(
+            KeyRefusedError(verb="unwrap", key_id="k", reason="no right"), True, id="wraps, but opens nothing"
+        ),
     ],
 )
 async def test_without_a_data_key_no_copy_is_begun_and_the_service_is_left_alone(
-    tmp_path: Path, blocking: ThreadBlocking, error: TiersidecarError
+    tmp_path: Path, blocking: ThreadBlocking, error: TiersidecarError, *, wraps: bool
 ) -> None:
-    """Each attempt published a COPY_SEGMENT_STARTED, which then had to be deleted."""
-    down = KmsDown(error)
+    """Each attempt published a COPY_SEGMENT_STARTED, which then had to be deleted; and what was copied under a key that nobody
+    could open was trimmed locally."""
+    down = KmsDown(error, wraps=wraps)
     ring = ServiceKeys("kms", down, keep_s=1, now_s=lambda: 0.0)
     shell = await opened(tmp_path, blocking, partitions=["plain-0"], layout=LayoutSettings(key_ring=ring))
     tiered = shell.tiered(shell.topic_id_partition("plain-0"))

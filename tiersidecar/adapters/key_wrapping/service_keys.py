@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from hmac import compare_digest
 
 from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.key_wrapping.resting import RestingWrapping
-from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext
-from tiersidecar.domain.errors import DataKeyError
+from tiersidecar.domain.data_keys import NO_CONTEXT, KeyContext, WrappedKey, brief
+from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.transforms import DATA_KEY_SIZE
 from tiersidecar.formats.aiven.wrapped_keys import is_wrapped_by, read_wrapped_key, write_wrapped_key
@@ -27,9 +29,9 @@ class ServiceKeys:
     """``DataKeys`` of the service ``wrapping``, which manifests call ``kind``; ``ring`` opens what has another form, and wraps
     new keys if ``ring_wraps``.
 
-    At most ``max_keys`` data keys that were unwrapped are kept, each for ``keep_s``: a service asked for each segment of each
-    reader would be slow and dear.  So a key that is taken away takes effect after ``keep_s`` for those that were in use.
-    What several want at once is asked for once.
+    At most ``max_keys`` data keys that the service has opened are kept, each for ``keep_s``: a service asked for each segment
+    of each reader would be slow and dear.  So a key that is taken away takes effect after ``keep_s`` for those that were in
+    use.  What several want at once is asked for once.
     """
 
     def __init__(
@@ -43,11 +45,12 @@ class ServiceKeys:
         ring_wraps: bool = False,
         max_keys: int = _MOST_KEYS,
     ) -> None:
-        self._kind, self._wrapping = kind, RestingWrapping(wrapping, now_s)
+        self._kind, self._wrapping = kind, RestingWrapping(_ProvenWrapping(kind, wrapping), now_s)
         self._ring, self._new_ring = ring, ring if ring_wraps else None
         self._keep_s, self._now_s, self._max_keys = keep_s, now_s, max_keys
         self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
         self._asked: dict[bytes, Future[bytes]] = {}
+        self._last_context = NO_CONTEXT
         self._lock = threading.Lock()
         self._threads = ThreadBlocking(max_threads=_THREADS, name="keys")
 
@@ -68,12 +71,17 @@ class ServiceKeys:
         return not is_wrapped_by(self._kind, text) or self._found(_name_of(text, context)) is not None
 
     def wrap(self, data_key: bytes, random_bytes: Callable[[int], bytes], context: KeyContext = NO_CONTEXT) -> str:
-        """Wrap a data key; the service has randomness of its own."""
+        """Wrap a data key, which the service has opened again when this returns; it has randomness of its own."""
         if self._new_ring is not None:
             return self._new_ring.wrap(data_key, random_bytes)
+        self._last_context = context
         text = write_wrapped_key(self._kind, self._wrapping.wrap(data_key, context))
         self._keep(_name_of(text, context), data_key)
         return text
+
+    def probe(self, random_bytes: Callable[[int], bytes]) -> None:
+        """Ask for a new key as the request did that came last, and forget it: policies may look at the context."""
+        self._wrapping.wrap(random_bytes(DATA_KEY_SIZE), self._last_context)
 
     def unwrap(self, text: str, context: KeyContext = NO_CONTEXT) -> bytes:
         """Return the data key of a manifest's ``dataKey``."""
@@ -107,11 +115,7 @@ class ServiceKeys:
                 del self._asked[name]
 
     def _ask(self, text: str, context: KeyContext) -> bytes:
-        wrapped = read_wrapped_key(self._kind, text)
-        data_key = self._wrapping.unwrap(wrapped, context)
-        if len(data_key) != DATA_KEY_SIZE:
-            raise DataKeyError(key_id=wrapped.key_id, reason=f"it opens to {len(data_key)} bytes")
-        return data_key
+        return self._wrapping.unwrap(read_wrapped_key(self._kind, text), context)
 
     def _found(self, name: bytes) -> bytes | None:
         with self._lock:
@@ -127,6 +131,59 @@ class ServiceKeys:
             self._kept[name] = data_key, self._now_s()
             while len(self._kept) > self._max_keys:
                 self._kept.popitem(last=False)
+
+
+class _ProvenWrapping:
+    """A ``KeyWrapping`` that gives a new key only after ``wrapping`` has opened it, in the form that the manifest will have.
+
+    The data key is in memory until the local data are trimmed, so no read-back before that would notice a missing right, or
+    ciphertext that does not open.
+
+    What another package's service raises or returns against the protocol is a KeyServiceError of that request.
+    """
+
+    def __init__(self, kind: str, wrapping: KeyWrapping) -> None:
+        self._kind, self._wrapping = kind, wrapping
+
+    def wrap(self, data_key: bytes, context: KeyContext) -> WrappedKey:
+        """Return a data key of 32 bytes under the key for new segments, bound to ``context``.
+
+        Raises:
+            KeyServiceError: the service is away.
+            KeyRefusedError: it refuses to wrap the key or to open it again, or it opens to something else.
+        """
+        with self._answering("wrap"):
+            wrapped = self._wrapping.wrap(data_key, context)
+            text = write_wrapped_key(self._kind, wrapped)
+        try:
+            opened = self.unwrap(read_wrapped_key(self._kind, text), context)
+        except DataKeyError as error:
+            reason = f"what it has just wrapped does not open: {error.reason}"
+            raise KeyRefusedError(verb="wrap", key_id=wrapped.key_id, reason=reason) from error
+        if not compare_digest(opened, data_key):
+            reason = "what it has just wrapped opens to another data key"
+            raise KeyRefusedError(verb="wrap", key_id=wrapped.key_id, reason=reason)
+        return wrapped
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        """Return the data key, also of one that was wrapped under a former key."""
+        with self._answering("unwrap"):
+            data_key = self._wrapping.unwrap(wrapped, context)
+            if not isinstance(data_key, bytes):
+                raise TypeError(f"it returned {type(data_key).__name__} for a data key")
+        if len(data_key) != DATA_KEY_SIZE:
+            raise DataKeyError(key_id=wrapped.key_id, reason=f"it opens to {len(data_key)} bytes")
+        return data_key
+
+    @contextmanager
+    def _answering(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except (KeyServiceError, KeyRefusedError, DataKeyError):
+            raise
+        except Exception as error:
+            reason = brief(f"unexpected {type(error).__name__}: {error}")
+            raise KeyServiceError(service=self._kind, verb=verb, reason=reason, is_away=False) from error
 
 
 def _name_of(text: str, context: KeyContext) -> bytes:

@@ -12,6 +12,7 @@ from aiohttp import web
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
+    DataKeyError,
     KeyRefusedError,
     MetadataNotReadyError,
     OffsetBetweenTiersError,
@@ -161,6 +162,9 @@ def problem_of(error: Exception) -> Problem:
             return _unavailable(
                 "key-refused", "the key service refuses: the service's log says what to do", retry_after_s=60
             )
+        case DataKeyError():
+            detail = "no key that the service has opens the data key of this segment: the service's log says why"
+            return _unavailable("data-key", detail, retry_after_s=60)
         case RetriableError() | TimeoutError():
             return _unavailable("unavailable", "a required service is temporarily unavailable", retry_after_s=5)
         case PartitionHaltedError():

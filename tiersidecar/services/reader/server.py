@@ -14,7 +14,13 @@ import structlog
 from aiohttp import web
 
 from tiersidecar.decide.reader_quotas import ColdReader
-from tiersidecar.domain.errors import KeyRefusedError, PartitionHaltedError, QuotaExceededError, TiersidecarError
+from tiersidecar.domain.errors import (
+    DataKeyError,
+    KeyRefusedError,
+    PartitionHaltedError,
+    QuotaExceededError,
+    TiersidecarError,
+)
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READS_SHED
@@ -283,6 +289,8 @@ def _log(request: web.Request, error: BaseException) -> None:
     match error:
         case KeyRefusedError():
             log.warning("read.key.refused", path=request.path, reason=str(error))
+        case DataKeyError():
+            log.warning("read.key.unopened", path=request.path, reason=str(error))
         case PartitionHaltedError():
             log.warning("read.corrupt", path=request.path, reason=str(error))
         case QuotaExceededError():

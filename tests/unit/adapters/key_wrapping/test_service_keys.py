@@ -12,7 +12,7 @@ import pytest
 from tests.support.remote_runs import key_ring
 from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
 from tiersidecar.domain.data_keys import KeyContext, WrappedKey, context_of_ids
-from tiersidecar.domain.errors import DataKeyError, KeyServiceError
+from tiersidecar.domain.errors import DataKeyError, KeyRefusedError, KeyServiceError, TiersidecarError
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.wrapped_keys import read_wrapped_key, write_wrapped_key
 
@@ -26,6 +26,8 @@ class Vault:
         self.key_id, self.asked = ARN, 0
         self.contexts = dict[bytes, dict[str, str]]()
         self.away = False
+        self.denied: TiersidecarError | None = None
+        self.bend: Callable[[bytes], bytes] = bytes
         self.gate = Event()
         self.gate.set()
 
@@ -37,11 +39,13 @@ class Vault:
     def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
         self.asked += 1
         self.gate.wait(10)
+        if self.denied is not None:
+            raise self.denied
         if self.away:
             raise KeyServiceError(service="vault", verb="unwrap", reason="connection refused")
         if self.contexts.get(wrapped.data, {}) != context:
             raise DataKeyError(key_id=wrapped.key_id, reason="of another context")
-        return wrapped.data[::-1]
+        return self.bend(wrapped.data[::-1])
 
 
 class World:
@@ -52,6 +56,12 @@ class World:
     def fresh(self, *, ring: DataKeys | None = None, max_keys: int = 100) -> ServiceKeys:
         """As another process has them: nothing is kept yet."""
         return ServiceKeys("vault", self.vault, keep_s=60, now_s=lambda: self.now_s, ring=ring, max_keys=max_keys)
+
+    def wrapped_elsewhere(self, key: bytes) -> str:
+        """As another process has wrapped it; what that asked does not count."""
+        text = self.fresh().wrap(key, NO_RANDOM)
+        self.vault.asked = 0
+        return text
 
 
 def data_key(number: int = 1) -> bytes:
@@ -74,15 +84,66 @@ def test_any_name_of_a_key_comes_back(key_id: str) -> None:
     assert read_wrapped_key("vault", write_wrapped_key("vault", wrapped)) == wrapped
 
 
-def test_what_was_wrapped_here_needs_no_question() -> None:
+def test_what_was_wrapped_here_was_opened_once_and_is_kept() -> None:
     world = World()
-    assert world.keys.unwrap(world.keys.wrap(data_key(), NO_RANDOM)) == data_key()
-    assert world.vault.asked == 0
+    text = world.keys.wrap(data_key(), NO_RANDOM)
+    assert world.vault.asked == 1
+    assert world.keys.unwrap(text) == data_key()
+    assert world.vault.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("denied", "error", "reason"),
+    [
+        pytest.param(
+            KeyRefusedError(verb="unwrap", key_id=ARN, reason="give kms:Decrypt"),
+            KeyRefusedError,
+            "may not unwrap data keys: give kms:Decrypt",
+            id="it may not be opened",
+        ),
+        pytest.param(
+            DataKeyError(key_id=ARN, reason="not of mine"),
+            KeyRefusedError,
+            "may not wrap data keys: what it has just wrapped does not open: not of mine",
+            id="it does not open",
+        ),
+        pytest.param(
+            KeyServiceError(service="vault", verb="unwrap", reason="no answer"), KeyServiceError, "no answer", id="away"
+        ),
+    ],
+)
+def test_a_new_key_that_the_service_does_not_open_is_not_given(
+    denied: TiersidecarError, error: type[TiersidecarError], reason: str
+) -> None:
+    """The read-back before a trim found the key in memory: local data went, and nobody could open the remote segment."""
+    world = World()
+    world.vault.denied = denied
+    with pytest.raises(error, match=reason):
+        world.keys.wrap(data_key(), NO_RANDOM)
+    assert reason in world.keys.closed_reason
+    world.vault.denied = None
+    world.now_s += 1
+    text = world.keys.wrap(data_key(), NO_RANDOM)
+    assert (world.keys.unwrap(text), world.keys.closed_reason) == (data_key(), "")
+
+
+@pytest.mark.parametrize(
+    ("bend", "reason"),
+    [
+        pytest.param(lambda opened: opened[::-1], "opens to another data key", id="another key"),
+        pytest.param(lambda opened: opened[1:], "does not open: it opens to 31 bytes", id="a shorter one"),
+    ],
+)
+def test_a_new_key_that_opens_to_another_is_not_given(bend: Callable[[bytes], bytes], reason: str) -> None:
+    world = World()
+    world.vault.bend = bend
+    with pytest.raises(KeyRefusedError, match=reason):
+        world.keys.wrap(data_key(), NO_RANDOM)
 
 
 def test_a_data_key_is_asked_for_once_and_again_when_its_time_is_over() -> None:
     world = World()
-    text = world.fresh().wrap(data_key(), NO_RANDOM)
+    text = world.wrapped_elsewhere(data_key())
     for now_s, asked in ((0.0, 1), (60.0, 1), (60.1, 2), (120.0, 2)):
         world.now_s = now_s
         assert world.keys.unwrap(text) == data_key()
@@ -91,10 +152,43 @@ def test_a_data_key_is_asked_for_once_and_again_when_its_time_is_over() -> None:
 
 def test_no_more_are_kept_than_may_be_and_the_one_used_longest_ago_goes() -> None:
     world = World(max_keys=2)
-    texts = [world.fresh().wrap(data_key(number), NO_RANDOM) for number in range(3)]
+    texts = [world.wrapped_elsewhere(data_key(number)) for number in range(3)]
     for number, asked in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
         assert world.keys.unwrap(texts[number]) == data_key(number)
         assert world.vault.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        pytest.param(KeyError("Plaintext"), "unexpected KeyError: 'Plaintext'", id="raises what it must not"),
+        pytest.param(None, "it returned NoneType for a data key", id="returns nothing"),
+    ],
+)
+def test_what_a_service_must_not_do_fails_that_request(fault: Exception | None, reason: str) -> None:
+    """A lane took it for a bug of its own."""
+    world = World()
+    text = world.wrapped_elsewhere(data_key())
+
+    def bend(opened: bytes) -> bytes:
+        if fault is not None:
+            raise fault
+        return None  # type: ignore[return-value]
+
+    world.vault.bend = bend
+    for keys in (world.keys, world.fresh()):
+        with pytest.raises(KeyServiceError, match=reason) as raised:
+            keys.unwrap(text)
+        assert not raised.value.is_away
+    world.vault.bend = bytes
+    assert world.keys.unwrap(text) == data_key()
+
+
+def test_a_service_that_wraps_to_nothing_fails_that_request() -> None:
+    world = World()
+    world.vault.wrap = lambda data_key, context: None  # type: ignore[assignment, method-assign, return-value]
+    with pytest.raises(KeyServiceError, match="vault could not wrap a data key: unexpected AttributeError"):
+        world.keys.wrap(data_key(), NO_RANDOM)
 
 
 def test_after_a_change_of_keys_the_manifest_names_the_former_one() -> None:
@@ -124,7 +218,10 @@ def test_who_goes_back_to_rsa_still_opens_what_the_service_has_wrapped() -> None
     [
         pytest.param("key1:AAAA", "it is not of vault, and encryption.key.pairs has no keys", id="a key under RSA"),
         pytest.param("other/key:AAAA", "it is not of vault", id="a key of another service"),
-        pytest.param("vault/key:!", "not base64", id="no base64"),
+        pytest.param("vault/key:!", "is not base64", id="no base64"),
+        pytest.param("vault/key:", "has 0 bytes", id="nothing"),
+        pytest.param(f"vault/key:{'AAAA' * 2049}", "has 6147 bytes", id="more than any service takes"),
+        pytest.param(f"vault/{'k' * 2049}:AAAA", "the key id in the manifest has 2049 characters", id="a long name"),
         pytest.param("vault/key:AAAA", "it opens to 3 bytes", id="a data key of another size"),
     ],
 )
@@ -146,7 +243,7 @@ def test_a_service_that_is_away_is_no_reason_to_give_a_segment_up() -> None:
 
 def test_what_several_want_at_once_is_asked_for_once() -> None:
     world = World()
-    text = world.fresh().wrap(data_key(), NO_RANDOM)
+    text = world.wrapped_elsewhere(data_key())
     world.vault.gate.clear()
     with ThreadPoolExecutor(4) as threads:
         several = [threads.submit(world.keys.unwrap, text) for _ in range(4)]

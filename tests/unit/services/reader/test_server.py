@@ -19,7 +19,13 @@ from tests.support.scripted_local import ScriptedLocal
 from tests.unit.services.reader.service import ALL_TOPICS, DESCRIPTION, Service, open_service
 from tests.unit.services.reader.test_continuous_log import PinnedFrom
 from tiersidecar.decide.reader_quotas import ReaderQuotaRule
-from tiersidecar.domain.errors import BrokerUnreachableError, KeyRefusedError, KeyServiceError, TiersidecarError
+from tiersidecar.domain.errors import (
+    BrokerUnreachableError,
+    DataKeyError,
+    KeyRefusedError,
+    KeyServiceError,
+    TiersidecarError,
+)
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.services.reader.routes import ROUTES
 from tiersidecar.services.reader.server import ReaderServiceSettings
@@ -329,6 +335,12 @@ async def test_a_store_that_is_away_makes_it_unavailable() -> None:
             "key-refused",
             "60",
             id="refuses",
+        ),
+        pytest.param(
+            DataKeyError(key_id="arn:k", reason="not of mine"),
+            "data-key",
+            "60",
+            id="does not open this one",
         ),
     ],
 )
