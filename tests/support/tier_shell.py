@@ -251,6 +251,7 @@ class TierShell:
             quota=self.quota,
             backfill=self.backfill,
             backfill_quota=CopyQuota(quota=RateQuota(), clock=self.clock),
+            gates=self.gates,
         )
 
     def _recopy(self) -> RecopyTask:

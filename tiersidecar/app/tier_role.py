@@ -283,7 +283,7 @@ def _watch(
     waits = build_transaction_waits(parts)
     target = build_copy_target(parts, gates=gates, remover=remover)
     uploader = build_uploader(parts, role, target=target, waits=waits)
-    admission = build_admission(parts, quota=quota, backfill=backfill)
+    admission = build_admission(parts, gates=gates, quota=quota, backfill=backfill)
     copy = build_copy(parts, role, uploader=uploader, admission=admission, lag=lag, waits=waits)
     recopy = build_recopy(parts, role, target=target, uploader=uploader, admission=admission)
     trim_gate = build_trim_gate(parts)

@@ -3,7 +3,8 @@
 The lag is counted anew at every look and every plan (U18).  What of a partition is still to be copied is known by the table
 alone: cheap, and asked at every look.
 
-A copy waits for its turn, the backfill's rate, a slot, the copy quota, and a store that answers.
+A copy waits for a store that answers, the backfill's rate, a slot, and the copy quota: in this order, so that a store that
+is away keeps no slot from the copies to another.
 Slots bound how many segments are copied at once, and go to partitions in turns, so that none starves another.  The backfill's
 state is who catches up, how fast, and how long it will take.  Whole segments wait for admission under
 remote.log.manager.copy.max.bytes.per.second (S-164, S-165).  While the store is away no copy is begun: a STARTED event per
@@ -244,7 +245,8 @@ class CopySlots:
 
     A segment takes a slot, not a partition: whoever has more queues again behind the others of its rank.  ``reserved`` slots
     are for :data:`LIVE` alone.  Of ``places`` that copies go to, each that has no slot finds one left by the others as long as
-    there are as many, for a store that hangs keeps the slots of its copies until they are given up.
+    there are as many, for a store that hangs keeps the slots of its copies until they are given up.  A backfill may take that
+    one too: else the topics of a sound place that fall behind would not be copied until the other store answers.
     """
 
     def __init__(self, size: int, *, reserved: int = 0, places: Collection[str] = ()) -> None:
@@ -303,15 +305,27 @@ class CopySlots:
         return min(first)[-1] if first else None
 
     def _has_room(self, place: str, *, rank: int) -> bool:
-        room = self._size if rank == LIVE else self._size - self._reserved
+        room = self._size
         if self._taken[place]:
             room -= sum(not taken for taken in self._taken.values())
+            room -= 0 if rank == LIVE else self._reserved
         return sum(self._taken.values()) < max(room, 1)
 
 
+class PlaceGates(Protocol):
+    """What is asked of the stores that copies go to (:class:`~tiersidecar.tasks.store_gates.StoreGates`)."""
+
+    @property
+    def place_of_topic(self) -> Callable[[str], str]: ...
+
+    async def wait_open(self, topic: str) -> None: ...
+
+    def require_open(self, topic: str) -> None: ...
+
+
 class CopyAdmission:
-    """``backfill_quota`` bounds what catches up, before it takes a slot; ``quota`` bounds everything.  ``place_of_topic`` says
-    to which place a topic's copies go."""
+    """``backfill_quota`` bounds what catches up, before it takes a slot; ``quota`` bounds everything.  ``gates`` say to which
+    place a topic's copies go, and whether its store answers."""
 
     def __init__(
         self,
@@ -320,12 +334,12 @@ class CopyAdmission:
         quota: CopyQuota,
         backfill: Backfill,
         backfill_quota: CopyQuota,
-        place_of_topic: Callable[[str], str] = lambda topic: DEFAULT_PLACE,
+        gates: PlaceGates,
     ) -> None:
         self._slots, self._quota = slots, quota
         self._backfill, self._backfill_quota = backfill, backfill_quota
         self._backfill_turn = CopySlots(1)
-        self._place_of_topic = place_of_topic
+        self._gates = gates
 
     def quota_wait_s(self, partition: TopicIdPartition) -> float:
         """Seconds for which the quotas hold back its next segment, if nothing else is copied; 0 where they do not."""
@@ -334,12 +348,18 @@ class CopyAdmission:
 
     @asynccontextmanager
     async def admitted(self, partition: TopicIdPartition, size_bytes: int) -> AsyncIterator[None]:
-        """Wait until a segment of ``size_bytes`` may be copied, and keep the slot for the length of the block."""
-        rank = self._backfill.rank(partition)
+        """Wait until a segment of ``size_bytes`` may be copied, and keep the slot for the length of the block.
+
+        Raises:
+            StoreError: the store of its place is away; no slot was kept while it was asked.
+        """
+        topic, rank = partition.topic, self._backfill.rank(partition)
+        await self._gates.wait_open(topic)
         if rank != LIVE:
             async with self._backfill_turn.taking(rank):
                 await self._backfill_quota.admit(size_bytes)
-        async with self._slots.taking(rank, self._place_of_topic(partition.topic)):
+        async with self._slots.taking(rank, self._gates.place_of_topic(topic)):
+            self._gates.require_open(topic)  # it may have closed in the queue, and what fails uses up no quota
             await self._quota.admit(size_bytes)
             yield
         if rank != LIVE:
@@ -366,7 +386,7 @@ class StoreGate:
         self._place = place
         self._since_s, self._failures = clock.monotonic_s(), 0
         self._closed_by: StoreError | None = StoreError(verb="probe", key="", reason="it has not been probed yet")
-        self._probing = asyncio.Lock()
+        self._probing, self._probes = asyncio.Lock(), 0
 
     @property
     def closed_reason(self) -> str:
@@ -383,16 +403,28 @@ class StoreGate:
         return True
 
     async def wait_open(self) -> None:
-        """Return at once while the gate is open, else after a probe of the store; one probes for all who wait.
+        """Return at once while the gate is open, else after a probe of the store; all that wait take the result of the next one
+        that ends.
 
         Raises:
             StoreError: the store is still away.
         """
         if self._closed_by is None:
             return
+        probes = self._probes
         async with self._probing:
-            if self._closed_by is not None:
+            if self._probes == probes and self._closed_by is not None:
                 await self._probe()
+        self.require_open()
+
+    def require_open(self) -> None:
+        """Ask nobody.
+
+        Raises:
+            StoreError: what closed the gate.
+        """
+        if self._closed_by is not None:
+            raise self._closed_by.with_traceback(None)
 
     async def keep_probing(self, interval_s: float) -> None:
         """Probe every ``interval_s`` while the gate is closed, so that it opens without a copy's asking; never ends."""
@@ -408,7 +440,9 @@ class StoreGate:
             if str(error) != str(self._closed_by):
                 log.warning("store.not_writable", **self._named, error=str(error))
             self._close(error)
+            self._probes += 1
             raise
+        self._probes += 1
         away_s = self._clock.monotonic_s() - self._since_s
         log.info("store.writable", **self._named, away_ms=int(away_s * 1000), failures=self._failures)
         self._closed_by, self._failures = None, 0

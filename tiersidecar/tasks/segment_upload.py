@@ -157,7 +157,9 @@ class SegmentUploader:
             async with self._turn(partition.view.topic_id_partition) as has_waited:
                 if has_waited:
                     await still_wanted()
-                await self._gates.of_topic(topic).wait_open()
+                self._gates.of_topic(
+                    topic
+                ).require_open()  # it was waited for before the slot, which this copy has by now
                 async with self._gates.watching():
                     await self._ownership.confirm(partition.view.topic_id_partition)
                     return await self._upload(partition, segment, lineage, still_wanted)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import DEFAULT_PLACE, place_of
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.ports.metrics.copying import COPY_ERRORS, COPY_REQUESTS
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.tasks.copy_admission import ProbedStore, StoreGate
 
 
@@ -26,7 +27,8 @@ class StoreGates:
         telemetry: Telemetry | None = None,
     ) -> None:
         self._gates = {place: StoreGate(store, clock, telemetry, place=place) for place, store in stores.items()}
-        self._place_of_topic = place_of_topic
+        self.place_of_topic = place_of_topic
+        self._telemetry = telemetry or NoTelemetry()
 
     @property
     def default(self) -> StoreGate:
@@ -35,7 +37,26 @@ class StoreGates:
 
     def of_topic(self, topic: str) -> StoreGate:
         """Return the gate of the place where new segments of ``topic`` go."""
-        return self._gates[self._place_of_topic(topic)]
+        return self._gates[self.place_of_topic(topic)]
+
+    async def wait_open(self, topic: str) -> None:
+        """As :meth:`StoreGate.wait_open`, before a copy of ``topic`` takes a slot; one that raises is a copy that failed."""
+        with self._counted(topic):
+            await self.of_topic(topic).wait_open()
+
+    def require_open(self, topic: str) -> None:
+        """As :meth:`StoreGate.require_open`; it counts as :meth:`wait_open` does."""
+        with self._counted(topic):
+            self.of_topic(topic).require_open()
+
+    @contextmanager
+    def _counted(self, topic: str) -> Iterator[None]:
+        try:
+            yield
+        except StoreError:
+            self._telemetry.count(COPY_REQUESTS, topic=topic)
+            self._telemetry.count(COPY_ERRORS, topic=topic)
+            raise
 
     def has_told(self, error: Exception) -> bool:
         """As :meth:`StoreGate.has_told`, of the place that ``error`` is about."""

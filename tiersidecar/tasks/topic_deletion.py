@@ -77,20 +77,21 @@ class TopicDeletion:
         self._remains: dict[Uuid, Remains] = {}
         self._observed: set[Uuid] = set()
         self._refused_last = RefusedLast()
-        self._stalled: dict[str, StoreStalledError] = {}
+        self._away: dict[str, StoreError] = {}
 
     async def run(self, interval_s: float) -> None:
         """Sweep every ``interval_s`` until cancelled; what goes wrong is logged, once in a row, and tried again."""
-        trouble = ""
+        told: set[str] = set()
         while True:
             try:
                 await self.sweep()
             except (RetriableError, PartitionHaltedError) as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("topic.deletion.retry", error=trouble)
+                met = {_mark(one): one for one in (*self._away.values(), error)}
+                for mark in met.keys() - told:
+                    log.warning("topic.deletion.retry", error=str(met[mark]))
+                told = set(met) | {mark for mark in told if mark.startswith(_AWAY)}
             else:
-                trouble = ""
+                told = set()
             await self._clock.sleep(interval_s)
 
     async def sweep(self) -> None:
@@ -99,7 +100,7 @@ class TopicDeletion:
         Raises:
             RetriableError: broker, metadata or store are away; nothing is taken for gone because of that.
         """
-        self._stalled.clear()
+        self._away.clear()
         self._note_led()
         await self._claim_led()
         by_topic = self._of_this_cluster()
@@ -262,23 +263,23 @@ class TopicDeletion:
         """Return whether nothing of it is left; what may not go now is for the next sweep."""
         segments = await pictured_segments(self._metadata.picture(topic_id_partition), self._blocking)
         due = [Removal(metadata=segment, reason="its topic is deleted") for segment in segments]
-        stalled: StoreStalledError | None = None
+        away: StoreError | None = None
         for removal in self._refused_last.order(topic_id_partition, due):
             if self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id):
                 return False
             place = place_in(removal.metadata.custom_metadata or b"")
-            if place in self._stalled:
-                stalled = self._stalled[place]
+            if place in self._away:
+                away = self._away[place]
                 continue
             try:
                 await self._remover.remove(removal)
             except StoreError as error:
                 self._refused_last.refused(removal)
-                if not isinstance(error, StoreStalledError) or _ends_sweep(error):
+                if not error.is_away or not place_of(error.key):
                     raise
-                self._stalled[place_of(error.key)] = stalled = error
-        if stalled is not None:
-            raise stalled
+                self._away[place_of(error.key)] = away = error
+        if away is not None:
+            raise away
         await self._failpoints.reach("topic.partition.deleted")
         if self._metadata.segment_count(topic_id_partition):
             return False  # a copy that was still running came in between
@@ -291,5 +292,13 @@ class TopicDeletion:
 
 def _ends_sweep(error: Exception) -> bool:
     """Return whether the default place hangs: each request would take minutes, and all that is deleted asks it for its owner.
-    Another place that hangs is left out of the sweep."""
+    Another place that is away is left out of the sweep."""
     return isinstance(error, StoreStalledError) and not place_of(error.key)
+
+
+_AWAY = "away: "
+
+
+def _mark(error: Exception) -> str:
+    """Return by what ``error`` is known again: of a place that is away each segment has words of its own."""
+    return _AWAY + place_of(error.key) if isinstance(error, StoreError) and error.is_away else str(error)

@@ -11,10 +11,11 @@ from structlog.testing import capture_logs
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
+from tests.unit.tasks.test_store_gate import Store
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.ids import DEFAULT_PLACE, BrokerId
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition
@@ -23,6 +24,7 @@ from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_ETA, COPY
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
 from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots
 from tiersidecar.tasks.partition_table import PartitionTable
+from tiersidecar.tasks.store_gates import StoreGates
 
 SEGMENT_BYTES = 100
 VIEW = LeaderView(
@@ -127,6 +129,7 @@ async def test_only_a_backfill_keeps_to_its_rate(sealed: int, at_once: int) -> N
         quota=CopyQuota(quota=RateQuota(), clock=scene.clock),
         backfill=scene.backfill,
         backfill_quota=CopyQuota(quota=RateQuota(bytes_per_s=100), clock=scene.clock),
+        gates=StoreGates({DEFAULT_PLACE: Store(scene.clock)}, lambda topic: DEFAULT_PLACE, clock=scene.clock),
     )
     done = 0
 

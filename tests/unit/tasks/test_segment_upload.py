@@ -428,6 +428,7 @@ async def test_a_copy_that_asks_between_two_others_looks_first_whether_it_is_sti
         await asyncio.sleep(0)
 
     shell.failpoints.actions["copy.checked"] = other_lane_begins
+    await shell.gate.wait_open()
     await shell.uploader.upload(tiered, first, lineage)
     with pytest.raises(SegmentChangedError, match="a copy of it was finished meanwhile"):
         await shell.uploader.upload(tiered, second, lineage)

@@ -100,6 +100,30 @@ async def test_one_probes_for_all_who_wait(stage: Stage) -> None:
     assert stage.store.probes == 1
 
 
+async def test_all_who_wait_take_the_result_of_one_probe_that_fails(stage: Stage) -> None:
+    stage.store.held, stage.store.trouble = asyncio.Event(), AWAY
+    waiting = [asyncio.create_task(stage.gate.wait_open()) for _ in range(5)]
+    await settle()
+    stage.store.held.set()
+    met = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [AWAY in str(error) for error in met] == [True] * 5
+    assert stage.store.probes == 1, "probed one after another, a store that hangs would keep the last one for minutes"
+    with pytest.raises(StoreError, match=AWAY):
+        await stage.gate.wait_open()
+    assert stage.store.probes == 2
+
+
+async def test_a_probe_that_is_cancelled_is_no_result(stage: Stage) -> None:
+    stage.store.held = asyncio.Event()
+    probing, waiting = (asyncio.create_task(stage.gate.wait_open()) for _ in range(2))
+    await settle()
+    probing.cancel()
+    await settle()
+    stage.store.held.set()
+    await waiting
+    assert stage.store.probes == 2
+
+
 async def test_each_reason_is_told_once(stage: Stage) -> None:
     with capture_logs() as told:
         for trouble in (AWAY, AWAY, AWAY, DENIED, ""):

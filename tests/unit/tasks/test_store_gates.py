@@ -16,6 +16,7 @@ from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.errors import StoreError, UnknownPlaceError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.ports.metrics.copying import COPY_ERRORS, COPY_REQUESTS
 from tiersidecar.ports.metrics.process import PLACE_WRITABLE, STORE_WRITABLE
 from tiersidecar.tasks.copy_admission import LIVE, Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -112,13 +113,21 @@ class Admission:
         clock, telemetry = ManualClock(), RecordedTelemetry()
         lags = CopyLagReport(table=PartitionTable(), metadata=MemoryMetadataLog(), clock=clock, telemetry=telemetry)
         self.slots = CopySlots(slots, reserved=reserved, places=places)
-        self.clock, self.backfill_rate = clock, RateQuota()
+        self.clock, self.rate, self.backfill_rate = clock, CountedRate(), RateQuota()
+        self.stores = {place: Store(clock) for place in {"", "cold", *places}}
+        self.gates = StoreGates(
+            self.stores,
+            lambda topic: next((place for place in self.stores if place and topic.startswith(place)), ""),
+            clock=clock,
+            telemetry=telemetry,
+        )
+        self.telemetry, self.ended = telemetry, asyncio.Event()
         self.admission = CopyAdmission(
             slots=self.slots,
-            quota=CopyQuota(quota=RateQuota(), clock=clock),
+            quota=CopyQuota(quota=self.rate, clock=clock),
             backfill=Ranks(lags=lags, threshold=5, order=BackfillOrder.OLDEST, clock=clock, telemetry=telemetry),
             backfill_quota=CopyQuota(quota=self.backfill_rate, clock=clock),
-            place_of_topic=lambda topic: next((place for place in places if place and topic.startswith(place)), ""),
+            gates=self.gates,
         )
         self.admitted: list[str] = []
         self.copies: list[asyncio.Task[None]] = []
@@ -130,14 +139,23 @@ class Admission:
 
     async def _copy(self, topic: str) -> None:
         partition = TopicIdPartition(topic_id=Uuid(topic.encode().ljust(16)), topic=topic, partition=0)
-        async with self.admission.admitted(partition, 1):
-            self.admitted.append(topic)
-            await asyncio.Event().wait()
+        with suppress(StoreError):
+            async with self.admission.admitted(partition, 1):
+                self.admitted.append(topic)
+                await self.ended.wait()
 
     async def stop(self) -> None:
         for copy in self.copies:
             copy.cancel()
         await asyncio.wait(self.copies)
+
+
+class CountedRate(RateQuota):
+    recorded = 0.0
+
+    def record(self, amount_bytes: float, now_s: float) -> None:
+        self.recorded += amount_bytes
+        super().record(amount_bytes, now_s)
 
 
 class Ranks(Backfill):
@@ -192,6 +210,43 @@ async def test_what_waits_for_its_place_keeps_nobody_of_another_one_waiting() ->
     stage = Admission(slots=3, places=("", "cold"), reserved=1)
     await stage.copy("cold0", "cold1", "cold2", "cold3", "hot-live")
     assert stage.admitted == ["cold0", "cold1", "hot-live"]
+    await stage.stop()
+
+
+@pytest.mark.parametrize("hot", ["hot-live", "hot-back"])
+async def test_a_place_that_is_not_found_open_keeps_no_slot(hot: str) -> None:
+    stage = Admission(slots=3, reserved=1)
+    stage.stores["cold"].held = asyncio.Event()
+    await stage.copy(*(f"cold{number}" for number in range(9)))
+    await stage.copy(hot, hot)
+    assert stage.admitted == [hot] * (2 if hot == "hot-live" else 1)
+    stage.stores["cold"].trouble = "no answer"
+    stage.stores["cold"].held.set()
+    await settle(50)
+    assert stage.stores["cold"].probes == 1
+    assert [stage.telemetry.value(metric, topic="cold0") for metric in (COPY_REQUESTS, COPY_ERRORS)] == [1, 1]
+    await stage.stop()
+
+
+async def test_those_in_the_queue_when_the_gate_closes_take_neither_slot_nor_quota() -> None:
+    stage = Admission(slots=3)
+    await stage.copy("cold0", "cold1", "cold2", "cold3", "cold4")
+    stage.gates.of_topic("cold").close_by(refused("@cold/a"))
+    stage.ended.set()
+    await settle(50)
+    assert stage.admitted == ["cold0", "cold1"]
+    assert all(copy.done() for copy in stage.copies)
+    assert stage.rate.recorded == 2
+
+
+@pytest.mark.parametrize("slots", [2, 3, 10])
+async def test_a_place_that_hangs_leaves_a_slot_to_a_backfill_of_another_one(slots: int) -> None:
+    """Else the topics of a sound place that have fallen behind are not copied at all, and fill the disks."""
+    stage = Admission(slots=slots, reserved=1)
+    await stage.copy(*(f"cold{number}" for number in range(12)))
+    assert len(stage.admitted) == slots - 1
+    await stage.copy("hot-back0", "hot-back1")
+    assert stage.admitted[slots - 1 :] == ["hot-back0"]
     await stage.stop()
 
 

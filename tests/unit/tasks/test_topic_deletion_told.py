@@ -172,8 +172,15 @@ def test_a_store_that_hangs_is_asked_no_more_in_this_sweep(world: World, monkeyp
     assert len(asked) == 1
 
 
-def test_a_place_that_hangs_is_asked_once_in_a_sweep_and_ends_it_for_no_other(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(StoreStalledError(verb="delete", key="@cold/k", reason="no answer"), id="hangs"),
+        pytest.param(StoreError(verb="delete", key="@cold/k", reason="it rests", is_away=True), id="rests"),
+    ],
+)
+def test_a_place_that_is_away_is_asked_once_in_a_sweep_and_ends_it_for_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: StoreError
 ) -> None:
     """S-293: neither for what else its partition has, nor for the partitions after it."""
     other = replace(TOPIC_ID_PARTITION, partition=4)
@@ -183,19 +190,20 @@ def test_a_place_that_hangs_is_asked_once_in_a_sweep_and_ends_it_for_no_other(
     in_cold = write_custom_metadata(CustomMetadata(place="cold"))
     for start in (500, 600):
         world.add(replace(remote_segment(start, start + 99), custom_metadata=in_cold))
+    world.add(remote_segment(700, 799))
     asked: list[str] = []
     delete_objects = PausingStore.delete_objects
 
     async def hang(store: PausingStore, keys: Sequence[str]) -> None:
         asked.append(keys[0])
         if keys[0].startswith("@cold/"):
-            raise StoreStalledError(verb="delete", key=keys[0], reason="no answer")
+            raise error
         await delete_objects(store, keys)
 
     shell = Shell(world, Cluster(WITNESS))
     shell.sweep()
     monkeypatch.setattr(PausingStore, "delete_objects", hang)
-    with pytest.raises(StoreStalledError):
+    with pytest.raises(type(error)):
         shell.sweep(after_s=60)
     assert sum(key.startswith("@cold/") for key in asked) == 1
     assert {segment.custom_metadata for segment in world.segments()} == {in_cold}
@@ -203,6 +211,32 @@ def test_a_place_that_hangs_is_asked_once_in_a_sweep_and_ends_it_for_no_other(
     monkeypatch.setattr(PausingStore, "delete_objects", delete_objects)
     shell.sweep(after_s=30)
     assert world.segments() == []
+
+
+def test_each_place_that_is_away_is_told_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of its segments is met first, and whatever was wrong with another place before it."""
+    for start, place in ((500, "cold"), (600, "cold"), (700, "far"), (800, "far")):
+        metadata = write_custom_metadata(CustomMetadata(place=place))
+        world.add(replace(remote_segment(start, start + 99), custom_metadata=metadata))
+    delete_objects, asked = PausingStore.delete_objects, list[str]()
+
+    async def refuse(store: PausingStore, keys: Sequence[str]) -> None:
+        asked.append(keys[0])
+        if keys[0].startswith("@"):
+            raise StoreError(verb="delete", key=keys[0], reason="connection refused", is_away=True)
+        await delete_objects(store, keys)
+
+    monkeypatch.setattr(PausingStore, "delete_objects", refuse)
+    shell = Shell(world, Cluster(WITNESS))
+    shell.sweep()
+    shell.clock.true_ms += 60_000
+    monkeypatch.setattr(shell.clock, "sleep", Pauses(6).sleep)
+    with capture_logs() as told, pytest.raises(EndedError):
+        run(shell.deletion.run(30))
+    assert len({key for key in asked if key.startswith("@")}) == 4, "in turns"
+    errors = [one["error"] for one in told if one["event"] == "topic.deletion.retry"]
+    assert sorted(place for error in errors for place in ("@cold/", "@far/") if place in error) == ["@cold/", "@far/"]
+    assert len(errors) == 2
 
 
 class Pauses:

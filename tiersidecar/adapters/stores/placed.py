@@ -22,7 +22,9 @@ class PlaceStore(RestingStore):
     slots of other places' reads and deletes."""
 
     async def delete_objects(self, keys: Sequence[str]) -> None:
-        with self._tried("delete", ", ".join(keys[:3])):
+        if not keys:
+            return
+        async with self._tried("delete", keys[0]):
             await self._store.delete_objects(keys)
 
 

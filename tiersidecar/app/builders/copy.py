@@ -102,14 +102,14 @@ def build_transaction_waits(parts: Parts) -> TransactionWaits:
     )
 
 
-def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> CopyAdmission:
+def build_admission(parts: Parts, *, gates: StoreGates, quota: CopyQuota, backfill: Backfill) -> CopyAdmission:
     """Build the admission of copies."""
     return CopyAdmission(
         slots=parts.tuning.copy_slots,
         quota=quota,
         backfill=backfill,
         backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock, telemetry=parts.telemetry),
-        place_of_topic=parts.config.place_of_topic,
+        gates=gates,
     )
 
 

@@ -13,7 +13,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.resting import RestingStore
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import BytesBody
+from tiersidecar.ports.store import BytesBody, StoredObject
 
 
 class Backend(MemoryStore):
@@ -21,9 +21,19 @@ class Backend(MemoryStore):
     refused: Set[str] = frozenset()
     gate: asyncio.Event | None = None
     """Until it is set, requests are under way."""
+    hangs, heads = False, 0
+    """It answers no request, the small ones neither."""
+
+    async def head_object(self, key: str) -> StoredObject:
+        self.heads += 1
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().head_object(key)
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
         self.asked += 1
+        if self.hangs:
+            await asyncio.Event().wait()
         if self.gate is not None:
             await self.gate.wait()
         if self.is_away:
@@ -159,3 +169,82 @@ async def test_readers_that_leave_soon_say_nothing_of_the_store() -> None:
     for _ in range(20):
         await given_up_after(stage, 5)
     assert stage.backend.asked == 20
+
+
+async def hanging(stage: Stage, count: int) -> list[asyncio.Task[bytes]]:
+    """Reads that a store which hangs does not answer."""
+    stage.backend.hangs = True
+    reading = [asyncio.create_task(stage.store.fetch_object("k", max_bytes=10)) for _ in range(count)]
+    await settle()
+    return reading
+
+
+@pytest.mark.parametrize("count", [1, 16])
+async def test_what_is_out_fails_after_ten_seconds_if_the_store_hangs(count: int) -> None:
+    """So long, and no longer, callers keep the places that readers of other stores wait for."""
+    stage = Stage()
+    reading = await hanging(stage, count)
+    await stage.clock.advance(9.9)
+    assert not any(read.done() for read in reading)
+    await stage.clock.advance(0.2)
+    errors = await asyncio.gather(*reading, return_exceptions=True)
+    assert [isinstance(error, StoreError) and error.is_away for error in errors] == [True] * count
+    assert stage.backend.heads == 1
+    assert await stage.fails(says="it is away .no answer within 10 s.") == count
+
+
+async def test_of_a_store_that_hangs_one_trial_is_out_at_a_time() -> None:
+    stage = Stage()
+    reading = await hanging(stage, 5)
+    await stage.clock.advance(10.1)
+    await asyncio.gather(*reading, return_exceptions=True)
+    asked = stage.backend.asked
+    for rest_s in (0.5, 1, 2, 4):
+        await stage.clock.advance(rest_s + 0.1)
+        [trial] = await hanging(stage, 1)
+        asked += 1
+        for _ in range(19):
+            assert await stage.fails(says="it is away") == asked
+            await stage.clock.advance(0.5)
+        await stage.clock.advance(0.6)
+        with pytest.raises(StoreError, match="no answer within 10 s"):
+            await trial
+    assert await stage.fails(says="asked again within 8 s") == asked
+
+
+async def test_once_it_answers_again_one_trial_ends_it() -> None:
+    stage = Stage()
+    await stage.store.put_object("k", BytesBody(b"data"))
+    reading = await hanging(stage, 5)
+    await stage.clock.advance(10.1)
+    await asyncio.gather(*reading, return_exceptions=True)
+    stage.backend.hangs = False
+    await stage.clock.advance(0.5)
+    assert [await stage.store.fetch_object("k", max_bytes=10) for _ in range(3)] == [b"data"] * 3
+
+
+async def test_a_store_that_is_only_slow_is_not_given_up() -> None:
+    """Large reads over a slow line all end late, and small ones do not."""
+    stage = Stage()
+    await stage.store.put_object("k", BytesBody(b"data"))
+    stage.backend.gate = asyncio.Event()
+    reading = [asyncio.create_task(stage.store.fetch_object("k", max_bytes=10)) for _ in range(16)]
+    await settle()
+    await stage.clock.advance(50)
+    stage.backend.gate.set()
+    assert await asyncio.gather(*reading) == [b"data"] * 16
+    assert 5 < stage.backend.heads <= 10
+
+
+async def test_while_it_answers_nobody_asks_it() -> None:
+    stage = Stage()
+    await stage.store.put_object("k", BytesBody(b"data"))
+    stage.backend.gate = asyncio.Event()
+    reading = asyncio.create_task(stage.store.fetch_object("k", max_bytes=10))
+    for _ in range(30):
+        await settle()
+        await stage.clock.advance(1)
+        await stage.store.fetch_range("k", ByteRange(0, 4))
+    assert (stage.backend.heads, reading.done()) == (0, False)
+    stage.backend.gate.set()
+    assert await reading == b"data"
