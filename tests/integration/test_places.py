@@ -165,6 +165,8 @@ def test_a_place_that_segments_still_name_cannot_be_taken_out_of_the_configurati
         produced += written(kafka, topic, seed=2)
         halted = wait_for(lambda: daemon.events("lane.halted"), "the partition is halted", daemon)
         assert "lie in place 'cold'" in str(halted[0])
+        code, ready = daemon.status("/readyz")
+        assert (code, "lie in place 'cold'" in ready) == (200, True), ready
         told = wait_for(lambda: refusal(daemon, topic), "reads of it are refused", daemon)
         assert "place-unknown" in told
         assert "the place cold" in told
