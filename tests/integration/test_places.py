@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.integration.test_daemon import STRICT, produce
+from tests.integration.test_recover import forget_topics
 from tests.support.background_thread import LastingThread
+from tests.support.command_line import answer_of
 from tests.support.daemon import Daemon, get, wait_for
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_cluster import KafkaCluster
@@ -33,6 +36,7 @@ from tiersidecar.reading.remote_objects import recorded_keys
 pytestmark = [pytest.mark.broker, pytest.mark.server, pytest.mark.timeout(400)]
 
 SEGMENT_BYTES = 64 * 1024
+EXCHANGED = ("s3.endpoint.url", "s3.bucket.name", "key.prefix")
 
 
 @pytest.fixture
@@ -161,6 +165,8 @@ def test_a_place_that_segments_still_name_cannot_be_taken_out_of_the_configurati
         produced += written(kafka, topic, seed=2)
         halted = wait_for(lambda: daemon.events("lane.halted"), "the partition is halted", daemon)
         assert "lie in place 'cold'" in str(halted[0])
+        code, ready = daemon.status("/readyz")
+        assert (code, "lie in place 'cold'" in ready) == (200, True), ready
         told = wait_for(lambda: refusal(daemon, topic), "reads of it are refused", daemon)
         assert "place-unknown" in told
         assert "the place cold" in told
@@ -172,6 +178,73 @@ def test_a_place_that_segments_still_name_cannot_be_taken_out_of_the_configurati
         stop_then = wait_for(lambda: trimmed(kafka, daemon, topic), "it goes on", daemon)
         assert stop_then > stop
         assert_reads_back(daemon, topic, produced, stop_then)
+
+
+def test_a_lost_metadata_topic_comes_back_from_all_places(
+    kafka: KafkaCluster, tmp_path: Path, buckets: TwoBuckets
+) -> None:
+    """By manifests alone; and whoever takes the place out of the configuration first is told that it is needed."""
+    topic = "places-recovered"
+    kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    settings = buckets.settings(tmp_path / "sidecar", kafka, [{"name": topic}]) | {"snapshots.interval.ms": 0}
+    produced: list[ProducedRecord] = []
+    stop = 0
+    with Daemon(tmp_path / "sidecar", settings) as daemon:
+        for place in ("", "cold", ""):
+            if produced:
+                assert daemon.stop() == 0
+                rule = {"name": topic, "local.retention.bytes": 1, **({"place": place} if place else {})}
+                daemon.settings["topics"] = [rule]
+                daemon.start()
+            daemon.wait_until_ready()
+            produced += written(kafka, topic, seed=len(produced))
+            stop = trimmed(kafka, daemon, topic)
+        live = finished(kafka, daemon, topic)
+        assert {place_in(one.custom_metadata or b"") for one in live} == {"", "cold"}
+        assert daemon.stop() == 0
+        kafka.admin.delete_topic(daemon.settings["remote.log.metadata.topic.name"])
+
+        places = daemon.settings.pop("places")
+        daemon.write_config()
+        without = answer_of(daemon.config_path, "recover", "--carry-out", code=1)
+        assert "the configuration does not name: cold. Put these back under places" in without["refusal"]
+        assert without["unknown_places"] == ["cold"]
+        assert len(without["holes_between"]) == 1
+        daemon.settings["places"] = places
+        daemon.write_config()
+        done = answer_of(daemon.config_path, "recover", "--carry-out")
+        assert (done["complete"], done["holes"], done["published"]["segments_from_manifests"]) == (True, 0, len(live))
+        assert [replace(one, event_timestamp_ms=0) for one in finished(kafka, daemon, topic)] == [
+            replace(one, event_timestamp_ms=0) for one in live
+        ]
+        forget_topics(daemon)
+        daemon.start()
+        daemon.wait_until_ready()
+        assert_reads_back(daemon, topic, produced, stop)
+
+
+def test_buckets_that_were_exchanged_in_the_configuration_halt_the_topic(
+    kafka: KafkaCluster, tmp_path: Path, buckets: TwoBuckets
+) -> None:
+    topic = "places-exchanged"
+    kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    rules = [{"name": topic, "place": "cold"}]
+    with Daemon(tmp_path / "sidecar", buckets.settings(tmp_path / "sidecar", kafka, rules)) as daemon:
+        daemon.wait_until_ready()
+        written(kafka, topic, seed=1)
+        trimmed(kafka, daemon, topic)
+        before = {place: buckets.objects_in(place) for place in ("", "cold")}
+        assert daemon.stop() == 0
+        cold = daemon.settings["places"]["cold"]
+        store = daemon.settings["store"]
+        daemon.settings["store"] = {**store, **{key: cold[key] for key in EXCHANGED}}
+        daemon.settings["places"] = {"cold": {**cold, "key.prefix": "", **{key: store[key] for key in EXCHANGED[:2]}}}
+        daemon.start()
+        written(kafka, topic, seed=2)
+        wait_for(lambda: daemon.events("lane.halted"), "the topic is halted", daemon)
+        assert "the store of section store is that of place cold" in daemon.events("lane.halted")[0]["error"]
+        assert {place: buckets.objects_in(place) for place in ("", "cold")} == before
+        assert "two may be exchanged" in daemon.status("/readyz")[1]
 
 
 def written(kafka: KafkaCluster, topic: str, *, seed: int) -> list[ProducedRecord]:

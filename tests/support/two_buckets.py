@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,14 @@ def standing_still(server: S3Server) -> Iterator[None]:
     """It takes connections, and answers nothing."""
     os.kill(server.process_id, signal.SIGSTOP)
     try:
+        while not _has_stopped(server.process_id):  # on a busy machine it answers once more
+            time.sleep(0.01)
         yield
     finally:
         os.kill(server.process_id, signal.SIGCONT)
+
+
+def _has_stopped(process_id: int) -> bool:
+    """Return whether each of its threads has."""
+    stats = Path(f"/proc/{process_id}/task").glob("*/stat")
+    return all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)

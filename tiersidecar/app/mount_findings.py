@@ -11,7 +11,7 @@ from tiersidecar.decide.deleted_topics import DeletedTopic, DeletionView, deleti
 from tiersidecar.decide.mount import PartitionEnd
 from tiersidecar.decide.recover import LeftSegment
 from tiersidecar.domain.cluster_topics import TopicPartition
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
 from tiersidecar.tasks.topic_owners import TopicOwner
 
@@ -148,4 +148,21 @@ def committed_epochs(cluster: ClusterSnapshot | None) -> dict[str, int]:
 def open_by_place(partitions: Sequence[FoundPartition]) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
     return {
         (one.owner.topic, one.owner.partition): one.open_transactions for one in partitions if one.open_transactions
+    }
+
+
+def without_those_in_places(found: dict[Owner, list[FoundPartition]]) -> set[str]:
+    """Take topics with segments in places out of ``found``, and return them with the reason.  A former topic of the same name
+    goes with them: it would be mounted instead."""
+    places = {
+        name: ", ".join(sorted({place for one in several for place in one.places}))
+        for (name, _), several in found.items()
+        if any(one.places for one in several)
+    }
+    taken = [owner for owner in found if owner[0] in places]
+    for owner in taken:
+        del found[owner]
+    return {
+        f"{name}-{format_uuid(topic_id)}, of whose name a topic has segments in {places[name]}: only section store is looked at"
+        for name, topic_id in taken
     }

@@ -25,6 +25,7 @@ from tiersidecar.app.mount_findings import (
     one_of_each_name,
     open_by_place,
     sign_of_deletion,
+    without_those_in_places,
 )
 from tiersidecar.app.rare_collections import rare_collections
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER
@@ -108,16 +109,10 @@ class MountPlanner:
         for name, topic_id in await self._misnamed(found, cluster):
             refused.add(f"{name}-{format_uuid(topic_id)}, whose id is another topic's")
             del found[name, topic_id]
+        refused |= without_those_in_places(found)
         for owner, several in list(found.items()):
             if not is_there(owner, several, cluster):
                 refused.add(f"{owner[0]}-{format_uuid(owner[1])}, of which no segment can be mounted")
-                del found[owner]
-        for owner, several in list(found.items()):
-            if places := sorted({place for one in several for place in one.places}):
-                refused.add(
-                    f"{owner[0]}-{format_uuid(owner[1])}, of which segments lie in {', '.join(places)}: "
-                    "mount looks at section store alone"
-                )
                 del found[owner]
         deleted = await self._without_deleted(found, cluster, wanted)
         chosen, shadowed = one_of_each_name(found, cluster)

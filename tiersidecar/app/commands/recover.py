@@ -39,7 +39,8 @@ Despite = Annotated[
     bool,
     typer.Option(
         "--despite-contradictions",
-        help="Continue although the topics contradict the store: their segments stay, and the deletes of both apply.",
+        help="Continue although the topics contradict the store: their segments stay, and the deletes of both apply. Also "
+        "continue without places that are not configured.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -55,9 +56,9 @@ def recover(
     """Rebuild lost remote log metadata and state from snapshots and manifests in the store.
 
     Stop the sidecars first. Segments in a snapshot are restored with all fields, and with the trash, users' deletes, pauses and
-    remote log starts. Segments that were copied later, or have no snapshot, are restored from their manifests. Existing records
-    are kept. Segments that cannot be proved are named and skipped, and nothing that was deleted comes back. Nothing is changed
-    without --carry-out.
+    remote log starts. Segments that were copied later, or have no snapshot, are restored from their manifests, in all places of
+    the configuration. Existing records are kept. Segments that cannot be proved are named and skipped, and nothing that was
+    deleted comes back. Nothing is changed without --carry-out; with it, the exit code is 3 if segments are missing.
     """
     manner = Manner(
         config_file=config_file, yes=carry_it_out, dry_run=not carry_it_out, as_json=as_json, makes_topics=carry_it_out
