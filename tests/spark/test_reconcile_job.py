@@ -105,6 +105,33 @@ def test_a_place_that_is_not_configured_is_one_finding(spark: SparkSession, tmp_
     assert detail.startswith(f"{len(list(cold.rglob('*.log')))} segments lie in place 'cold'")
 
 
+@pytest.mark.parametrize("has_segments", [True, False])
+def test_a_place_that_does_not_answer_is_one_finding(spark: SparkSession, tmp_path: Path, has_segments: bool) -> None:
+    bucket, cold = PluginBucket(tmp_path / "bucket"), tmp_path / "cold"
+    if has_segments:
+        bucket.move_a_topic(cold)
+    lying_there = len(list(cold.rglob("*.log")))
+    settings = ReconcileSettings(
+        graces=Graces(finding_ms=0, copy_ms=0),
+        open_store=DirectoryStore(str(bucket.root)),
+        deep=None,
+        place_prefixes=("@cold/",),
+        away={"@cold/": "no answer"},
+    )
+    job = Reconciler(spark, settings, lambda text: None)
+    try:
+        rows = job.run(inputs_of(bucket, spark), now_ms=lambda: NOW_MS).findings.collect()
+    finally:
+        job.close()
+    assert [(row["kind"], row["key"], row["detail"]) for row in rows] == [
+        (
+            "not-checked",
+            "@cold/",
+            f"place 'cold' was not listed, and its {lying_there} segments were not checked: no answer",
+        )
+    ]
+
+
 def test_what_is_before_a_segment_ends_there_or_else_goes_on(spark: SparkSession) -> None:
     """One that an election has cut, with those that end where it begins; not what is deleted, nor another partition's."""
     live, gone = int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_STARTED)

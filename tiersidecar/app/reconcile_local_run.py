@@ -58,6 +58,7 @@ async def run_local_reconcile(config: Config, options: RunOptions, say: Callable
     settings = ReconcileSettings(
         key_prefix=config.store.key_prefix,
         place_prefixes=config.key_prefixes[1:],
+        away=said.away,
         graces=options.graces,
         reads_manifests=options.reads_manifests,
         is_plain=config.store.is_plain,

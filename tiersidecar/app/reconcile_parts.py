@@ -17,8 +17,8 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.reconcile_facts import ClusterFacts
 from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, metadata_doubt
 from tiersidecar.decide.reconcile_findings import Graces
-from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError
-from tiersidecar.domain.ids import format_uuid, named_place, place_prefix
+from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
+from tiersidecar.domain.ids import format_uuid, named_place, place_of, place_prefix
 from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_OWNER_BYTES, MOST_REPORT_BYTES, OWNERS, REPORTS
 from tiersidecar.ports.store import BytesBody, FetchRange, Store
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -54,16 +54,26 @@ async def reason_of_another_place(store: FetchRange, key_prefix: str, place: str
     return f"the store of {named_place(place)} is that of {named_place(said)}, as its {key} says: correct places"
 
 
-async def read_owners(store: Store, key_prefixes: Iterable[str]) -> dict[str, str]:
-    """Read all that the store says, by topic id; of several places that say something of one, the first counts."""
+async def read_owners(store: Store, key_prefixes: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Read all that the store says, by topic id, and why places besides the default one did not answer, by their prefixes.  Of
+    several places that say something of one topic id, the first counts."""
     owners: dict[str, str] = {}
+    away: dict[str, str] = {}
     for key_prefix in key_prefixes:
-        keys = [stored.key async for stored in store.list_objects(f"{key_prefix}{OWNERS}")]
-        names = [key.removeprefix(f"{key_prefix}{OWNERS}").removesuffix(".json") for key in keys]
-        for name in names:
-            if name not in owners and (owner := await read_owner(store, key_prefix, name)) is not None:
-                owners[name] = owner
-    return owners
+        try:
+            owners = {**await _read_owners_at(store, key_prefix, known=owners), **owners}
+        except StoreError as error:
+            if not error.is_away or not place_of(key_prefix):
+                raise
+            away[key_prefix] = error.reason
+    return owners, away
+
+
+async def _read_owners_at(store: Store, key_prefix: str, *, known: Mapping[str, str]) -> dict[str, str]:
+    keys = [stored.key async for stored in store.list_objects(f"{key_prefix}{OWNERS}")]
+    names = [key.removeprefix(f"{key_prefix}{OWNERS}").removesuffix(".json") for key in keys]
+    read = {name: await read_owner(store, key_prefix, name) for name in names if name not in known}
+    return {name: owner for name, owner in read.items() if owner is not None}
 
 
 async def read_former_look(store: FetchRange, config: Config, cluster_id: str) -> FormerLook | None:
@@ -122,24 +132,25 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSays:
-    """The facts that the sidecars put into the store; ``owners`` are cluster ids by topic id."""
+    """The facts that the sidecars put into the store; ``owners`` are cluster ids by topic id.  ``away``: why a place did not
+    answer, by its prefix."""
 
     former: FormerLook | None
     owners: Mapping[str, str]
+    away: Mapping[str, str]
 
 
 async def read_store(config: Config, cluster_id: str) -> StoreSays:
     """Ask the store.
 
     Raises:
-        StoreError: it is away.
+        StoreError: it is away; of a place besides the default one that is told instead.
     """
     clock, ids = SystemClock(), SystemIds()
     async with open_store(config, pace=UploadPace(None, clock), clock=clock, ids=ids, telemetry=NoTelemetry()) as store:
-        return StoreSays(
-            former=await read_former_look(store, config, cluster_id),
-            owners=await read_owners(store, config.key_prefixes),
-        )
+        former = await read_former_look(store, config, cluster_id)
+        owners, away = await read_owners(store, config.key_prefixes)
+        return StoreSays(former=former, owners=owners, away=away)
 
 
 def known_topics(facts: ClusterFacts, owners: Mapping[str, str]) -> list[KnownTopic]:

@@ -114,6 +114,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
     settings = ReconcileSettings(
         key_prefix=config.store.key_prefix,
         place_prefixes=config.key_prefixes[1:],
+        away=said.away,
         graces=options.graces,
         open_store=ExecutorStore(str(options.config_file.absolute())),
         reads_manifests=options.reads_manifests,

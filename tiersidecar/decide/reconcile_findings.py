@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -98,9 +99,13 @@ class Finding:
         return ACTIONS[self.kind]
 
 
-def unknown_place(prefix: str, segments: int) -> Finding:
-    """Return that ``segments`` lie in a place that is not configured, whose keys begin with ``prefix``."""
+def place_out_of_reach(prefix: str, segments: int, away: Mapping[str, str]) -> Finding:
+    """Return that ``segments`` lie in a place that is not configured, or is ``away`` for the reason given there; its keys begin
+    with ``prefix``."""
     name = place_of(prefix)
+    if prefix in away:
+        detail = f"place {name!r} was not listed, and its {segments} segments were not checked: {away[prefix]}"
+        return Finding(kind=FindingKind.NOT_CHECKED, key=prefix, detail=detail)
     detail = (
         f"{segments} segments lie in place {name!r}, which the configuration does not name: put it back under places"
     )

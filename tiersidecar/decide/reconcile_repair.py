@@ -189,7 +189,7 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
         case FindingKind.UNKNOWN_TOPIC_ID | FindingKind.FOREIGN_OBJECT | FindingKind.UNREADABLE_EVENT:
             return _leave("nothing proves that it is ours to touch")
         case FindingKind.NOT_CHECKED:
-            return _leave("its content was not read: give reconcile the keys, and look again")
+            return _leave("it was not read: look again once reconcile has the keys, and the place answers")
         case FindingKind.LOST_METADATA:
             return _leave("events are missing: nothing proves that it is a leftover")
         case FindingKind.UNKNOWN_PLACE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tiersidecar.decide.reconcile_findings import Graces
@@ -26,11 +26,13 @@ class KnownTopic:
 class ReconcileSettings:
     """How to look.  ``is_plain``: nothing compresses or encrypts, nor ever did, as far as the configuration says.
 
-    ``place_prefixes`` are of the places besides the default one, which ``key_prefix`` is of.
+    ``place_prefixes`` are of the places besides the default one, which ``key_prefix`` is of.  Those in ``away`` did not answer,
+    for the reason given there.
     """
 
     key_prefix: str = ""
     place_prefixes: tuple[str, ...] = ()
+    away: Mapping[str, str] = field(default_factory=dict)
     graces: Graces = field(default_factory=Graces)
     open_store: StoreOpener | None = None
     reads_manifests: bool = True
@@ -39,12 +41,12 @@ class ReconcileSettings:
 
     @property
     def prefixes(self) -> frozenset[str]:
-        """Return what keys of ours begin with."""
-        return frozenset({self.key_prefix, *self.place_prefixes})
+        """Return what keys of ours begin with, as far as they can be listed."""
+        return frozenset({self.key_prefix, *self.place_prefixes}) - self.away.keys()
 
-    def unknown_places(self, recorded: Iterable[str]) -> frozenset[str]:
-        """Return those of ``recorded`` prefixes that are of places which are not configured (any more): nothing can be looked
-        for there."""
+    def places_out_of_reach(self, recorded: Iterable[str]) -> frozenset[str]:
+        """Return those of ``recorded`` prefixes that are of places which are not configured (any more), or away: nothing can be
+        looked for there."""
         return frozenset(prefix for prefix in recorded if place_of(prefix)) - self.prefixes
 
 

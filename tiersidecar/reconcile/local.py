@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind, unknown_place
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, place_out_of_reach
 from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
@@ -169,7 +169,7 @@ async def _reconcile(
     known = sum(row["is_topic_known"] for row in segments)
     doubt = inputs.metadata_doubt(known, len(segments) - known)
     decided_ms = now_ms()
-    unknown = settings.unknown_places(recorded := events.prefixes())
+    unknown = settings.places_out_of_reach(recorded := events.prefixes())
     prefixes = settings.prefixes | recorded - unknown
     by_stem = _by_stem(objects, prefixes, settings.prefixes)
     rows = _joined([row for row in segments if row["object_prefix"] not in unknown], by_stem, facts, prefixes, settings)
@@ -188,7 +188,8 @@ async def _reconcile(
     elsewhere = Counter(
         row["object_prefix"] for row in segments if row["object_prefix"] in unknown and row["after"] != _GONE
     )
-    findings += [unknown_place(prefix, count) for prefix, count in sorted(elsewhere.items())]
+    for prefix in sorted(elsewhere.keys() | settings.away.keys()):
+        findings.append(place_out_of_reach(prefix, elsewhere[prefix], settings.away))
     live = [row for row in segments if row["after"] == _FINISHED]
     orphans = [finding for finding in findings if finding.kind is FindingKind.ORPHAN_OBJECT]
     return LocallyReconciled(
@@ -208,7 +209,7 @@ async def _reconcile(
 async def _listed(store: Store, settings: ReconcileSettings, events: LocalEvents, say: Say) -> list[StoredObject]:
     stems = sorted(row["stem"] for row in events.segments(settings.key_prefix, at_most=_SAMPLE))
     recorded = events.prefixes()
-    prefixes = settings.prefixes | recorded - settings.unknown_places(recorded)
+    prefixes = settings.prefixes | recorded - settings.places_out_of_reach(recorded)
     ranges = ranges_between(prefixes, stems[:: max(1, len(stems) // _RANGES)])
     say(f"listing the store in {len(ranges)} ranges")
     found: list[StoredObject] = []

@@ -12,7 +12,7 @@ ranges come to the driver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind, unknown_place
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, place_out_of_reach
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
 from tiersidecar.formats.metadata import hot
@@ -104,7 +104,7 @@ class Reconciler:
         folded_events = folded(events, self._settings.key_prefix, self._keep)
         segments = self._keep(_observed_segments(self._with_topics(folded_events, known), seen_segments))
         recorded = {*(seen_segments.get["prefixes"] or [])}
-        unknown = self._settings.unknown_places(recorded)
+        unknown = self._settings.places_out_of_reach(recorded)
         prefixes = {*self._settings.prefixes, *(recorded - unknown)}
         doubt = inputs.metadata_doubt(seen_segments.get["known"], seen_segments.get["all"] - seen_segments.get["known"])
         self._say("comparing")
@@ -114,10 +114,13 @@ class Reconciler:
         is_elsewhere = F.coalesce(F.col("object_prefix").isin(sorted(unknown)), F.expr("false"))
         within_reach = segments.where(~is_elsewhere) if unknown else segments
         findings = self._of_segments(within_reach, by_stem, known, prefixes, doubt, decided_ms)
-        if unknown:
+        away = self._settings.away
+        if unknown or away:
             remaining = segments.where(is_elsewhere & (F.col("after") != int(State.DELETE_SEGMENT_FINISHED)))
-            counted = remaining.groupBy("object_prefix").count()
-            findings = findings.unionByName(counted.mapInArrow(_unknown_places, ddl(FINDINGS)))
+            none = self._spark.createDataFrame([(prefix, 0) for prefix in away], "object_prefix string, count bigint")
+            counted = remaining.groupBy("object_prefix").count().unionByName(none).groupBy("object_prefix")
+            summed = counted.agg(F.sum("count").alias("count"))
+            findings = findings.unionByName(summed.mapInArrow(partial(_out_of_reach, dict(away)), ddl(FINDINGS)))
         findings = findings.unionByName(offset_findings(segments, self._settings.graces, decided_ms))
         if bad_count:
             bad = events.where(F.col("fault").isNotNull()).select("log_partition", "log_offset", "fault")
@@ -164,7 +167,7 @@ class Reconciler:
         """Return our prefixes, and those that segments were recorded under, as far as they can be listed: few."""
         rows = rows.where(F.col("object_prefix").isNotNull()).select("object_prefix").distinct()
         recorded = {row[0] for row in rows.collect()}
-        return {*self._settings.prefixes, *(recorded - self._settings.unknown_places(recorded))}
+        return {*self._settings.prefixes, *(recorded - self._settings.places_out_of_reach(recorded))}
 
     def _topics(self, topics: Sequence[KnownTopic]) -> DataFrame:
         rows = [(one.topic_id, one.topic, not one.is_gone, one.is_gone, one.is_compacted) for one in topics]
@@ -318,9 +321,9 @@ def _is_in_order(*, is_plain: bool, reads_manifests: bool) -> Column:
     return F.coalesce((is_gone | is_live) & ~is_foreign(), F.expr("false"))
 
 
-def _unknown_places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _out_of_reach(away: Mapping[str, str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        yield findings_batch(unknown_place(row["object_prefix"], row["count"]) for row in batch.to_pylist())
+        yield findings_batch(place_out_of_reach(row["object_prefix"], row["count"], away) for row in batch.to_pylist())
 
 
 def _unreadable_events(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.placed import Place, PlacedStore
 from tiersidecar.app.reconcile_parts import UNREADABLE_OWNER, read_former_look, read_owners
+from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.own_objects import LATEST_REPORT, MOST_OWNER_BYTES, MOST_REPORT_BYTES, OWNERS
-from tiersidecar.ports.store import BytesBody
+from tiersidecar.ports.store import BytesBody, StoredObject
 
 DEEP = b"[" * 60_000
 
@@ -31,7 +33,7 @@ async def test_an_owner_object_that_cannot_be_read_is_there_and_no_clusters(stor
     }
     for name, data in objects.items():
         await store.put_object(f"p/{OWNERS}{name}.json", BytesBody(data))
-    owners = await read_owners(store, ("p/",))
+    owners, _ = await read_owners(store, ("p/",))
     assert owners == {"good": "ours", "deep": UNREADABLE_OWNER, "large": UNREADABLE_OWNER}
 
 
@@ -43,7 +45,31 @@ async def test_a_place_says_whose_a_topic_is_that_the_default_one_does_not_know(
     said = {f"p/{OWNERS}a.json": "ours", f"@cold/{OWNERS}a.json": "theirs", f"@cold/{OWNERS}b.json": "theirs"}
     for key, cluster in said.items():
         await places.put_object(key, BytesBody(f'{{"cluster_id":"{cluster}"}}'.encode()))
-    assert await read_owners(places, ("p/", "@cold/")) == {"a": "ours", "b": "theirs"}
+    assert await read_owners(places, ("p/", "@cold/")) == ({"a": "ours", "b": "theirs"}, {})
+
+
+class Away(MemoryStore):
+    is_away = True
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        if prefix:
+            raise StoreError(verb="list", key=prefix, reason="no answer", is_away=self.is_away)
+        async for stored in super().list_objects(prefix, start_after=start_after):
+            yield stored
+
+
+async def test_a_place_that_does_not_answer_is_told_and_any_other_trouble_ends_the_run(store: MemoryStore) -> None:
+    cold = Away(clock=ManualClock(), ids=SystemIds())
+    places = PlacedStore(store, {"cold": Place(store=cold, key_prefix="c/")})
+    await store.put_object(f"p/{OWNERS}a.json", BytesBody(b'{"cluster_id":"ours"}'))
+    owners, away = await read_owners(places, ("p/", "@cold/"))
+    assert (owners, list(away)) == ({"a": "ours"}, ["@cold/"])
+    assert "no answer" in away["@cold/"]
+    with pytest.raises(StoreError):
+        await read_owners(PlacedStore(cold, {}), ("p/",))
+    cold.is_away = False
+    with pytest.raises(StoreError):
+        await read_owners(places, ("p/", "@cold/"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,7 @@ class Run:
         self.seen_through: Callable[[Store], Any] = lambda store: store
         self.cold: Path | None = None
         self.place_prefixes: tuple[str, ...] = ()
+        self.away: dict[str, str] = {}
 
     async def __call__(self) -> LocallyReconciled:
         values = [*self.bucket.events[:-2], *self.extra, *self.bucket.events[-2:]]
@@ -56,7 +58,10 @@ class Run:
             yield [(0, begin + at, value) for at, value in enumerate(values[begin:end])]
 
         settings = ReconcileSettings(
-            graces=self.graces, deep=DeepCheck(open_key_ring=key_ring), place_prefixes=self.place_prefixes
+            graces=self.graces,
+            deep=DeepCheck(open_key_ring=key_ring),
+            place_prefixes=self.place_prefixes,
+            away=self.away,
         )
         inputs = LocalInputs(
             early_events=events(0, len(values) - 2),
@@ -152,6 +157,26 @@ async def test_a_run_does_not_take_for_missing_what_lies_in_a_place_that_is_not_
     lying_there = len(list(placed.root.rglob("*.log")))
     assert seen.findings[1].detail.startswith(f"{lying_there} segments lie in place 'cold', which the configuration")
     assert seen.findings[1].action is Action.LOOK
+
+
+async def test_a_place_that_does_not_answer_is_one_finding_and_all_else_is_looked_at(placed: Placed) -> None:
+    lying_there = len(list(placed.root.rglob("*.log")))
+    shutil.rmtree(placed.root)
+    placed.run.away = {"@cold/": "no answer"}
+    key = missing(placed.run.bucket.root)
+    findings = (await placed()).findings
+    assert [(one.kind, one.key) for one in findings] == [
+        (FindingKind.MISSING_OBJECT, key),
+        (FindingKind.NOT_CHECKED, "@cold/"),
+    ]
+    assert (
+        findings[1].detail == f"place 'cold' was not listed, and its {lying_there} segments were not checked: no answer"
+    )
+
+
+async def test_a_place_that_does_not_answer_is_a_finding_without_any_segment(run: Run) -> None:
+    run.place_prefixes, run.away = ("@cold/",), {"@cold/": "no answer"}
+    assert [(one.kind, one.key) for one in (await run()).findings] == [(FindingKind.NOT_CHECKED, "@cold/")]
 
 
 async def test_a_place_may_go_when_all_its_segments_are_deleted(placed: Placed) -> None:
