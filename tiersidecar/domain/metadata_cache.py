@@ -353,9 +353,9 @@ class RemoteLogMetadataCache:
 
     def image(self) -> CacheImage:
         """Return everything but the partition, as plain values; gaps among the rows are closed first."""
+        self._mark = None
         new_numbers = self._rows.compact()
         if new_numbers:
-            self._mark = None
             for segments in self._epochs.values():
                 segments.renumber(new_numbers)
             self._pending = {new_numbers[number] for number in self._pending}

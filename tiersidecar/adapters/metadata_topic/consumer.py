@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from tiersidecar.adapters.metadata_topic.partition_replica import Record
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.sessions import run_until_one_ends
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.ports.broker import OffsetSpec
@@ -93,26 +93,38 @@ class MetadataConsumers:
         )
 
     async def _read_live(self) -> None:
-        while True:
-            async with self._consumer() as consumer:
+        """Read with one consumer after another.  Each is kept until the next one is there: the bootstrap servers may be away."""
+        async with AsyncExitStack() as current:
+            consumer = await current.enter_async_context(self._consumer())
+            while True:
                 await self._read_until_added(consumer)
+                opened = AsyncExitStack()
+                try:
+                    consumer = await opened.enter_async_context(self._consumer())
+                except RetriableError as error:
+                    _log.info("metadata_topic.consumer.kept", error=str(error))
+                    continue
+                former = current.pop_all()
+                current.push_async_exit(opened)
+                await former.aclose()
 
     async def _read_until_added(self, consumer: AIOKafkaConsumer) -> None:
-        """Return once a metadata partition is to be read that ``consumer`` was not sent to last."""
-        reading, sent_to, applied_s = _Reading(), frozenset[int](), -math.inf
+        """Return once a metadata partition is to be read that ``consumer`` does not read already, or at another position: it would
+        wait for the fetch that the broker holds."""
+        reading, was_at, applied_s = _Reading(), dict[int, int](), -math.inf
         while True:
             await self._learn_bounds()
             if self._replica.side_positions():
                 self._newcomers.set()
             wanted, now_s = self._replica.live_positions(), self._clock.monotonic_s()
-            if sent_to and wanted.keys() - sent_to:
+            if was_at and not wanted.items() <= was_at.items():
                 if now_s - self._added_s >= _ADDED_S:
                     self._added_s = now_s
                     return
-                wanted = {number: position for number, position in wanted.items() if number in sent_to}
-            sent_to = frozenset(wanted) or sent_to
+                wanted = dict(wanted.items() & was_at.items())
             is_due = now_s - applied_s >= _NOTHING_READ_S
             batches, reached = await self._read_from(consumer, reading, wanted, is_thorough=is_due)
+            was_at = reached or was_at
             if not batches and reached == wanted and not is_due:
                 continue
             applied_s = self._clock.monotonic_s()

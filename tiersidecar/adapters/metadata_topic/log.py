@@ -115,8 +115,9 @@ class MetadataLookups:
 
 _log = structlog.get_logger(__name__)
 
-_FETCH_MAX_WAIT_MS = 5_000
-"""A new record ends the wait at once."""
+_FETCH_MAX_WAIT_MS = 2_000
+"""A new record ends the wait at once.  After its leader has moved, a metadata partition waits for the fetch that the new leader
+holds."""
 _SENT = {
     RemoteLogSegmentState.COPY_SEGMENT_STARTED: "copy.started.sent",
     RemoteLogSegmentState.COPY_SEGMENT_FINISHED: "copy.finished.sent",

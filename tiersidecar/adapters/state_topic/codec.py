@@ -32,7 +32,6 @@ _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if fiel
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
 
-@lru_cache(maxsize=16_384)  # asked for each partition at every look
 @lru_cache(maxsize=65_536)
 def partition_key(owner: TopicIdPartition) -> bytes:
     """Return the key of a partition's state; the topic's name has no part in it.  It is cached: each look at thousands of

@@ -14,6 +14,7 @@ from tests.unit.adapters.metadata_topic.replicas import Topic, owner, partition_
 from tiersidecar.adapters.internal_topics import TopicFacts
 from tiersidecar.adapters.metadata_topic.consumer import MetadataConsumers
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
@@ -27,7 +28,7 @@ class EmptyTopic:
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.opened = 0
+        self.opened, self.is_bootstrap_away = 0, False
         self.assigned: list[set[int]] = []
         self._positions: dict[TopicPartition, int] = {}
 
@@ -44,6 +45,8 @@ class EmptyTopic:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[EmptyTopic]:
+        if self.is_bootstrap_away:
+            raise BrokerUnreachableError(address="localhost:9092", reason="connection refused")
         self.opened += 1
         yield self
 
@@ -55,6 +58,12 @@ class EmptyTopic:
 
     async def position(self, partition: TopicPartition) -> int:
         return self._positions[partition]
+
+    def move_on(self, number: int, offset: int) -> None:
+        """Stand at ``offset``, as after control batches."""
+        for partition in self._positions:
+            if partition.partition == number:
+                self._positions[partition] = offset
 
     async def getmany(self, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
         await self.clock.sleep(timeout_ms / 1000)
@@ -112,3 +121,29 @@ async def test_what_comes_back_does_not_wait_for_the_fetch_without_it() -> None:
     one, other = partition_of(first, COUNT), partition_of(second, COUNT)
     assert topic.assigned == [{one}, {one, other}, {one}, {one, other}, {one}]
     assert topic.opened == 3, "with fewer partitions, the same consumer reads on"
+
+
+async def test_another_position_in_the_same_metadata_partition_does_not_wait_for_the_held_fetch() -> None:
+    """Its topic was deleted and another one is made, both at the same place of the metadata topic."""
+    first = 0
+    second = next(number for number in range(1, 1000) if partition_of(number, COUNT) == partition_of(first, COUNT))
+    async with reading(first) as (clock, held, topic):
+        await clock.advance(2)
+        topic.move_on(partition_of(first, COUNT), 5)
+        await clock.advance(2)
+        held.replica.assign([owner(second)])
+        await clock.advance(2)
+        assert held.is_ready(second)
+    assert topic.opened == 2
+
+
+async def test_where_no_other_consumer_can_be_opened_the_one_that_reads_is_kept() -> None:
+    first, second = of_other_metadata_partitions(2)
+    async with reading(first) as (clock, held, topic):
+        await clock.advance(2)
+        topic.is_bootstrap_away = True
+        held.replica.assign([owner(first), owner(second)])
+        await clock.advance(2)
+        assert held.is_ready(first)
+        assert held.is_ready(second)
+    assert topic.opened == 1
