@@ -93,7 +93,7 @@ class MetadataConsumers:
         )
 
     async def _read_live(self) -> None:
-        """Read with one consumer after another.  Each is kept until the next one is there: the bootstrap servers may be away."""
+        """Read with one consumer after another; each is kept until the next one is open, for bootstrap servers may be away."""
         async with AsyncExitStack() as current:
             consumer = await current.enter_async_context(self._consumer())
             while True:
@@ -109,8 +109,8 @@ class MetadataConsumers:
                 await former.aclose()
 
     async def _read_until_added(self, consumer: AIOKafkaConsumer) -> None:
-        """Return once a metadata partition is to be read that ``consumer`` does not read already, or at another position: it would
-        wait for the fetch that the broker holds."""
+        """Return once a metadata partition is to be read that ``consumer`` does not read already, or at another position: it
+        would wait for the fetch that the broker holds."""
         reading, was_at, applied_s = _Reading(), dict[int, int](), -math.inf
         while True:
             await self._learn_bounds()
