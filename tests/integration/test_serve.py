@@ -157,6 +157,8 @@ KEYS: dict[str, Any] = {
         "chunk.cache.memory.bytes": 130_000_027,
         "index.max.bytes": 201_000_043,
         "opened.memory.bytes": 160_000_037,
+        "ahead.reader.max.bytes": 33_000_053,
+        "ahead.memory.bytes": 66_000_061,
     },
 }
 
