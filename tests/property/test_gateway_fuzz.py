@@ -123,7 +123,10 @@ def test_mutated_responses_pass_or_are_refused(name: str, draw: random.Random) -
     core.conversation.from_client(REQUESTS[name])
     for chunk in pieces(mutated(RESPONSES[name], draw), draw):
         core.conversation.from_broker(chunk)
-    assert core.refusal in (None, Refusal.UNBOUND, Refusal.LOGIN)
+    # A changed answer may leave a login without its end: what the client sends next is out of turn then.
+    asked = {read_head(frame, 0)[1] for frame in frames_of(REQUESTS[name])}
+    out_of_turn = {Refusal.MALFORMED} if ApiKey.SASL_AUTHENTICATE in asked else set[Refusal]()
+    assert core.refusal in {None, Refusal.UNBOUND, Refusal.LOGIN} | out_of_turn
     core.close()
     assert memory.held_bytes == 0
 
