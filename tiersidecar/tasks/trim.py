@@ -167,8 +167,8 @@ class TrimTask:
 
     async def _proven(self, topic_id_partition: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
         """``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so are
-        those after it if the store or the key service is away; one whose remote copy is damaged only where nothing else is left
-        to give.
+        those after it if the store or the key service is away; one whose remote copy is damaged, or opens with no key of ours,
+        only where nothing else is left to give.
 
         A data key that does not open halts nothing: a partition that is halted would be left out when a disk is full.
         """
@@ -186,13 +186,13 @@ class TrimTask:
                 if held:
                     await self._verifier.verify(step)
                     self._unproven.proven(topic_id_partition, step)
-            except (CorruptDataError, ObjectNotFoundError) as error:
+            except (CorruptDataError, DataKeyError, ObjectNotFoundError) as error:
                 self._unproven.failed(topic_id_partition, step, error)
                 if not step.is_last_resort:
                     break
                 held = ()
-            except (StoreError, KeyServiceError, KeyRefusedError, DataKeyError) as error:
-                is_of_one = isinstance(error, KeyRefusedError | DataKeyError)
+            except (StoreError, KeyServiceError, KeyRefusedError) as error:
+                is_of_one = isinstance(error, KeyRefusedError)
                 if not step.forced:
                     self._unproven.failed(
                         topic_id_partition, step, error

@@ -550,7 +550,7 @@ NO_DATA_KEY = [
 ]
 
 
-@pytest.mark.parametrize(("error", "once"), NO_DATA_KEY)
+@pytest.mark.parametrize(("error", "once"), NO_DATA_KEY[:2])
 async def test_drop_oldest_waits_for_no_data_key(
     pressed: Pressed, monkeypatch: pytest.MonkeyPatch, error: TiersidecarError, *, once: bool
 ) -> None:
@@ -567,6 +567,26 @@ async def test_drop_oldest_waits_for_no_data_key(
     await shell.trim.run(shell.tiered(tiered.view.topic_id_partition))
     assert shell.broker.deleted
     assert (len(steps) == 1) == once, "another step may have a key that opens"
+
+
+@pytest.mark.parametrize("is_last_resort", [False, True])
+async def test_drop_oldest_drops_what_no_key_of_ours_opens_as_a_last_resort(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch, *, is_last_resort: bool
+) -> None:
+    """A key pair that the configuration lacks, or a manifest that somebody spoiled: the local copy is the only one."""
+    shell = pressed.shell
+    first, _ = await older_and_other(pressed)
+    topic_id_partition = first.view.topic_id_partition
+    last = shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
+    resort = last if is_last_resort else Offset(-1)
+    shell.table.pressure_trims = {topic_id_partition: PressureTrim(offset=last, drops=True, last_resort=resort)}
+
+    async def sealed(step: TrimStep) -> None:
+        raise DataKeyError(key_id="k", reason="not of mine")
+
+    monkeypatch.setattr(shell.trim._verifier, "verify", sealed)
+    await shell.trim.run(first)
+    assert [offset for _, offset in shell.broker.deleted] == ([last] if is_last_resort else [])
 
 
 @pytest.mark.parametrize(("error", "once"), NO_DATA_KEY)
