@@ -129,8 +129,16 @@ async def far_store(
 
 
 class TestFaults:
-    @pytest.mark.parametrize("query", ["comp=block&", "comp=blocklist"])
-    @pytest.mark.parametrize("kind", [FaultKind.REFUSE, FaultKind.RESET, FaultKind.LOSE_ANSWER])
+    @pytest.mark.parametrize(
+        ("kind", "query"),
+        [
+            (FaultKind.REFUSE, "comp=block&"),
+            (FaultKind.RESET, "comp=block&"),
+            (FaultKind.LOSE_ANSWER, "comp=block&"),
+            (FaultKind.REFUSE, "comp=blocklist"),
+            (FaultKind.RESET, "comp=blocklist"),
+        ],
+    )
     async def test_an_upload_is_tried_again(
         self, far_store: AzureStore, way: AzureFaultProxy, kind: FaultKind, query: str
     ) -> None:
@@ -138,6 +146,15 @@ class TestFaults:
         way.faults.append(Fault(kind=kind, method="PUT", query=query, code="ServerBusy"))
         await far_store.put_object(KEY, PiecesBody(pieces))
         assert await far_store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
+
+    async def test_a_commit_whose_answer_was_lost_counts_as_failed(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        """object_store commits again, and the blocks are uncommitted ones no more: the caller deletes what is there."""
+        way.faults.append(Fault(kind=FaultKind.LOSE_ANSWER, method="PUT", query="comp=blocklist"))
+        with pytest.raises(StoreError, match="InvalidBlockList"):
+            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB)] * 3))
+        assert (await far_store.head_object(KEY)).size_bytes == 3 * MIB
 
     @pytest.mark.parametrize(
         ("query", "pieces", "said"),
@@ -158,7 +175,7 @@ class TestFaults:
 
     async def test_a_storm_of_refusals_ends_in_an_error(self, far_store: AzureStore, way: AzureFaultProxy) -> None:
         way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", times=1000, code="ServerBusy"))
-        with pytest.raises(StoreError, match="503 Service Unavailable"):
+        with pytest.raises(StoreError, match="ServerBusy"):
             await far_store.put_object(KEY, PiecesBody([os.urandom(MIB)]))
 
     async def test_half_an_answer_is_no_short_blob(self, far_store: AzureStore, way: AzureFaultProxy) -> None:
