@@ -98,6 +98,14 @@ s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3
 gcs-faults: .venv/.synced ## All seeds of faults between the daemon and a server with Google Cloud Storage's API (make test takes some)
 	$(BIN)/pytest tests/integration/test_gcs_faults.py $(ARGS)
 
+.PHONY: azure-faults
+azure-faults: .venv/.synced ## All seeds of faults between the daemon and Azurite, as Azure Blob Storage (make test takes some)
+	$(BIN)/pytest tests/integration/test_azure_faults.py $(ARGS)
+
+.PHONY: files-faults
+files-faults: .venv/.synced ## All seeds of faults of a filesystem store: the volume gone, the disk full, files spoiled (make test takes some)
+	$(BIN)/pytest tests/integration/test_files_faults.py $(ARGS)
+
 .PHONY: hdfs-faults
 hdfs-faults: .venv/.synced ## All seeds of faults between the daemon and HDFS, by the example of a store (make test takes some)
 	$(BIN)/pytest tests/integration/test_hdfs_faults.py $(ARGS)

@@ -1,6 +1,6 @@
 """The Azure store keeps the contract on a real server; what an upload begins it ends; errors say what to do.
 
-Shown here: S-071 S-193 S-194 S-290.
+Shown here: S-071 S-193 S-194 S-290 S-292.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from itertools import count
 
 import pytest
 
+from tests.support.azure_fault_proxy import AzureFaultProxy, running_azure_fault_proxy
 from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, AzuriteServer, account_sas
 from tests.support.loopback_ports import free_port
+from tests.support.s3_fault_proxy import Fault, FaultKind
 from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.azure import AzureStore, open_azure_store
 from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
@@ -107,6 +109,100 @@ class TestUploads:
             await store.put_object("small", BytesBody(b"x"))
             await store.put_object("large", PiecesBody([os.urandom(MIB)] * 3))
         assert azurite.access_tiers(settings.container) == {"small": "Cool", "large": "Cool"}
+
+
+@pytest.fixture
+async def way(azurite: AzuriteServer) -> AsyncIterator[AzureFaultProxy]:
+    async with running_azure_fault_proxy(azurite.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def far_store(
+    settings: AzureSettings, way: AzureFaultProxy, blocking: Blocking, azurite: AzuriteServer
+) -> AsyncIterator[AzureStore]:
+    """Behind the proxy."""
+    far = replace(settings, endpoint_url=f"{way.url}/{ACCOUNT}")
+    async with open_azure_store(far, blocking=blocking, ids=SystemIds()) as store:
+        yield store
+    assert azurite.unfinished_blobs(settings.container) == [], "an upload was neither committed nor dropped"
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("kind", "query"),
+        [
+            (FaultKind.REFUSE, "comp=block&"),
+            (FaultKind.RESET, "comp=block&"),
+            (FaultKind.LOSE_ANSWER, "comp=block&"),
+            (FaultKind.REFUSE, "comp=blocklist"),
+            (FaultKind.RESET, "comp=blocklist"),
+        ],
+    )
+    async def test_an_upload_is_tried_again(
+        self, far_store: AzureStore, way: AzureFaultProxy, kind: FaultKind, query: str
+    ) -> None:
+        pieces = [os.urandom(MIB) for _ in range(3)]
+        way.faults.append(Fault(kind=kind, method="PUT", query=query, code="ServerBusy"))
+        await far_store.put_object(KEY, PiecesBody(pieces))
+        assert await far_store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
+
+    async def test_a_commit_whose_answer_was_lost_counts_as_failed(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        """object_store commits again, and the blocks are uncommitted ones no more: the caller deletes what is there."""
+        way.faults.append(Fault(kind=FaultKind.LOSE_ANSWER, method="PUT", query="comp=blocklist"))
+        with pytest.raises(StoreError, match="InvalidBlockList"):
+            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB)] * 3))
+        assert (await far_store.head_object(KEY)).size_bytes == 3 * MIB
+
+    @pytest.mark.parametrize(
+        ("query", "pieces", "said"),
+        [
+            ("", 1, "it was taken, and is not there"),
+            ("comp=block&", 3, "InvalidBlockList"),
+            ("comp=blocklist", 3, "it was taken, and is not there"),
+        ],
+    )
+    async def test_a_bare_201_is_no_proof_that_anything_is_stored(
+        self, far_store: AzureStore, way: AzureFaultProxy, query: str, pieces: int, said: str
+    ) -> None:
+        """Nor are blocks left that it did not commit (S-292): the fixture looks for them."""
+        way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", query=query, status=201))
+        with pytest.raises(StoreError, match=said):
+            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB - 1)] * pieces))
+        assert [stored.key async for stored in far_store.list_objects()] == []
+
+    async def test_a_storm_of_refusals_ends_in_an_error(self, far_store: AzureStore, way: AzureFaultProxy) -> None:
+        way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", times=1000, code="ServerBusy"))
+        with pytest.raises(StoreError, match="ServerBusy"):
+            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB)]))
+
+    async def test_half_an_answer_is_no_short_blob(self, far_store: AzureStore, way: AzureFaultProxy) -> None:
+        data = os.urandom(3 * MIB)
+        await far_store.put_object(KEY, PiecesBody([data]))
+        way.faults.append(Fault(kind=FaultKind.CUT, method="GET"))
+        try:
+            found = await far_store.fetch_object(KEY, max_bytes=2**30)
+        except StoreError:
+            return
+        assert found == data, "object_store asks for the rest"
+
+    async def test_a_listing_of_long_ago_does_not_pass_for_a_store_that_works(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        way.faults.append(Fault(kind=FaultKind.STALE, method="GET", query="comp=list"))
+        with pytest.raises(StoreError, match="an object just written is not listed"):
+            await far_store.check_writable()
+        await far_store.check_writable()
+
+    async def test_a_conflict_without_a_condition_is_told_for_what_it_is(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        await far_store.put_object(KEY, BytesBody(b"x"))
+        way.faults.append(Fault(kind=FaultKind.REFUSE, method="GET", status=409, code="BlobArchived"))
+        with pytest.raises(StoreError, match="it must be rehydrated before a read"):
+            await far_store.fetch_object(KEY, max_bytes=2**30)
 
 
 async def failure_of(settings: AzureSettings, blocking: Blocking) -> str:

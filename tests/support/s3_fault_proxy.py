@@ -6,6 +6,7 @@ It also never says "100 Continue", as some servers do not.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections import Counter
@@ -20,14 +21,18 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
+_LISTED = re.compile(r"<(Contents|Blob)>.*?<(?:Key|Name)>(?P<key>.*?)</.*?</\1>", re.DOTALL)
+"""One object in the answer to a list, of S3 or of Azure."""
+_STALE_FOR_MS = 10_000
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "expect", "keep-alive"})
 
 
 class FaultKind(StrEnum):
-    """``REFUSE``: answer with ``status`` and S3's error ``code``, and do nothing.  ``RESET``: take the request and drop the
-    connection.  ``LOSE_ANSWER``: let the server do it, then drop the connection.  ``CUT``: drop it in the middle of the
-    answer's body.  ``STALL``: read nothing and never answer.  ``GARBLE``: change a byte in the middle of the answer's body.
-    ``SPOIL``: likewise of the request's body, before the server has it."""
+    """``REFUSE``: answer with ``status`` and the protocol's error ``code``, and do nothing; a ``status`` below 400 is a lie.
+    ``RESET``: take the request and drop the connection.  ``LOSE_ANSWER``: let the server do it, then drop the connection.
+    ``CUT``: drop it in the middle of the answer's body.  ``STALL``: read nothing and never answer.  ``GARBLE``: change a byte
+    in the middle of the answer's body.  ``SPOIL``: likewise of the request's body, before the server has it.  ``STALE``: list
+    nothing that was written in the last seconds."""
 
     REFUSE = "refuse"
     RESET = "reset"
@@ -36,6 +41,7 @@ class FaultKind(StrEnum):
     STALL = "stall"
     GARBLE = "garble"
     SPOIL = "spoil"
+    STALE = "stale"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,10 +105,7 @@ class S3FaultProxy:
         except ConnectionError:
             return _reset(request)  # the client has given up
         if fault is not None and fault.kind is FaultKind.REFUSE:
-            said = (
-                f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>so the test wants it</Message></Error>"
-            )
-            return web.Response(status=fault.status, text=said if fault.status >= 400 else None)
+            return self.refusal(fault)
         if fault is not None and fault.kind is FaultKind.RESET:
             return _reset(request)
         if fault is not None and fault.kind is FaultKind.SPOIL:
@@ -114,7 +117,22 @@ class S3FaultProxy:
             return await _cut(request, answer)
         if fault is not None and fault.kind is FaultKind.GARBLE:
             return _garbled(answer)
+        if fault is not None and fault.kind is FaultKind.STALE:
+            return self._without_new_ones(answer)
         return _reset(request) if fault is not None else answer
+
+    def refusal(self, fault: Fault) -> web.Response:
+        """The answer of ``fault``, as the protocol has it."""
+        return web.Response(status=fault.status, text=error_body(fault) if fault.status >= 400 else None)
+
+    def _without_new_ones(self, answer: web.Response) -> web.Response:
+        since_ms = time.time_ns() // 1_000_000 - _STALE_FOR_MS
+        # Without the bucket, which a list's answer does not repeat.
+        new = {name[1:].partition("/")[2] for name, written_ms in self.written_ms.items() if written_ms > since_ms}
+        if isinstance(answer.body, bytes):
+            said = _LISTED.sub(lambda one: "" if one["key"] in new else one[0], answer.body.decode())
+            answer.body = said.encode()
+        return answer
 
     def name_of(self, request: web.BaseRequest) -> str:
         """The bucket and the key that a request writes, as ``/bucket/key``."""
@@ -128,6 +146,11 @@ class S3FaultProxy:
 
 
 Proxy = TypeVar("Proxy", bound=S3FaultProxy)
+
+
+def error_body(fault: Fault) -> str:
+    """XML, alike in S3 and Azure."""
+    return f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>so the test wants it</Message></Error>"
 
 
 def _reset(request: web.BaseRequest) -> web.Response:

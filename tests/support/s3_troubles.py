@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,9 @@ class Trouble:
     faults: Callable[[], list[Fault]] = list
     is_stopped: bool = False
     is_refused: bool = False
+
+
+DrawTrouble = Callable[[random.Random], Trouble]
 
 
 class _Server(Protocol):
@@ -92,12 +95,13 @@ def running_troubled_s3(directory: Path) -> Iterator[TroubledS3]:
         yield TroubledS3(server=server, proxy=proxy, network=network)
 
 
-def draw_troubles(draw: random.Random, count: int) -> list[Trouble]:
-    """``count`` troubles, each of one kind; the same draws give the same ones."""
-    return [draw.choice(_KINDS)(draw) for _ in range(count)]
+def draw_troubles(draw: random.Random, count: int, kinds: Sequence[DrawTrouble] | None = None) -> list[Trouble]:
+    """``count`` troubles, each of one of ``kinds`` (by default S3's); the same draws give the same ones."""
+    return [draw.choice(kinds or _KINDS)(draw) for _ in range(count)]
 
 
-def _toxic(draw: random.Random) -> Trouble:
+def bad_network(draw: random.Random) -> Trouble:
+    """One of toxiproxy's toxics."""
     kind, attributes = draw.choice(_TOXICS)
     drawn = tuple((name, draw.randint(low, high)) for name, low, high in attributes)
     upstream = draw.random() < 0.5
@@ -107,7 +111,7 @@ def _toxic(draw: random.Random) -> Trouble:
 
 
 def _fault(draw: random.Random) -> Trouble:
-    kind = draw.choice(_HONEST_FAULTS)
+    kind = draw.choice(HONEST_FAULTS)
     status, code = draw.choice([(500, "InternalError"), (503, "SlowDown"), (503, "ServiceUnavailable")])
     method = "GET" if kind is FaultKind.CUT else draw.choice(["PUT", "PUT", "PUT", "POST", "GET", "HEAD"])
     times = draw.choice([1, 2, 5, FOR_EVER])
@@ -120,25 +124,18 @@ def _fault(draw: random.Random) -> Trouble:
     return Trouble(name=name, requests=draw.randint(3, 40), at_most_s=draw.uniform(0.5, 2.0), faults=faults)
 
 
-def _stopped(draw: random.Random) -> Trouble:
+def stopped_server(draw: random.Random) -> Trouble:
+    """It takes connections and answers nothing."""
     return Trouble(name="server stopped", requests=FOR_EVER, at_most_s=draw.uniform(0.5, 4.0), is_stopped=True)
 
 
-def _refused(draw: random.Random) -> Trouble:
+def refused_connections(draw: random.Random) -> Trouble:
+    """Nothing listens."""
     return Trouble(name="connections refused", requests=FOR_EVER, at_most_s=draw.uniform(0.2, 1.5), is_refused=True)
 
 
-_HONEST_FAULTS = (FaultKind.REFUSE, FaultKind.RESET, FaultKind.LOSE_ANSWER, FaultKind.CUT, FaultKind.STALL)
-_KINDS: tuple[Callable[[random.Random], Trouble], ...] = (
-    _toxic,
-    _toxic,
-    _toxic,
-    _fault,
-    _fault,
-    _fault,
-    _stopped,
-    _refused,
-)
+HONEST_FAULTS = (FaultKind.REFUSE, FaultKind.RESET, FaultKind.LOSE_ANSWER, FaultKind.CUT, FaultKind.STALL)
+_KINDS: tuple[DrawTrouble, ...] = (*[bad_network] * 3, *[_fault] * 3, stopped_server, refused_connections)
 _TOXICS: tuple[tuple[str, tuple[tuple[str, int, int], ...]], ...] = (
     ("latency", (("latency", 20, 600), ("jitter", 0, 200))),
     ("bandwidth", (("rate", 20, 500),)),

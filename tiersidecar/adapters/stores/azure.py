@@ -80,12 +80,10 @@ class AzureStore:
         )
         size_bytes = await upload.put(body, if_absent=if_absent)
         try:
-            stored = await self.head_object(key)
-        except ObjectNotFoundError as error:
-            raise StoreError(verb="put", key=key, reason="it was taken, and is not there") from error
-        if stored.size_bytes != size_bytes:
-            raise StoreError(verb="put", key=key, reason="it was taken, and something else is there")
-        return stored
+            return await self._look_at(key, size_bytes)
+        except BaseException:
+            await upload.drop_blocks()  # an answer that was not the service's own has committed none
+            raise
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         if len(byte_range) == 0:
@@ -114,6 +112,20 @@ class AzureStore:
         require_valid_key("head", key)
         with azure_errors("head", key):
             return _stored_object(await obstore.head_async(self._store, key))
+
+    async def _look_at(self, key: str, size_bytes: int) -> StoredObject:
+        """Return the blob that was just put.
+
+        Raises:
+            StoreError: it is not there, or of another size, or nobody says.
+        """
+        try:
+            stored = await self.head_object(key)
+        except ObjectNotFoundError as error:
+            raise StoreError(verb="put", key=key, reason="it was taken, and is not there") from error
+        if stored.size_bytes != size_bytes:
+            raise StoreError(verb="put", key=key, reason="it was taken, and something else is there")
+        return stored
 
     async def delete_objects(self, keys: Sequence[str]) -> None:
         window = asyncio.Semaphore(_DELETED_AT_ONCE)

@@ -57,7 +57,9 @@ def azure_errors(verb: str, key: str) -> Iterator[None]:
         if _code_of(error) == _NO_CONTAINER:
             raise StoreError(verb=verb, key=key, reason=_explain(error)) from None
         raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from None
-    except (AlreadyExistsError, PreconditionError):
+    except (AlreadyExistsError, PreconditionError) as error:
+        if _code_of(error) in _HINTS:  # of a request without a condition: object_store goes by the status alone
+            raise StoreError(verb=verb, key=key, reason=_explain(error)) from None
         raise ObjectExistsError(verb=verb, key=key, reason="it exists already") from None
     except (BaseError, OSError, ValueError) as error:  # ValueError: a key that object_store has no way to write
         raise StoreError(verb=verb, key=key, reason=_explain(error), is_away=_says_away(error)) from None

@@ -40,6 +40,7 @@ class AzureUpload:
     ) -> None:
         self._store, self._settings, self._blocking, self._slots = store, settings, blocking, slots
         self._delete, self._key = delete, key
+        self._has_blocks = False
         self._attributes = {} if settings.access_tier is None else {"Storage-Class": settings.access_tier}
 
     async def put(self, body: ObjectBody, *, if_absent: bool) -> int:
@@ -85,6 +86,7 @@ class AzureUpload:
 
     async def _put_in_blocks(self, first: memoryview, body: ObjectBody, filler: PartFiller) -> None:
         slices = _Slices(self._slices_of(first, body, filler))
+        self._has_blocks = True
         try:
             with azure_errors("put", self._key):
                 await obstore.put_async(
@@ -98,7 +100,7 @@ class AzureUpload:
                 )
         except BaseException:
             await slices.close()
-            await self._drop_blocks()
+            await self.drop_blocks()
             if slices.fault is not None:
                 raise slices.fault from None
             raise
@@ -117,12 +119,14 @@ class AzureUpload:
             block = fresh[: await filler.fill(fresh)]
         self._check_size(body, filler)
 
-    async def _drop_blocks(self) -> None:
-        """Drop the blocks of an upload that does not end: a blob that is stored empty has none, and is deleted at once.
+    async def drop_blocks(self) -> None:
+        """Drop the blocks, if any, of an upload that failed: a blob that is stored empty has none, and is deleted at once.
 
         Where a blob is there already, it stays as it is, and the service drops the blocks after a week or with the next put.
         The key belongs to this upload alone, so that no other blob is in the way between the two.  Best effort.
         """
+        if not self._has_blocks:
+            return
         try:
             async with asyncio.timeout(_ABORT_TIMEOUT_S):
                 for pause_s in _DROP_PAUSES_S:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tiersidecar.adapters.stores.plain_files import require_directory
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import StoredObject
 
@@ -42,7 +43,7 @@ async def list_directory(
     Raises:
         OSError: a directory cannot be read; one that is gone holds nothing, but the root has to be there.
     """
-    await blocking.run(root.stat)
+    await blocking.run(require_directory, root)
     waiting: list[bytes | StoredObject] = [_first_directory(interval.prefix)]
     while waiting:
         match waiting.pop():

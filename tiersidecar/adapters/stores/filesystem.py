@@ -14,7 +14,7 @@ import structlog
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.directory_listing import KeyInterval, list_directory
-from tiersidecar.adapters.stores.plain_files import open_plain_file, plain_file_status
+from tiersidecar.adapters.stores.plain_files import open_plain_file, plain_file_status, require_directory
 from tiersidecar.adapters.stores.temporary_file import (
     SLICE_BYTES,
     ObjectModes,
@@ -220,7 +220,7 @@ class FilesystemStore:
                 return await self._blocking.run(look, path, *args)
             except _ABSENT as error:
                 try:
-                    await self._blocking.run(self._root.stat)
+                    await self._blocking.run(require_directory, self._root)
                 except OSError as gone:
                     raise StoreError(verb=verb, key=key, reason=explain_os_error(gone), is_away=True) from gone
                 raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
@@ -324,7 +324,7 @@ def _remove_files(paths: Mapping[str, Path], root: Path) -> list[tuple[str, OSEr
                 path.unlink()
         except OSError as error:
             failed.append((key, error))
-    root.stat()  # after them: a file counts as absent only while the root is there
+    require_directory(root)  # after them: a file counts as absent only while the root is there
     for directory, key in {path.parent: key for key, path in paths.items()}.items():
         try:
             remove_empty_directories(directory, root=root)

@@ -56,6 +56,16 @@ def plain_file_status(path: Path) -> os.stat_result:
     return status
 
 
+def require_directory(path: Path) -> None:
+    """Return if ``path`` is a directory, or a link to one.
+
+    Raises:
+        OSError: it is not there, or something else is: a store's root then says nothing about its objects.
+    """
+    if not stat.S_ISDIR(path.stat().st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
 def _require_plain_file(path: Path, status: os.stat_result) -> None:
     if stat.S_ISREG(status.st_mode):
         return

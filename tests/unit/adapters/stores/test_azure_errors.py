@@ -44,9 +44,14 @@ def answer(status: str, code: str, message: str) -> str:
             "token the permissions rwdl)",
         ),
         (
-            GenericError(answer("409 Conflict", "BlobArchived", "No reads.")),
+            AlreadyExistsError(answer("409 Conflict", "BlobArchived", "No reads.")),
             StoreError,
             "BlobArchived: No reads. (the blob is in the archive tier: it must be rehydrated before a read)",
+        ),
+        (
+            PreconditionError(answer("412 Failed", "LeaseIdMissing", "Leased.")),
+            StoreError,
+            "LeaseIdMissing: Leased. (another client has leased the blob)",
         ),
         (
             GenericError(
@@ -56,7 +61,17 @@ def answer(status: str, code: str, message: str) -> str:
             f"Generic MicrosoftAzure error: Error performing PUT {URL.partition('?')[0]} in 3s - refused",
         ),
     ],
-    ids=["no blob", "no blob, by HEAD", "no container", "taken", "changed", "no right", "archived", "no network"],
+    ids=[
+        "no blob",
+        "no blob, by HEAD",
+        "no container",
+        "taken",
+        "changed",
+        "no right",
+        "archived",
+        "leased",
+        "no network",
+    ],
 )
 def test_an_error_says_what_to_do(error: Exception, kind: type[StoreError], reason: str) -> None:
     with pytest.raises(StoreError) as raised, azure_errors("put", "t/0/a.log"):

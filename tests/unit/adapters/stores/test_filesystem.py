@@ -173,11 +173,22 @@ async def test_a_missing_root_is_an_error_and_never_made_nor_taken_for_an_empty_
     assert not (tmp_path / "volume").exists()
 
 
-async def test_a_root_that_is_a_file_is_named(tmp_path: Path, blocking: Blocking) -> None:
+async def test_a_root_that_is_a_file_is_named_and_not_taken_for_an_empty_store(
+    tmp_path: Path, blocking: Blocking
+) -> None:
     (tmp_path / "file").write_text("")
     store = FilesystemStore(root=str(tmp_path / "file"), blocking=blocking, ids=SystemIds())
-    with pytest.raises(StoreError, match=r"Not a directory: .*/file'"):
-        await store.check_writable()
+    for attempt in (
+        lambda: store.put_object(KEY, BytesBody(b"x")),
+        lambda: store.fetch_object(KEY, max_bytes=2**30),
+        lambda: store.head_object(KEY),
+        lambda: store.delete_objects([KEY]),
+        lambda: keys_of(store),
+        store.check_writable,
+    ):
+        with pytest.raises(StoreError, match=r"Not a directory: .*/file") as raised:
+            await attempt()
+        assert not isinstance(raised.value, ObjectNotFoundError)
 
 
 def test_a_root_that_may_not_be_written_is_named_with_its_cause(tmp_path: Path) -> None:
