@@ -65,7 +65,7 @@ Findings = list[Finding]
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """What later checks need of earlier ones."""
+    """Results of earlier checks that later ones need."""
 
     cluster_id: str = ""
     node_id: int | None = None

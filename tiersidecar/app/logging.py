@@ -164,7 +164,8 @@ def _in_order(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mu
 
 
 def _mask_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Mask secrets that were revealed under a speaking name.  They are SecretStr, which hides itself: this is a second belt."""
+    """Mask secrets that were revealed under a name like theirs.  They are SecretStr, which hides itself: this is a second
+    belt."""
     for key in event:
         if key.lower().endswith(_SECRET_WORDS):
             event[key] = "********"

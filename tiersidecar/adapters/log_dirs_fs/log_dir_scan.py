@@ -259,7 +259,7 @@ class LogDirScan:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What a directory held when its mtime was ``mtime_ns``."""
+    """Contents of a directory when its mtime was ``mtime_ns``."""
 
     inode: int
     mtime_ns: int

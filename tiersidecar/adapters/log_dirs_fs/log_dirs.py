@@ -156,7 +156,8 @@ class LogDirReader:
         """Directories to be read by the next scan; None for all."""
         self._whole_at_s = -math.inf
         self._reported: set[str] | None = None
-        """What events have reported since the last scan began; None where they may have reported less than there was."""
+        """Directories that events have reported since the last scan began; None where they may have reported less than there
+        was."""
         self._unreported_since_s: dict[str, float] = {}
         self._distrusted_until_s = -math.inf
 

@@ -48,14 +48,15 @@ _REST_S = 0.0001
 """Asking takes a core for 0.02 to 0.04 ms for each MiB: of a large segment at once, for longer than a broker's thread should
 wait.  With more rests opening one would be felt where copying has no quota."""
 _IS_RESIDENT = bytes(state & 1 for state in range(256))
-"""By what mincore(2) says of a page, whose other bits are reserved."""
+"""Bits by mincore(2)'s byte of a page, whose other bits are reserved."""
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class PageCacheFootprint:
     """A file as the page cache had it before we read it, in slices of 1 MiB.
-    :meth:`drop` lets go of the pages of a slice that we brought in, and leaves alone a slice of which any page was there already.
-    A page that another process reads in the meantime goes with ours, and costs one read of the disk.
+
+    :meth:`drop` lets go of the pages of a slice that we brought in, and leaves alone a slice of which any page was there
+    already.  A page that another process reads in the meantime goes with ours, and costs one read of the disk.
     """
 
     def __init__(self, fileno: int, size_bytes: int) -> None:

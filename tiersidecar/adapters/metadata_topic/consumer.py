@@ -39,7 +39,7 @@ and a consumer sends no other meanwhile."""
 
 @dataclass(slots=True)
 class _Reading:
-    """What a consumer reads: where it is."""
+    """Position of a consumer in each metadata partition that it reads."""
 
     positions: dict[int, int] = field(default_factory=dict)
 

@@ -61,7 +61,7 @@ class HeldPartition:
         self.applied_to = applied_to
         self.ready_at: int | None = None
         self.is_ready = False
-        self._ready: asyncio.Event | None = None  # made for whoever waits: thousands of partitions have no waiter
+        self._ready: asyncio.Event | None = None  # made for a waiting caller: thousands of partitions have no waiter
         self.is_dirty = cache is None
         self._previous: RemoteLogMetadataCache | None = None
         self._deleted: set[bytes] | None = None

@@ -184,7 +184,7 @@ async def open_metadata_topic(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TopicAccess:
-    """How the topic is reached: ``broker`` makes it and knows its ends, ``clients`` read and write it."""
+    """Access to the topic: ``broker`` makes it and knows its ends, ``clients`` read and write it."""
 
     broker: TopicBroker
     clients: TopicClients

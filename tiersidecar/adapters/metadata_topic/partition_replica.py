@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Record(Protocol):
-    """What we need of aiokafka's ConsumerRecord."""
+    """The part of aiokafka's ConsumerRecord that is used here."""
 
     @property
     def offset(self) -> int: ...
@@ -62,7 +62,7 @@ class PartitionReplica:
         self.gap: str | None = None
         self.read_back = ReadBack()
         self.changes = 0
-        """How many records were applied, or refused, so far."""
+        """Number of records that were applied, or refused, so far."""
         self.live: dict[bytes, HeldPartition] = {}
         self.joining: dict[bytes, HeldPartition] = {}
         self._has_ends = False
@@ -74,7 +74,7 @@ class PartitionReplica:
         self._doubt: str | None = None
         self._telemetry = telemetry
 
-    # -- who is fed
+    # -- partitions that are fed
 
     def add(self, key: bytes, held: HeldPartition) -> None:
         """Add a newly assigned user partition."""
@@ -91,7 +91,7 @@ class PartitionReplica:
         """Remove a user partition that is no longer ours."""
         held = self.live.pop(key, None) or self.joining.pop(key, None)
         if held is not None:
-            held.wake()  # whoever waits looks again, and finds it gone
+            held.wake()  # a waiting caller looks again, and finds it gone
         if not self.live:
             # Who comes next needs the past too; what the others had skipped must be read again (KAFKA-16105).
             self.position = self.last = self._expected = self.side_position = None
@@ -124,7 +124,7 @@ class PartitionReplica:
 
     @property
     def needs_bounds(self) -> bool:
-        """Return whether its begin and end must be learnt: before it is read at all, and for newcomers, who have to reach an
+        """Return whether its begin and end must be learnt: before it is read at all, and for newcomers, which have to reach an
         end."""
         if self.lost is not None:
             return False

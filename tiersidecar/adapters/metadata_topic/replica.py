@@ -41,7 +41,7 @@ class ConsumedPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredReplica:
-    """What a snapshot holds."""
+    """Contents of a snapshot."""
 
     cluster_id: str
     topic_id: Uuid

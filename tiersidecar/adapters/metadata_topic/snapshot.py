@@ -162,7 +162,7 @@ CREATE TABLE IF NOT EXISTS user_partition (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHead:
-    """What a snapshot says of the topic; all of it must fit when it is read."""
+    """The topic of a snapshot; all of it must fit when it is read."""
 
     cluster_id: str
     topic: str

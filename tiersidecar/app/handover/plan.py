@@ -78,14 +78,14 @@ class PlannedPartition:
     foretold_start: Offset | None = None
     """Where a native broker raises the log start to; None in the plan of a takeover."""
     pieces: tuple[PlannedPiece, ...] = ()
-    """What goes back to the brokers' disks, ascending, from ``log_start_offset`` to ``copied_stop``; each broker takes what is
-    below its own first segment."""
+    """Pieces that go back to the brokers' disks, ascending, from ``log_start_offset`` to ``copied_stop``; each broker takes
+    what is below its own first segment."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Offsets, [from, to), that no piece has, and that were given up."""
     broker_log_start_offset: Offset | None = None
     """Where the leader's log began; a replica's that begins later has lost records since, which users may have deleted."""
     committed: RecordsDigest | None = None
-    """As ``records``, without those of aborted transactions."""
+    """Digest as ``records``, without those of aborted transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def changes_files(self) -> bool:
-        """Whether brokers' files are changed: then every replica is named."""
+        """Return whether brokers' files are changed: then every replica is named."""
         return self.to_native or self.back_to_local
 
     def of_topic_partition(self) -> dict[tuple[str, int], PlannedPartition]:

@@ -32,7 +32,7 @@ from tiersidecar.ports.broker import OffsetSpec
 Say = Callable[[str], None]
 
 _DEAD_AFTER_MS = 3 * 3_600_000
-"""As in reconcile and repair (``--copy-grace``)."""
+"""The age that reconcile and repair use as well (``--copy-grace``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

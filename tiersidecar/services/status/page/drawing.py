@@ -64,7 +64,7 @@ _CHART_HEIGHT = 100
 _MOST_PIECES = 120
 
 TIERS = tuple(field.name for field in fields(TierBytes))
-"""In the order of offsets, in which they are drawn."""
+"""Names in the order of offsets, in which they are drawn."""
 TIER_WORDS = {
     "trash": ("trash", "given up; undelete brings it back until it is due"),
     "remote": ("remote", "in the store alone"),
