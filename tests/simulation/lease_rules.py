@@ -43,6 +43,8 @@ class LeaseRules:
         def acts(what: str) -> None:
             holder = self.holder(broker)
             if holder != incarnation:
-                self._complain(f"{incarnation} {what}, but the tier role of broker {broker} is {holder or 'no process'}'s")
+                self._complain(
+                    f"{incarnation} {what}, but the tier role of broker {broker} is {holder or 'no process'}'s"
+                )
 
         return acts

@@ -45,7 +45,7 @@ class AzuriteServer:
         return dict(re.findall(r"<Name>(.*?)</Name>.*?<AccessTier>(.*?)</AccessTier>", answer))
 
     def names(self, container: str) -> set[str]:
-        """Of all blobs that are committed."""
+        """Return the names of all blobs that are committed."""
         return self._names(container, "")
 
     def _names(self, container: str, more: str) -> set[str]:

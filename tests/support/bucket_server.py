@@ -52,7 +52,7 @@ class BucketServer(Daemon):
         return f"http://{self.settings['http']['listen']}"
 
     def access(self, user: str = "", mechanism: str = "SCRAM-SHA-512") -> Access:
-        """How a Kafka client connects; as nobody without a user."""
+        """Return how a Kafka client connects; anonymously without a user."""
         servers = str(self.settings["kafka"]["listen"])
         if not user:
             return Access(servers=servers)
@@ -75,7 +75,7 @@ def tiered_ends(root: Path) -> dict[str, dict[int, int]]:
 
 
 def golden_records(topic: str, isolation: str, *, below: Mapping[int, int]) -> list[Shown]:
-    """What Kafka itself read of a topic of the golden log dirs, by partition, up to the offsets that were tiered.
+    """Return what Kafka itself read of a topic of the golden log dirs, by partition, up to the offsets that were tiered.
 
     It was asked for read_committed only where there were transactions: elsewhere both levels see the same.
     """

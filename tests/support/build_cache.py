@@ -1,4 +1,4 @@
-"""What is downloaded or built once per user: the broker's jars, servers written in Go."""
+"""Files that are downloaded or built once per user: the broker's jars, servers written in Go."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class IssuedCertificate:
 
 
 class CertificateAuthority:
-    """Signs certificates into ``directory``; ``name`` tells one authority from a stranger's."""
+    """Signs certificates into ``directory``; ``name`` distinguishes one authority from another."""
 
     def __init__(self, directory: Path, name: str = "tiersidecar tests") -> None:
         directory.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._numbers = socket, itertools.count(1)
         self.messages: list[str] = []
-        """What the browser wrote to its console, such as what a policy refused."""
+        """Return what the browser wrote to its console, such as what a policy refused."""
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol, and return its result."""

@@ -155,7 +155,7 @@ class CleanWorld:
 
     @property
     def producers(self) -> tuple[ProducerState, ...]:
-        """Of all that was added."""
+        """Return the producers of all that was added."""
         return self.states.states
 
     def _follow(self, batch: LocalBatch) -> None:
@@ -224,7 +224,7 @@ class CleanWorld:
         return await self.task(actions).run(self.partition)
 
     async def clean_all(self) -> list[CleanedChunk]:
-        """Until there is nothing to do."""
+        """Clean until there is nothing to do."""
         done = []
         while True:
             done.append(await self.clean())
@@ -247,13 +247,13 @@ class CleanWorld:
         return b"".join(parts)
 
     def given(self, offset: int) -> RemoteLogSegmentMetadata | None:
-        """What a reader of the offset is given."""
+        """Return what a reader of the offset is given."""
         epoch = self.lineages.known.epoch_for_offset(offset)
         metadata = self.builder.run.metadata
         return None if epoch is None else metadata.remote_log_segment_metadata(self.owner, epoch, offset)
 
     async def read(self, start_offset: int = 0) -> list[LogSegment]:
-        """As a consumer would that begins at ``start_offset``, one segment after the other."""
+        """Read as a consumer would that begins at ``start_offset``, one segment after the other."""
         found, offset = list[LogSegment](), start_offset
         while (segment := self.given(offset)) is not None:
             log = await self.log_of(segment)

@@ -1,6 +1,6 @@
 """``python -m tests.support.clock_ahead FILE run ...``: the daemon, under a wall clock that is ahead by what FILE says.
 
-FILE has milliseconds, or nothing yet; it is read whenever somebody asks for the time.  Nothing else of the daemon is changed.
+FILE has milliseconds, or nothing yet; it is read whenever the time is asked for.  Nothing else of the daemon is changed.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class LogSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedLog:
-    """What a round left: the new segments, what lies beside each, its transaction index, and the new cleaner offset."""
+    """The result of a round: the new segments, what lies beside each, its transaction index, and the new cleaner offset."""
 
     segments: tuple[LogSegment, ...]
     artefacts: tuple[RewrittenSegment, ...]
@@ -197,7 +197,7 @@ def all_records(log: bytes) -> list[Record]:
 
 
 def committed_records(segments: Iterable[LogSegment]) -> list[Record]:
-    """What a read_committed consumer of the whole log is shown, by following markers."""
+    """Return what a read_committed consumer of the whole log is shown, by following markers."""
     log = b"".join(segment.log for segment in segments)
     aborted = {
         (transaction.producer_id, transaction.first_offset, transaction.last_offset)

@@ -1,6 +1,6 @@
-"""What the events of one partition say of how it was copied: without a gap, and with the overlaps that elections explain.
+"""The story of a partition's copies by its events: without a gap, and with the overlaps that elections explain.
 
-Everything here is judged in the order of the metadata topic, which is the one order that all sidecars share.
+Everything here is checked in the order of the metadata topic, which is the one order that all sidecars share.
 """
 
 from __future__ import annotations
@@ -103,14 +103,14 @@ class CopyStory:
             self.copied_by.append(segment.broker_id)
 
     def _is_late(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether another broker has finished a part of it since it was begun."""
+        """Return whether another broker has finished a part of it since it was begun."""
         began_at, _ = self._began_at[segment.remote_log_segment_id]
         since = (one for one in self._finished[began_at:] if one.broker_id != segment.broker_id)
         return any(one.end_offset >= segment.start_offset for one in since)
 
 
 class CopyStories:
-    """The stories of all partitions, told as the events come."""
+    """The stories of all partitions, which grow as the events come."""
 
     def __init__(self) -> None:
         self.by_partition: dict[TopicIdPartition, CopyStory] = {}

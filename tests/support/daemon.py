@@ -146,11 +146,11 @@ class Daemon:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it stands still, by SIGSTOP."""
+        """Return whether it stands still, by SIGSTOP."""
         return self.is_running and Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until /readyz answers 200."""
+        """Wait until /readyz answers 200."""
 
         def ready() -> bool:
             assert self.is_running, f"the daemon ended:\n{self.log_tail()}"
@@ -198,7 +198,7 @@ class Daemon:
 
 
 def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0) -> tuple[int, str]:
-    """Code and body; (0, reason) when nobody answers."""
+    """Return code and body; (0, reason) when nothing answers."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
@@ -210,7 +210,7 @@ def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float 
 
 
 def wait_for(condition: Any, what: str, daemon: Daemon, timeout_s: float = 60.0) -> Any:
-    """As ``wait_until``, but a daemon that ended, or the time, fails with the daemon's log."""
+    """Wait as ``wait_until`` does, but a daemon that ended, or the time, fails with the daemon's log."""
     timeout_s = patient_s(timeout_s)
     deadline_s = time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,4 @@
-"""As much of a Dockerfile as ours uses, run without Docker: each stage's steps in a scratch directory.
+"""The part of a Dockerfile's language that ours uses, run without Docker: each stage's steps in a scratch directory.
 
 Absolute paths of the image become paths below the scratch root; the base image's Python is a fresh virtual environment.
 """
@@ -58,7 +58,7 @@ def _instructions(text: str) -> Iterator[Instruction]:
 
 @dataclass(slots=True, kw_only=True)
 class ScratchImage:
-    """What the steps of one stage leave behind in ``root``."""
+    """Files that the steps of one stage leave behind in ``root``."""
 
     root: Path
     context: Path
@@ -96,7 +96,7 @@ class ScratchImage:
                 pass
 
     def run(self, command: list[str], more: Mapping[str, str] | None = None) -> str:
-        """What ``command`` prints, run in the image's environment and working directory.
+        """Return what ``command`` prints, run in the image's environment and working directory.
 
         Raises:
             AssertionError: it failed; the message has what it printed.

@@ -172,7 +172,7 @@ class FixedLineage:
 
 
 class World:
-    """What survives every sidecar: metadata, state and objects of one partition."""
+    """The parts that survive every sidecar: metadata, state and objects of one partition."""
 
     def __init__(self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> None:
         self.topic_id_partition = topic_id_partition
@@ -181,7 +181,7 @@ class World:
         run(self.metadata.assign([topic_id_partition]))
 
     def journal(self, broker_id: int) -> HeldJournal:
-        """What the sidecars beside this broker have begun."""
+        """Return what the sidecars beside this broker have begun."""
         return self._journals[broker_id]
 
     def add(self, segment: RemoteLogSegmentMetadata, *, objects: bool = True, native: bool = False) -> None:
@@ -211,7 +211,7 @@ class World:
         ]
 
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """As ``reading.segment_presence``."""
+        """Return it as ``reading.segment_presence`` does."""
         return self.store.keys.issuperset(planned_keys(metadata).in_upload_order)
 
     def orphans(self) -> set[str]:

@@ -107,7 +107,7 @@ class ExplainedWorld:
         return await self._task.explain(TOPIC, 1, offset)
 
     async def account(self, offset: int) -> Account:
-        """Of the first segment that holds ``offset``."""
+        """Return the account of the first segment that holds ``offset``."""
         return (await self.explain(offset)).accounts[0]
 
     async def set_policy(self, **wanted: Any) -> None:
@@ -115,7 +115,7 @@ class ExplainedWorld:
         await self.shell.look()
 
     async def round(self) -> None:
-        """As many looks of the watch as it takes for what is done to lead to what is done next."""
+        """Take as many looks of the watch as it takes for what is done to lead to what is done next."""
         for _ in range(_LOOKS_IN_A_ROUND):
             await self.shell.checks.check([TOPIC])
             tiered = self.shell.table.assignment[self.topic_id_partition]
@@ -143,7 +143,7 @@ class ExplainedWorld:
     # -- what happened
 
     def remote_at(self, offset: int) -> list[RemoteLogSegmentMetadata]:
-        """What the metadata have of an offset, in any state but deleted."""
+        """Return what the metadata have of an offset, in any state but deleted."""
         held = self.shell.metadata.list_remote_log_segments(self.topic_id_partition)
         return [
             one
@@ -184,7 +184,7 @@ class ExplainedWorld:
         await self.shell.look()
 
     async def change_a_byte(self, offset: int) -> None:
-        """Of the .log in the store; done twice it is as it was."""
+        """Change a byte of the .log in the store; done twice it is as it was."""
         key = recorded_keys(self.remote_at(offset)[0], self.shell.settings.key_prefix).log
         changed = bytearray(await self.store.fetch_object(key, max_bytes=2**30))
         changed[200] ^= 1

@@ -16,7 +16,7 @@ class FaultyStore:
     """``ports.store.Store`` in front of another one.
 
     ``bend`` sees every fetched body (its range is None for a whole object) and returns, or raises, what the reader gets.
-    While ``gate`` is not set, fetches of ``.log`` objects wait; ``log_fetch_begun`` tells that one does.
+    While ``gate`` is not set, fetches of ``.log`` objects wait; ``log_fetch_begun`` shows that one does.
     ``fetched`` has what was asked for, in order.
     """
 

@@ -43,7 +43,7 @@ class Attacker:
 
     @property
     def address(self) -> str:
-        """As others see it."""
+        """Return the address as others see it."""
         host, port = self.socket.getsockname()
         return f"{host}:{port}"
 
@@ -178,7 +178,7 @@ def metadata_frame() -> bytes:
 
 
 def join_frame(group: str) -> bytes:
-    """Of a new member: where the group has one already, the answer waits until that one has joined again."""
+    """Return the request of a new member: where the group has one already, the answer waits until that one has joined again."""
     (protocols_type,) = _item_types(JOIN_GROUP, 2, "protocols")
     return request_frame(
         JOIN_GROUP,
@@ -204,7 +204,7 @@ def assignment_like_a_fetch_answer(topic: str) -> bytes:
 
 
 def assignment_like_a_delete_answer(topic: str, low_watermark: int) -> bytes:
-    """As DeleteRecords v1 says it.  Its number of topics lies over the error code and the upper half of the length, the
+    """Write it as DeleteRecords v1 does.  Its number of topics lies over the error code and the upper half of the length, the
     length of the first name over the lower half: two topics, and as many rows as make up that length."""
     name = topic.encode()
     other = b"x" * ((2 * 65_536 - 4 - 2 - 4) % 14)
@@ -217,7 +217,7 @@ def assignment_like_a_delete_answer(topic: str, low_watermark: int) -> bytes:
 
 
 def records_bytes(answer: Any) -> int:
-    """Of a Fetch answer."""
+    """Return the bytes of records in a Fetch answer."""
     return sum(len(row.records or b"") for topic in answer.responses for row in topic.partitions)
 
 

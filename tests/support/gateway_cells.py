@@ -27,12 +27,12 @@ _numbers = itertools.count()
 
 
 def twins_of(cell: Cell) -> Twins:
-    """What it reads."""
+    """Return what the cell reads."""
     return MOVING if cell.start in ("latest", "hops") else ORDERS
 
 
 def run_cell(world: TieredWorld, cell: Cell) -> tuple[list[Seen], list[Seen]]:
-    """What the client sees through the gateway, and what it sees of the copy, directly."""
+    """Return what the client sees through the gateway, and what it sees of the copy, directly."""
     client, twins = _client(world, cell.client), twins_of(cell)
     reading = _reading(world, cell)
     known_end = world.moving.end_offset
@@ -88,8 +88,8 @@ async def _commit(world: TieredWorld, topics: Mapping[str, str], offsets: Mappin
 
 
 def _timestamp_within(world: TieredWorld) -> int:
-    """Of a record a third from the start, past the first few of its batch: a marker, whose time is the broker's, is none of
-    the first that are not before it."""
+    """Return the time of a record a third from the start, past the first few of its batch: a marker, whose time is the
+    broker's, is none of the first that are not before it."""
     of_first = [one for one in world.produced if one.partition == 0]
     return of_first[len(of_first) // 3].timestamp_ms + 5
 

@@ -61,7 +61,7 @@ class Cell:
 
 
 def can_meet(values: Mapping[str, str]) -> bool:
-    """Whether some client can do all of this at once."""
+    """Return whether some client can do all of this at once."""
     limited = _CAN_DO_LITTLE.get(values.get("client", ""), {})
     if any(values[name] not in able for name, able in limited.items() if name in values):
         return False

@@ -107,7 +107,7 @@ class FixedPending:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSource:
+class ScriptedSource:
     """The source of a mount: what of it is at fault, and what is not known, by partition."""
 
     faults: Mapping[TopicIdPartition, str]
@@ -182,7 +182,7 @@ class World:
     mounts: MountedLogs
     source_faults: dict[TopicIdPartition, str]
     source_unknown: dict[TopicIdPartition, str]
-    """Of what is mounted read-only: why the source has nothing of it."""
+    """The reason, for what is mounted read-only, why the source has nothing of it."""
 
     @property
     def tiers(self) -> BothTiers:
@@ -230,7 +230,7 @@ async def open_world(
             reader=path.reader,
             clock=clock,
             telemetry=telemetry,
-            source=ToldSource(source_faults, source_unknown),
+            source=ScriptedSource(source_faults, source_unknown),
         )
         offsets = BrokerOffsetsCache(broker=broker, clock=clock, mounts=mounts if is_mounted else None)
         stack.push_async_callback(offsets.aclose)
@@ -279,7 +279,7 @@ async def open_world(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a client asks of one partition."""
+    """Return what a client asks of one partition."""
 
     offset: int
     max_bytes: int = 1024 * 1024
@@ -327,7 +327,7 @@ def fetch_response(
 
 
 def out_of_range() -> dict[str, Any]:
-    """As the broker says it: with nothing else."""
+    """Return the row as the broker has it: with nothing else."""
     return {"error_code": ErrorCode.offset_out_of_range}
 
 

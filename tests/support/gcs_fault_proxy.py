@@ -45,7 +45,7 @@ class GcsFaultProxy(S3FaultProxy):
         return sum(session.ended_by is None and not session.is_cancelled for session in self.sessions.values())
 
     def name_of(self, request: web.BaseRequest) -> str:
-        """As ``/bucket/key``; the path of an upload has the bucket alone."""
+        """Return the path as ``/bucket/key``; the path of an upload has the bucket alone."""
         bucket = request.path.partition("/b/")[2].partition("/")[0]
         return f"/{bucket}/{request.query.get('name', '')}"
 

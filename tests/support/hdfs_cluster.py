@@ -139,7 +139,7 @@ def running_hdfs(directory: Path, *, checksum_type: ChecksumType = "CRC32C") -> 
 
 
 def _url_of(process: subprocess.Popen[bytes], said: Path) -> str:
-    """What it prints when it is up."""
+    """Line that it prints when it is up."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], _UP_WITHIN_S)
     line = process.stdout.readline().decode().strip() if readable else ""

@@ -34,7 +34,7 @@ class JavaClients:
         return in_order(self._console(access, reading, count, place), reading)
 
     def performance(self, access: Access, reading: Reading) -> list[Seen]:
-        """The number of records and their megabytes, which is all it tells; of both topics where there are two."""
+        """The number of records and their megabytes, which is all it prints; of both topics where there are two."""
         printed = self._tools.run(
             "org.apache.kafka.tools.ConsumerPerformance",
             *("--bootstrap-server", access.servers, "--command-config", self.config(access, reading)),
@@ -92,7 +92,7 @@ class JavaClients:
 
 
 def utc_datetime(at_ms: int) -> str:
-    """As ``--to-datetime`` takes it."""
+    """Return the time as ``--to-datetime`` takes it."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03}Z"
 
 

@@ -1,4 +1,4 @@
-"""What tests ask a broker to do, in Kafka's own messages and blocking: topics, settings, who leads.
+"""Requests of tests to a broker, in Kafka's own messages and blocking: topics, settings, leaders.
 
 It is the tests' own client, so that a fault in the product's cannot hide itself.
 """
@@ -206,8 +206,8 @@ class KafkaAdmin:
         return self._offset(topic, partition, -1)
 
     def settled_end(self, topic: str, partition: int) -> int:
-        """The high watermark of a log with records once no transaction is open in it: a producer is told that its transaction
-        has ended before the marker is written, which takes the next offset."""
+        """Return the high watermark of a log with records once no transaction is open in it: a producer gets the answer that
+        its transaction has ended before the marker is written, which takes the next offset."""
 
         def settled() -> int | None:
             end = self.latest_offset(topic, partition)

@@ -80,7 +80,7 @@ class KafkaBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there (paused counts)."""
+        """Return whether the process is there (paused counts)."""
         return self._process is not None and self._process.poll() is None
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:

@@ -132,7 +132,9 @@ class KafkaCluster:
             LookupError: none does.
         """
         running = [broker for broker in self.brokers if broker.is_running]
-        if not running:  # not by next(): a StopIteration out of a thread leaves whoever awaits it waiting for ever
+        if (
+            not running
+        ):  # not by next(): a StopIteration out of a thread leaves the caller that awaits it waiting for ever
             raise LookupError("no broker of this cluster runs")
         return running[0].admin
 
@@ -146,7 +148,7 @@ class KafkaCluster:
         configs: Mapping[str, str] | None = None,
         nodes: Sequence[int] = (),
     ) -> str:
-        """Create ``topic``, on all brokers unless told otherwise; gives its name.  All of it is on ``nodes`` if there are any.
+        """Create ``topic``, on all brokers by default; gives its name.  All of it is on ``nodes`` if there are any.
 
         ``segment_bytes`` may be far below 1 MiB, the minimum of ``segment.bytes`` since Kafka 4.
         """

@@ -13,7 +13,7 @@ from tiersidecar.formats.metadata.serde import read_event
 
 
 class MetadataTail(BackgroundThread):
-    """Follows ``topic``, which must be there, from its start, whoever leads its partitions."""
+    """Follows ``topic``, which must be there, from its start, whichever broker leads its partitions."""
 
     def __init__(self, client_settings: Mapping[str, str], topic: str, *, partitions: int) -> None:
         super().__init__(f"tail of {topic}", ends_within_s=20)

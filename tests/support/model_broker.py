@@ -20,7 +20,7 @@ UNSUPPORTED_MECHANISM, ILLEGAL_STATE, AUTHENTICATION_FAILED, NOT_AUTHORIZED, OUT
 OWN, SECRET = "own", "secret"
 LOCAL_START, END = 100, 200
 HIGH_WATERMARK = -1
-"""Of a delete: all that there is, up to ``END``."""
+"""Offset of a delete of all that there is, up to ``END``."""
 LARGE_RECORDS = 70 * 1024
 VERSIONS = {PRODUCE: 7, FETCH: 11, METADATA: 1, HEARTBEAT: 0, SYNC_GROUP: 1, DELETE_RECORDS: 1, API_VERSIONS: 2}
 """The one version of each that clients of the model use."""
@@ -78,8 +78,8 @@ class ModelBroker:
         self._may_renew = True
 
     def feed(self, data: bytes, *, is_second: bool = False) -> bytes:
-        """What it answers to the frames that ``data`` completes; nothing once it is closed.  ``is_second``: it is the gateway's
-        own second request, whose answer has the number of the first."""
+        """Return what it answers to the frames that ``data`` completes; nothing once it is closed.  ``is_second``: it is the
+        gateway's own second request, whose answer has the number of the first."""
         self._kept += data
         self.second_requests += is_second
         first = len(self.answers)
@@ -252,7 +252,7 @@ class ModelBroker:
 
 
 def remote_records(topic: str) -> bytes:
-    """What the remote tier has of ``topic``."""
+    """Return what the remote tier has of ``topic``."""
     return b"remote records of " + topic.encode()
 
 

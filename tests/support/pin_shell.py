@@ -31,7 +31,7 @@ BROKER = BrokerId(1)
 
 
 class HighWatermarks:
-    """What of ``ports.log_dirs.LogDirs`` a follower asks for."""
+    """The part of ``ports.log_dirs.LogDirs`` that a follower asks for."""
 
     def __init__(self) -> None:
         self.offsets: dict[TopicIdPartition, int] = {}
@@ -85,7 +85,7 @@ class PinShell:
         faults: Iterable[str] = (),
         deleted: tuple[int, ...] = (),
     ) -> None:
-        """What a scan shows from now on, last written at ``written_ms``; no bases: no directory.  ``deleted`` are bases of
+        """Set what a scan shows from now on, last written at ``written_ms``; no bases: no directory.  ``deleted`` are bases of
         segments with other names."""
         written = tuple(replace(segment, modified_ms=self.written_ms) for segment in local_segments(*bases))
         found = local_partition(written, epochs=epochs)

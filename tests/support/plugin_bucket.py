@@ -25,7 +25,7 @@ NOW_MS = 4_000_000_000_000
 class PluginBucket:
     """Objects of all runs in one directory, and their events; deletions left out, for the objects were kept.
 
-    One run was made under a key prefix, which only its custom metadata tell.
+    One run was made under a key prefix, which only its custom metadata say.
     """
 
     def __init__(self, root: Path) -> None:

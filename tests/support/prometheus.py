@@ -50,7 +50,7 @@ class Prometheus:
         return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
 
     def targets(self) -> list[dict[str, Any]]:
-        """What is scraped, with ``health`` and ``lastError``."""
+        """Return what is scraped, with ``health`` and ``lastError``."""
         targets: list[dict[str, Any]] = self.ask("targets")["activeTargets"]
         return targets
 
@@ -111,7 +111,7 @@ def _is_ready(url: str) -> bool:
 
 
 def promtool(*arguments: str | Path, given: bytes = b"") -> str:
-    """What ``promtool`` says, with ``given`` on its standard input.
+    """Return what ``promtool`` says, with ``given`` on its standard input.
 
     Raises:
         AssertionError: it found fault; the message is what it said.

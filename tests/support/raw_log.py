@@ -31,10 +31,10 @@ ISOLATION_LEVELS: Mapping[str, int] = {"read_uncommitted": 0, "read_committed": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawLog:
-    """What Fetch and ListOffsets say of a partition.
+    """Answers of Fetch and ListOffsets about a partition.
 
     ``batches`` are the log's bytes by isolation level; ``aborted`` the producer id and first offset of each aborted
-    transaction that a read_committed reader was told; ``offsets`` the answer (timestamp, offset) to each timestamp asked.
+    transaction that a read_committed reader got; ``offsets`` the answer (timestamp, offset) to each timestamp asked.
     """
 
     batches: Mapping[str, bytes]
@@ -86,7 +86,7 @@ def offset_for(connection: KafkaConnection, topic: str, timestamp: int) -> tuple
 
 
 def offset_row(connection: KafkaConnection, topic: str, timestamp: int) -> ListOffsetsPartitionResponse:
-    """What ListOffsets answers for partition 0."""
+    """Return what ListOffsets answers for partition 0."""
     row = ListOffsetsPartition(partition_index=i32(0), timestamp=i64(timestamp))
     wanted = ListOffsetsTopic(name=TopicName(topic), partitions=(row,))
     request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(wanted,))

@@ -1,4 +1,5 @@
-"""What a real client is to read, where and as whom it connects, and what it saw: the same for every client library."""
+"""The data that a real client is to read, where and as which user it connects, and what it saw: the same for every client
+library."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ DEADLINE_S = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where a client connects to, and as whom: nobody without a ``mechanism``, and in clear without an ``authority``, which is
-    the PEM file to trust."""
+    """Where a client connects to, and as which user: none without a ``mechanism``, and in clear without an ``authority``, which
+    is the PEM file to trust."""
 
     servers: str
     mechanism: str = ""
@@ -97,12 +98,12 @@ class Reading:
     fetch_max_bytes: int = 50 * 1024 * 1024
     max_wait_ms: int = 500
     commits: bool = False
-    """Of a group that reads to ``ends``: it commits there, as far as it got, with the records' leader epochs where the client
-    library has that."""
+    """True for a group that reads to ``ends``: it commits there, as far as it got, with the records' leader epochs where the
+    client library has that."""
 
     @property
     def is_by_count(self) -> bool:
-        """Whether it ends by the number of records, not at the partitions' ends."""
+        """Return whether it ends by the number of records, not at the partitions' ends."""
         return self.start in ("latest", "hops")
 
     @property
@@ -142,7 +143,7 @@ class Progress:
         self._ends, self._deadline = ends, Deadline()
 
     def goes_on(self, positions: Mapping[int, int]) -> bool:
-        """Whether some partition is not at its end by these positions.
+        """Return whether some partition is not at its end by these positions.
 
         Raises:
             AssertionError: it took too long.

@@ -39,7 +39,7 @@ class Damages:
     expected: list[Expected] = field(default_factory=list)
     events: list[MetadataEvent] = field(default_factory=list)
     spans: dict[Expected, tuple[int, int]] = field(default_factory=dict)
-    """Of each damage to data, by what is expected: the offsets concerned, inclusive."""
+    """The offsets that each damage to data concerns, inclusive, by what is expected."""
 
     _gaps: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     _random: random.Random = field(init=False)
@@ -185,7 +185,7 @@ class Damages:
             await asyncio.gather(*sent)
 
     def restore(self, kind: K) -> None:
-        """What an operator would bring back: objects of this kind of damage, from versions of the bucket."""
+        """Return what an operator would bring back: objects of this kind of damage, from versions of the bucket."""
         for found, key in self.expected:
             if found is kind:
                 (self.root / key).write_bytes((self.backup / key).read_bytes())
@@ -204,7 +204,7 @@ class Damages:
         return self._random.choice(self.segments)
 
     def _object(self, kind: ObjectKind) -> str:
-        """Of a real segment that nothing else happens to."""
+        """Return an object of a real segment that nothing else happens to."""
         self._taken = self.segments.pop()
         keys = planned_keys(self._taken)
         key = dict(zip(ObjectKind, keys.in_upload_order, strict=True))[kind]

@@ -1,4 +1,4 @@
-"""What ``tiersidecar repair`` writes where the store has lost something."""
+"""Requests that ``tiersidecar repair`` writes where the store has lost something."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def rewrite_of(lacking: RemoteLogSegmentMetadata) -> RecopyRequest:
 
 
 async def always_wanted() -> None:
-    """Nobody else copies: for an ``upload_again`` that no lane asks for."""
+    """Return at once, for nothing else copies: for an ``upload_again`` that no lane asks for."""

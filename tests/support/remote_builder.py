@@ -28,7 +28,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSource:
-    """What one remote segment is made of.  ``epochs`` is its epoch blob: epoch to start offset."""
+    """The parts of one remote segment.  ``epochs`` is its epoch blob: epoch to start offset."""
 
     batches: Sequence[LocalBatch]
     start_offset: int

@@ -1,4 +1,4 @@
-"""What really is in the metadata topic and in the store, read without any code of the daemon's but the codecs."""
+"""Contents of the metadata topic and in the store, read without any code of the daemon's but the codecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real plugin left in the store and in the metadata topic, loaded into memory: remote partitions to read."""
+"""Data that the real plugin left in the store and in the metadata topic, loaded into memory: remote partitions to read."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class FixedLogStarts:
         self.erased: frozenset[Uuid] = frozenset()
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        assert isinstance(lineage, Lineage), "the real one cannot tell without it"
+        assert isinstance(lineage, Lineage), "the real one needs it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
     def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         return Offset(self.held.get(topic_id_partition, NO_OFFSET))
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
-        assert isinstance(leader_epoch, int), "the real one cannot tell without it"
+        assert isinstance(leader_epoch, int), "the real one needs it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
     def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:

@@ -43,7 +43,7 @@ class _AtOnce:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of one phase of a test."""
+        """Note the report of one phase of a test."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is None or str(report.outcome) != "rerun":
             return

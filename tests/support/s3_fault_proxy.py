@@ -52,7 +52,7 @@ class Fault:
     code: str = "SlowDown"
 
     def strikes(self, request: web.BaseRequest) -> bool:
-        """Whether this request is one of them; counts it."""
+        """Return whether this request is one of them; counts it."""
         query = request.rel_url.raw_query_string
         is_meant = request.method == self.method and self.query in query and self.without not in query
         if self.times <= 0 or not is_meant or (self.header and self.header not in request.headers):
@@ -64,7 +64,7 @@ class Fault:
 @dataclass(slots=True)
 class S3FaultProxy:
     """``url`` for the store.  ``requests`` counts what came by method; ``most_at_once`` is of requests with a body.
-    ``written_ms`` is, by path or as :meth:`name_of` says, when the server last answered a PUT or POST: whoever sent it may be
+    ``written_ms`` is, by path or as :meth:`name_of` says, when the server last answered a PUT or POST: its sender may be
     gone by then."""
 
     url: str
@@ -133,7 +133,7 @@ Proxy = TypeVar("Proxy", bound=S3FaultProxy)
 def _reset(request: web.BaseRequest) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
-    return web.Response(status=500)  # nobody is there to read it
+    return web.Response(status=500)  # no client is there to read it
 
 
 def _garbled(answer: web.Response) -> web.Response:

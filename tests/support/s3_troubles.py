@@ -1,4 +1,4 @@
-"""What may go wrong between the daemon and its store, drawn from a seed: network (toxiproxy), answers (fault proxy), server.
+"""Troubles between the daemon and its store, drawn from a seed: network (toxiproxy), answers (fault proxy), server.
 
 The way is daemon, toxiproxy, fault proxy, and versitygw or another server.
 """
@@ -24,7 +24,7 @@ FOR_EVER = 1_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """All of it at once, until ``requests`` have come through or ``at_most_s`` have passed.  ``is_stopped``: SIGSTOP of the
-    server; ``is_refused``: nobody takes connections.  ``faults`` makes new ones each time, for they count."""
+    server; ``is_refused``: no server takes connections.  ``faults`` makes new ones each time, for they count."""
 
     name: str
     requests: int
@@ -62,7 +62,7 @@ class Troubled(Generic[ServerOf]):
 
     @contextmanager
     def troubled_by(self, trouble: Trouble) -> Iterator[None]:
-        """Until the end of the block."""
+        """Cause the trouble until the end of the block."""
         self.proxy.faults[:] = trouble.faults()
         for toxic in trouble.toxics:
             self.network.add(toxic)

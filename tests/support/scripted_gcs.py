@@ -42,7 +42,7 @@ class ScriptedGcs:
 
 
 def description(key: str, data: bytes, *, generation: str | None = "7", writer: str | None = None) -> bytes:
-    """What the service says of an object."""
+    """Return what the service says of an object."""
     document: dict[str, object] = {
         "kind": "storage#object",
         "name": key,

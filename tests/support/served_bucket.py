@@ -57,7 +57,7 @@ def follower_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBucket:
-    """What there is, and where its listener listens."""
+    """The bucket's contents, and where its listener listens."""
 
     run: RemoteRun
     picture: BucketPicture
@@ -96,7 +96,7 @@ class KafkaTalk:
             return await self.reader.readexactly(size)
 
     async def is_closed(self) -> bool:
-        """Whether the listener ends the connection, having sent nothing more."""
+        """Return whether the listener ends the connection, having sent nothing more."""
         async with asyncio.timeout(10):
             try:
                 return await self.reader.read(1) == b""

@@ -1,4 +1,4 @@
-"""A cluster for the page to show: several status services on loopback, each with what its sidecar would tell."""
+"""A cluster for the page to show: several status services on loopback, each with what its sidecar would report."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def busy_cluster(topics: int = 9, partitions: int = 12) -> list[ShownSidecar]:
 
 
 def broken_cluster() -> list[ShownSidecar]:
-    """As many kinds of trouble as there are; the address of the third leads nowhere."""
+    """Return a cluster with as many kinds of trouble as there are; the address of the third leads nowhere."""
     first, second, third = busy_cluster()
     full = DiskStatus(
         log_dirs=("/data1", "/data2"),
@@ -241,7 +241,7 @@ async def serving_cluster(
     host: str = "127.0.0.1",
     names: Sequence[str] = (),
 ) -> AsyncIterator[dict[int, HttpServer]]:
-    """Their status services by node id, all with leases that name them; of ``silent`` nobody listens at the address."""
+    """Their status services by node id, all with leases that name them; of ``silent`` nothing listens at the address."""
     addresses = {one.node_id: f"127.0.0.1:{free_port()}" for one in cluster}
     leases = [
         SidecarStatus(node_id=node, address=address, host=f"kafka-{node}", version=VERSION, is_over=False)

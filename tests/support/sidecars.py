@@ -67,7 +67,7 @@ class Sidecars:
         return self.by_node[node_id]
 
     def wait_until_ready(self) -> None:
-        """Until every sidecar that should run says so."""
+        """Wait until every sidecar that should run says so."""
         for daemon in self.by_node.values():
             daemon.wait_until_ready()
 

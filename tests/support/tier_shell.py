@@ -54,7 +54,7 @@ from tiersidecar.tasks.trim_gate import GroupReads, TrimGate
 
 BROKER = BrokerId(1)
 PARTITIONS = ("plain-0", "plain-1")
-"""Golden partitions in the log dir of a shell that is not told which: a copy of all of them takes ten times as long."""
+"""Golden partitions in the log dir of a shell unless a test names others: a copy of all of them takes ten times as long."""
 
 
 def golden_log_dir(log_dir: Path, partitions: Collection[str]) -> Path:
@@ -235,7 +235,7 @@ class TierShell:
         )
 
     def carried(self) -> CarriedTransactions:
-        """As another sidecar has it, which knows what is in the store."""
+        """Return the transactions as another sidecar has them, which knows what is in the store."""
         cuts = OpenAtCuts(
             metadata=self.metadata,
             blobs=self.blobs,

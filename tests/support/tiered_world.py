@@ -86,19 +86,20 @@ class TieredWorld:
             except KafkaAdminError:  # it leads no more
                 return None
 
-        return wait_until(asked, f"the leader of {topic}-{partition} tells its log start", 60)[0]
+        return wait_until(asked, f"the leader of {topic}-{partition} says where its log starts", 60)[0]
 
     def wait_until_moved(self) -> None:
-        """Until the border of ``moving`` has left the start."""
+        """Wait until the border of ``moving`` has left the start."""
         daemon = next(iter(self.daemons.values()))
         wait_for(lambda: self.border(MOVING.topic, 0), "the border moves", daemon, timeout_s=120)
 
     def metrics(self, name: str, **labels: str) -> dict[int, float]:
-        """Of each broker's sidecar."""
+        """Return the metric of each broker's sidecar."""
         return {node: daemon.metric(name, **labels) for node, daemon in self.daemons.items()}
 
     def wait_until_trimmed(self, topic: str, partition: int, broker: KafkaBroker | None = None) -> int:
-        """Until only the active segment is left on the disk of ``broker``, by default the leader; gives where it begins."""
+        """Wait until only the active segment is left on the disk of ``broker``, by default the leader; return where it
+        begins."""
         broker = broker or self.kafka.leader_of(topic, partition)
         logs = broker.partition_dir(topic, partition)
 

@@ -44,7 +44,7 @@ class TwoBuckets:
         )
 
     def shared(self, name: str) -> dict[str, Any]:
-        """What sidecar and gateway have in common; ``name`` is of their topics."""
+        """Return the settings that sidecar and gateway have in common; ``name`` is of their topics."""
         return {
             "remote.log.metadata.topic.name": f"__rlm_{name}",
             "state.topic.name": f"__state_{name}",

@@ -34,12 +34,12 @@ DELAYS = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
 
 
 def command_config(directory: Path, *, mode: str = "strict") -> Config:
-    """Of an operator's machine."""
+    """Return the configuration of an operator's machine."""
     return load(directory, f"{LEAST}topics:\n- name: {TOPIC_ID_PARTITION.topic}\n  mode: {mode}\n")
 
 
 class AnsweringClock(StoppedClock):
-    """While a command sleeps, ``rounds`` of sidecars pass; with none nobody answers."""
+    """While a command sleeps, ``rounds`` of sidecars pass; with none nothing answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Broker(PausingBroker):
 
 
 class OperatorSession(Session):
-    """Of a metadata log that is read to its end."""
+    """A session with a metadata log that is read to its end."""
 
     async def follow(self, partitions: Sequence[TopicIdPartition]) -> MetadataLog:
         assert self.metadata is not None
@@ -131,7 +131,7 @@ class UndeleteWorld:
         await delete.say(self.world.state, TOPIC_ID_PARTITION, asker)
 
     def look(self, **wanted: Any) -> Intent:
-        """What ``tiersidecar undelete`` shows."""
+        """Return what ``tiersidecar undelete`` shows."""
         found: list[Intent] = []
 
         async def look() -> None:
@@ -146,7 +146,7 @@ class UndeleteWorld:
         return found[0]
 
     def undelete(self, **wanted: Any) -> dict[str, Any]:
-        """What came of it; empty where there was nothing to do."""
+        """Return what came of it; empty where there was nothing to do."""
         intent, outcome = self.look(**wanted), dict[str, Any]()
         if intent.refusal or not intent.steps:
             return {}

@@ -176,7 +176,7 @@ class ClusterSnapshotLane:
         except RetriableError as error:
             self.telemetry.count(CLUSTER_SNAPSHOTS, outcome="failed")
             log.warning("cluster_snapshot.failed", reason=str(error))
-        self._tell_age()
+        self._report_age()
 
     async def _is_ours(self) -> bool:
         views = await self.taker.broker.describe_partitions([self.metadata_topic])
@@ -211,7 +211,7 @@ class ClusterSnapshotLane:
         self.telemetry.count(CLUSTER_SNAPSHOTS, outcome="written")
         log.debug("cluster_snapshot.written", topics=len(now.topics), groups=len(now.groups))
 
-    def _tell_age(self) -> None:
+    def _report_age(self) -> None:
         looked_s = self._standing.looked_s
         if looked_s is not None:
             self.telemetry.gauge(CLUSTER_SNAPSHOT_AGE, max(0.0, self.taker.clock.monotonic_s() - looked_s))

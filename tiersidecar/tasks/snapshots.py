@@ -124,7 +124,7 @@ class SnapshotLane:
         self._shelf, self._claims, self._presence, self._is_ours = shelf, claims, presence, is_ours
         self._notes: dict[TopicIdPartition, _Note] = {}
         self._turn = sources.table.turns
-        self._told_s = edges.clock.monotonic_s()
+        self._reported_s = edges.clock.monotonic_s()
         self._state_changes = -1
         self._stirred: set[PartitionOfTopic] = set()
         """Partitions of which the state topic may say what no snapshot has."""
@@ -184,7 +184,7 @@ class SnapshotLane:
     def _report_age(self) -> None:
         """Set the gauge of how long the longest change waits.  A look at thousands may take long, if each write has to be given
         up."""
-        self._told_s = now_s = self._clock.monotonic_s()
+        self._reported_s = now_s = self._clock.monotonic_s()
         changed = (note.changed_s for note in self._notes.values() if note.changed_s is not None)
         self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
 
@@ -266,7 +266,7 @@ class SnapshotLane:
         except Exception as error:  # noqa: BLE001  copying and deleting go on without
             self._telemetry.count(SNAPSHOTS, outcome="failed")
             note.fails, note.due_s = True, began_s + min(_RETRY_S, self._interval_s)
-            if self._clock.monotonic_s() - self._told_s >= LOOK_INTERVAL_S:
+            if self._clock.monotonic_s() - self._reported_s >= LOOK_INTERVAL_S:
                 self._report_age()
             _log.warning(
                 "snapshot.failed",

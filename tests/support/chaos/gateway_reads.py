@@ -1,4 +1,4 @@
-"""What a plain Kafka client reads through the gateways, in the form that the read service gives it back in."""
+"""Reads of a plain Kafka client through the gateways, in the form that the read service gives it back in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_through_gateway(
 
     Raises:
         OffsetOutOfRangeError: the cluster says that there is none at ``offset``.
-        KafkaError: as the client tells it.
+        KafkaError: as the client raises it.
         TimeoutError: not within ``timeout_s``.
     """
     return asyncio.run(

@@ -18,8 +18,8 @@ from tests.support.read_service import Shape, fetch_records, shape_of
 _BY_GATEWAY = 0.3
 _PATIENCE_S = 20.0
 _HONEST = frozenset({404, 429, 500, 502, 503, 504})
-"""What a service may say while its broker, its store or its metadata are away; 404 is that of a sidecar without a replica.
-Never 416: that an offset that was acknowledged is out of range."""
+"""Answers that a service may give while its broker, its store or its metadata are away; 404 is that of a sidecar without a
+replica.  Never 416: that an offset that was acknowledged is out of range."""
 
 
 def content_of(shape: Shape) -> tuple[object, ...]:

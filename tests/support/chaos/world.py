@@ -51,14 +51,14 @@ class World:
     stopping: threading.Event = field(default_factory=threading.Event)
     node_locks: dict[int, threading.Lock] = field(default_factory=lambda: {node: threading.Lock() for node in _NODES})
     away: set[int] = field(default_factory=set)
-    """Nodes whose broker answers nobody right now."""
+    """Nodes whose broker answers no client right now."""
 
     events: Counter[str] = field(default_factory=Counter)
     story: list[str] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
 
-    def tell(self, kind: str, detail: str = "") -> None:
-        """One more fault has struck."""
+    def record(self, kind: str, detail: str = "") -> None:
+        """Record one more fault."""
         self.events[kind] += 1
         self.story.append(f"{time.monotonic() - self.began_s:7.1f} s  {kind}{f': {detail}' if detail else ''}")
 
@@ -73,7 +73,7 @@ class World:
 
     @contextmanager
     def broker_away(self, broker: KafkaBroker) -> Iterator[None]:
-        """Nobody is to ask this one until the end of the block."""
+        """Keep this broker from being asked until the end of the block."""
         self.away.add(broker.node_id)
         try:
             yield
