@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 class CustomMetadataField(StrEnum):
-    """What a segment's custom metadata may record (S-289)."""
+    """Fields that a segment's custom metadata may record (S-289)."""
 
     REMOTE_SIZE = "REMOTE_SIZE"
     OBJECT_PREFIX = "OBJECT_PREFIX"
@@ -83,7 +83,7 @@ class StoreBase(Section):
     """Maximum number of these keys, in each process; each takes about 300 bytes."""
 
     custom_metadata_fields_include: Annotated[tuple[CustomMetadataField, ...], BeforeValidator(comma_separated)] = ()
-    """What to record with each segment: REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY."""
+    """Fields to record with each segment: REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY."""
 
     upload_rate_limit_bytes_per_second: Annotated[
         Annotated[int, Quantity("size", at_least=MIB)] | None, Field(examples=["100MiB"])
