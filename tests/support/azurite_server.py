@@ -60,7 +60,7 @@ class AzuriteServer:
 
 
 def account_sas(*, permissions: str = "rwdlactfi", key: str = ACCOUNT_KEY) -> str:
-    """A shared access signature for all blobs of the account, for an hour, as the service's documentation has it."""
+    """Return a shared access signature for all blobs of the account, for an hour, as the service's documentation has it."""
     expiry = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
     fields = [ACCOUNT, permissions, "b", "sco", "", expiry, "", "", _VERSION, "", ""]
     mac = hmac.new(base64.b64decode(key), "\n".join(fields).encode(), hashlib.sha256)
@@ -69,7 +69,7 @@ def account_sas(*, permissions: str = "rwdlactfi", key: str = ACCOUNT_KEY) -> st
 
 
 def azure_store_section(server: AzuriteServer, container: str) -> dict[str, Any]:
-    """The configuration's store section for a container of ``server``."""
+    """Return the configuration's store section for a container of ``server``."""
     return {
         "type": "azure",
         "azure.account.name": ACCOUNT,

@@ -45,7 +45,7 @@ class BackgroundThread(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """In the thread."""
+        """Run in the thread."""
 
     def _join(self) -> None:
         self.stopping.set()

@@ -26,7 +26,7 @@ def xerial(data: bytes, block_size: int = 32 * 1024) -> bytes:
 def legacy_message(
     offset: int, key: bytes | None, value: bytes | None, *, magic: int, attributes: int = 0, timestamp: int = 0
 ) -> bytes:
-    """One message of format 0 or 1."""
+    """Return one message of format 0 or 1."""
 
     def field(data: bytes | None) -> bytes:
         return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
@@ -39,7 +39,7 @@ def legacy_message(
 
 
 def plain_segment(sizes: Iterable[int], *, base_offset: int = 0, epochs: Sequence[int] = (0,)) -> bytes:
-    """A .log without gaps: a batch per size, each of three offsets and as many payload bytes; the epochs in turns."""
+    """Return a .log without gaps: a batch per size, each of three offsets and as many payload bytes; the epochs in turns."""
     sizes = list(sizes)
     batches = []
     for number, size in enumerate(sizes):

@@ -43,12 +43,12 @@ class BucketServer(Daemon):
 
     @property
     def command(self) -> list[str]:
-        """How it is started."""
+        """Return how it is started."""
         return [sys.executable, "-m", "tiersidecar", "serve", "--config", str(self.config_path)]
 
     @property
     def http_url(self) -> str:
-        """The read service."""
+        """Return the read service."""
         return f"http://{self.settings['http']['listen']}"
 
     def access(self, user: str = "", mechanism: str = "SCRAM-SHA-512") -> Access:
@@ -59,12 +59,12 @@ class BucketServer(Daemon):
         return Access(servers=servers, mechanism=mechanism, username=user, password=USERS[user])
 
     def looks(self) -> float:
-        """How often the bucket has been listed."""
+        """Return how often the bucket has been listed."""
         return self.metric("tiersidecar_bucket_looks_total")
 
 
 def tiered_ends(root: Path) -> dict[str, dict[int, int]]:
-    """The ends (exclusive) of what a bucket holds, by topic and partition, as its manifests say."""
+    """Return the ends (exclusive) of what a bucket holds, by topic and partition, as its manifests say."""
     ends: dict[str, dict[int, int]] = {}
     for path in root.rglob("*.rsm-manifest"):
         segment = json.loads(path.read_bytes())["remoteLogSegmentMetadata"]

@@ -14,7 +14,7 @@ class MissingProgramError(RuntimeError):
 
 
 def require_program(name: str, *, debian: str, rpm: str) -> str:
-    """The path of ``name``.
+    """Return the path of ``name``.
 
     Raises:
         MissingProgramError: it is not on PATH.

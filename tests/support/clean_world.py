@@ -170,7 +170,7 @@ class CleanWorld:
             self.walk.take(memoryview(batch.data), where="log", position=0)
 
     def task(self, actions: dict[str, Callable[[], Awaitable[None]]] | None = None) -> CleanTask:
-        """A new process's."""
+        """Return a new process's."""
         blocking, ids, failpoints = InlineBlocking(), SystemIds(), ScriptedFailpoints(actions)
         store, metadata = self.builder.run.store, self.builder.run.metadata
         stream, blobs, pace = self._reading()

@@ -26,7 +26,7 @@ class DaemonAhead(Daemon):
         return self.directory / "clock-ahead-ms"
 
     def set_clock_ahead(self, by_ms: int) -> None:
-        """From now on; whole at once."""
+        """Set it from now on; whole at once."""
         scratch = self._skew_path.with_suffix(".new")
         scratch.write_text(str(by_ms))
         scratch.replace(self._skew_path)

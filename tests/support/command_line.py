@@ -33,7 +33,7 @@ def run_without_config(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def answer_of(config: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """The JSON document of a command that must end with ``code``."""
+    """Return the JSON document of a command that must end with ``code``."""
     done = run_command(config, *arguments, "--json")
     assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     answer: dict[str, Any] = json.loads(done.stdout)

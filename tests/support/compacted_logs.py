@@ -44,7 +44,7 @@ class LogSegment:
 
     @property
     def cleanable(self) -> CleanableSegment:
-        """For :func:`group_segments`."""
+        """Return it for :func:`group_segments`."""
         return CleanableSegment(
             start_offset=Offset(self.base_offset),
             end_offset=Offset(self.next_base_offset - 1),
@@ -91,7 +91,7 @@ def data_batch(
 
 
 def marker_batch(base_offset: int, kind: int, *, producer_id: int, epoch: int = 0) -> bytes:
-    """An end-transaction marker: 0 aborts, 1 commits."""
+    """Return an end-transaction marker: 0 aborts, 1 commits."""
     body = record_bytes(0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
     return batch_bytes(
         base_offset,
@@ -128,7 +128,7 @@ def clean(
     slice_bytes: int = 700,
     renews_from: int | None = None,
 ) -> CleanedLog:
-    """One round over ``segments``, all of which may be cleaned; the second pass has them in slices.  ``renews_from``: see
+    """Run one round over ``segments``, all of which may be cleaned; the second pass has them in slices.  ``renews_from``: see
     ``CleaningTerms.first_dirty_offset``."""
     known = tuple(aborted_of(segments) if aborted is None else aborted)
     bound = segments[-1].next_base_offset if upper_bound_offset is None else upper_bound_offset

@@ -81,7 +81,7 @@ async def _end(producer: AIOKafkaProducer, draw: random.Random) -> None:
 
 
 def read_segments(broker: KafkaBroker, topic: str, partition: int) -> tuple[LogSegment, ...]:
-    """All segments of a partition as they lie on disk; the last one is active."""
+    """Return all segments of a partition as they lie on disk; the last one is active."""
     directory = broker.partition_dir(topic, partition)
     bases = sorted(int(path.stem) for path in directory.glob("*.log"))
     end = broker.admin.latest_offset(topic, partition)

@@ -48,7 +48,7 @@ class CopyStory:
 
     @property
     def finished(self) -> list[RemoteLogSegmentMetadata]:
-        """In the order in which they were finished."""
+        """Return them in the order in which they were finished."""
         return self._finished
 
     def in_state(self, state: State) -> list[RemoteLogSegmentMetadata]:
@@ -127,7 +127,7 @@ class CopyStories:
 
 
 def copy_stories(events: Iterable[MetadataEvent]) -> dict[TopicIdPartition, CopyStory]:
-    """The story of each user partition.
+    """Return the story of each user partition.
 
     Raises:
         AssertionError: as :meth:`CopyStory.apply`.

@@ -28,7 +28,7 @@ READY_TIMEOUT_S = 60.0
 def daemon_settings(
     directory: Path, *, bootstrap_servers: str, log_dirs: list[Path], topics: list[dict[str, Any]], **others: Any
 ) -> dict[str, Any]:
-    """A whole configuration as YAML data: short intervals, one replica, everything below ``directory``.
+    """Return a whole configuration as YAML data: short intervals, one replica, everything below ``directory``.
 
     Deletes are done at once, unlike by default: most tests that delete ask what is left of objects and metadata.  Those of
     the trash itself set the delays.
@@ -124,7 +124,7 @@ class Daemon:
         return self._process.wait(patient_s(timeout_s))
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the process, which must have been started."""
+        """Send a signal to the process, which must have been started."""
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -136,7 +136,7 @@ class Daemon:
             self._process.wait()
 
     def wait_for_exit(self, timeout_s: float = 60.0) -> int:
-        """The exit code of a daemon that ends by itself (negative: by a signal)."""
+        """Return the exit code of a daemon that ends by itself (negative: by a signal)."""
         assert self._process is not None
         return self._process.wait(patient_s(timeout_s))
 
@@ -173,7 +173,7 @@ class Daemon:
         return total
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """The log's events so far, of one name or all."""
+        """Return the log's events so far, of one name or all."""
         lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
         events = [json.loads(line) for line in lines if line.startswith("{")]
         return [event for event in events if not name or event.get("event") == name]
@@ -184,11 +184,11 @@ class Daemon:
         return "\n".join(self.log_path.read_text().splitlines()[-lines:])
 
     def peak_rss_bytes(self) -> int:
-        """The most memory that was ever resident."""
+        """Return the most memory that was ever resident."""
         return self._memory_bytes("VmHWM")
 
     def rss_bytes(self) -> int:
-        """The memory that is resident now."""
+        """Return the memory that is resident now."""
         return self._memory_bytes("VmRSS")
 
     def _memory_bytes(self, figure: str) -> int:

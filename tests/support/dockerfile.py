@@ -29,7 +29,7 @@ class Instruction:
 
     @property
     def words(self) -> list[str]:
-        """The exec form's list, or the shell's words."""
+        """Return the exec form's list, or the shell's words."""
         if self.arguments.startswith("["):
             words: list[str] = json.loads(self.arguments)
             return words
@@ -37,7 +37,7 @@ class Instruction:
 
 
 def read_dockerfile(text: str) -> list[list[Instruction]]:
-    """The instructions of each stage, the ``FROM`` first; what comes before the first stage is dropped."""
+    """Return the instructions of each stage, the ``FROM`` first; what comes before the first stage is dropped."""
     stages: list[list[Instruction]] = []
     for instruction in _instructions(text):
         if instruction.keyword == "FROM":
@@ -70,7 +70,7 @@ class ScratchImage:
 
     @classmethod
     def with_python(cls, root: Path, context: Path) -> ScratchImage:
-        """An image whose ``python`` is a fresh environment of this Python, with pip and nothing else."""
+        """Return an image whose ``python`` is a fresh environment of this Python, with pip and nothing else."""
         venv.create(root / "python", with_pip=True)
         keep = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "VIRTUAL_ENV", "PYTHON"))}
         keep["PATH"] = f"{root / 'python' / 'bin'}:/usr/local/bin:/usr/bin:/bin"

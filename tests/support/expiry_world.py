@@ -49,7 +49,7 @@ from tiersidecar.tasks.topic_checks import TopicChecks
 
 @coroutine
 def pause(name: str) -> Generator[str, None, None]:
-    """A place where another may run, or where the process may end."""
+    """Yield a place where another may run, or where the process may end."""
     yield name
 
 
@@ -317,11 +317,11 @@ class Sidecar:
         return TieredPartition(view=view, role=PartitionRole.LEADER, policy=self.policy)
 
     def round(self) -> Coroutine[Any, Any, None]:
-        """One round of expiry, to be stepped."""
+        """Return one round of expiry, to be stepped."""
         return self.expire.run(self.partition)
 
     def resign(self) -> None:
-        """The watch has seen that another leads."""
+        """Have the watch see that another leads."""
         self.table.assignment = {}
 
     def _local(self, segments: tuple[LocalSegment, ...]) -> LocalPartition:

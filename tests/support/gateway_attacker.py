@@ -48,23 +48,23 @@ class Attacker:
         return f"{host}:{port}"
 
     def send(self, *frames: bytes) -> None:
-        """All of it at once."""
+        """Send all of it at once."""
         self.socket.sendall(b"".join(frames))
 
     def frame(self) -> bytes | None:
-        """The next answer, without its size; None: the connection has ended."""
+        """Return the next answer, without its size; None: the connection has ended."""
         size = self._exactly(4)
         return None if size is None else self._exactly(*struct.unpack(">i", size))
 
     def frames_until_the_end(self) -> list[bytes]:
-        """All that still comes.  One that does not end within 20 s fails with TimeoutError."""
+        """Return all that still comes.  One that does not end within 20 s fails with TimeoutError."""
         found = []
         while (frame := self.frame()) is not None:
             found.append(frame)
         return found
 
     def call(self, api_key: int, version: int, **fields: Any) -> Any:
-        """One request, and its answer.
+        """Send one request, and return its answer.
 
         Raises:
             ConnectionError: the connection has ended instead.
@@ -94,7 +94,8 @@ class Attacker:
         return request_frame(SYNC_GROUP, 1, **fields, assignments=())
 
     def _joined(self, group: str) -> Any:
-        """None while the group has no coordinator: to look for one is to have its topic made."""
+        """Join the group, and return the answer; None while it has no coordinator: to look for one is to have its topic
+        made."""
         self.call(FIND_COORDINATOR, 1, key=group, key_type=0)
         self.send(join_frame(group))
         frame = self.frame()
@@ -116,7 +117,7 @@ class Attacker:
 
 
 def request_frame(api_key: int, version: int, **fields: Any) -> bytes:
-    """A whole frame, by kio."""
+    """Return a whole frame, by kio."""
     schema = load_request_schema(api_key, version)
     header = schema.__header_schema__(
         request_api_key=schema.__api_key__,

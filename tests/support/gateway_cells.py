@@ -78,7 +78,7 @@ def _reading(world: TieredWorld, cell: Cell) -> Reading:
 
 
 async def _commit(world: TieredWorld, topics: Mapping[str, str], offsets: Mapping[int, int]) -> None:
-    """By group.  Through the gateway for the one that is read through it."""
+    """Commit by group; through the gateway for the one that is read through it."""
     for group, topic in topics.items():
         settings: Any = world.access(through=topic == ORDERS.topic).python_settings
         async with AIOKafkaConsumer(**settings, group_id=group, enable_auto_commit=False) as consumer:
@@ -95,7 +95,7 @@ def _timestamp_within(world: TieredWorld) -> int:
 
 
 def _hops(world: TieredWorld) -> tuple[int, ...]:
-    """To and fro over the border where it is now; it moves on meanwhile."""
+    """Return offsets to and fro over the border where it is now; it moves on meanwhile."""
     world.moving.wait_for_end(200)
     world.wait_until_moved()
     border, end = world.border(MOVING.topic, 0), world.moving.end_offset

@@ -171,7 +171,7 @@ class FillsAll:
 
 
 def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
-    """The gateway's own table, but for what reads the store."""
+    """Return the gateway's own table, but for what reads the store."""
     everything: Any = tier
     rewrites = frame_rewrites(ADVERTISED, raw_tokens=raw_tokens)
     rewrites[FETCH] = FetchRewrite(
@@ -476,7 +476,8 @@ def _harm(script: Script, core: Core, tier: FillsAll, broker: ModelBroker, passa
 
 
 def _not_audited(core: Core, tier: FillsAll, broker: ModelBroker) -> list[str]:
-    """Each delete that the broker accepted, and each conversation that was refused, has an event of its own."""
+    """Return what is not audited: each delete that the broker accepted, and each conversation that was refused, has an event of
+    its own."""
     audited = Counter((str(facts["topic"]), facts["offset"]) for facts in tier.audited.of("gateway.audit.delete"))
     wrong = [
         f"no event of a delete of {one}"
@@ -511,7 +512,7 @@ def _differences(script: Script, core: Core, direct: ModelBroker, passage: _Pass
 
 
 def _allowed(script: Script, direct: ModelBroker) -> tuple[list[tuple[int, bytes]], bool]:
-    """The broker's answers, each with its API, up to where the gateway ends the conversation; and whether it does."""
+    """Return the broker's answers, each with its API, up to where the gateway ends the conversation; and whether it does."""
     by_frame, allowed = dict(direct.answers), list[tuple[int, bytes]]()
     for number, payload in enumerate(direct.frames):
         answer, is_raw = by_frame.get(number), number in direct.raw_frames

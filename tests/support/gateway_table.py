@@ -40,7 +40,7 @@ class Cell:
     limits: str
 
     def __str__(self) -> str:
-        """A sentence."""
+        """Return a sentence."""
         member = {"assigned": "on its own", "classic": "in a classic group", "consumer": "in a group of KIP-848"}
         start = {
             "earliest": "from the earliest offset",
@@ -79,7 +79,7 @@ def can_meet(values: Mapping[str, str]) -> bool:
 
 
 def all_pairs() -> frozenset[frozenset[tuple[str, str]]]:
-    """Each two values of different dimensions that can meet."""
+    """Return each two values of different dimensions that can meet."""
     return frozenset(
         frozenset(pair)
         for one, other in combinations(DIMENSIONS, 2)
@@ -89,7 +89,7 @@ def all_pairs() -> frozenset[frozenset[tuple[str, str]]]:
 
 
 def pairs_of(cell: Cell) -> frozenset[frozenset[tuple[str, str]]]:
-    """Those that meet in one cell."""
+    """Return those that meet in one cell."""
     return frozenset(frozenset(pair) for pair in combinations(cell.values().items(), 2))
 
 

@@ -286,7 +286,7 @@ class Ask:
 
 
 def fetch_request(version: int, asked: Mapping[TopicIdPartition, Ask], **fields: Any) -> bytes:
-    """A request, by kio; ``session`` is its id and epoch, ``forgotten`` the partitions to leave out from now on."""
+    """Return a request, by kio; ``session`` is its id and epoch, ``forgotten`` the partitions to leave out from now on."""
     schema: Any = load_request_schema(FETCH_API_KEY, version)
     defaults: dict[str, Any] = {
         "min_bytes": 1,
@@ -306,7 +306,7 @@ def fetch_request(version: int, asked: Mapping[TopicIdPartition, Ask], **fields:
 def fetch_response(
     version: int, rows: Mapping[TopicIdPartition, Mapping[str, Any]], *, session_id: int = 0, throttle_ms: int = 0
 ) -> bytes:
-    """A broker's answer, by kio; ``rows`` are its fields by partition."""
+    """Return a broker's answer, by kio; ``rows`` are its fields by partition."""
     schema: Any = load_response_schema(FETCH_API_KEY, version)
     aborted_type = _item_type(_item_type(_item_type(schema, "responses"), "partitions"), "aborted_transactions")
 
@@ -332,7 +332,7 @@ def out_of_range() -> dict[str, Any]:
 
 
 def read_rows(version: int, pieces: Sequence[bytes | bytearray | memoryview]) -> dict[tuple[str | bytes, int], Any]:
-    """The partitions of a response, by kio."""
+    """Return the partitions of a response, by kio."""
     schema: Any = load_response_schema(FETCH_API_KEY, version)
     body = b"".join(pieces)
     message, end = read_message(schema, body)

@@ -41,7 +41,7 @@ class GcsFaultProxy(S3FaultProxy):
 
     @property
     def unfinished(self) -> int:
-        """How many uploads were neither ended nor cancelled."""
+        """Return how many uploads were neither ended nor cancelled."""
         return sum(session.ended_by is None and not session.is_cancelled for session in self.sessions.values())
 
     def name_of(self, request: web.BaseRequest) -> str:
@@ -110,6 +110,6 @@ def _upload_id_in(url: str) -> str:
 
 @asynccontextmanager
 async def running_gcs_fault_proxy(upstream: str) -> AsyncIterator[GcsFaultProxy]:
-    """In this process's event loop, on a free port of loopback."""
+    """Run the proxy in this process's event loop, on a free port of loopback."""
     async with running_fault_proxy(GcsFaultProxy(url=""), upstream) as proxy:
         yield proxy

@@ -47,7 +47,7 @@ class GcsServer:
 
 
 def gcs_store_section(url: str, bucket: str) -> dict[str, Any]:
-    """The configuration's store section for a bucket of a server at ``url``."""
+    """Return the configuration's store section for a bucket of a server at ``url``."""
     return {
         "type": "gcs",
         "gcs.bucket.name": bucket,

@@ -69,7 +69,7 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int:
-        """The process id of the JVM.
+        """Return the process id of the JVM.
 
         Raises:
             RuntimeError: it is not running.
@@ -187,7 +187,7 @@ class KafkaBroker:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait_for_exit(self, timeout_s: float = START_TIMEOUT_S) -> int:
-        """The exit code of a broker that is expected to end by itself."""
+        """Return the exit code of a broker that is expected to end by itself."""
         if self._process is None:
             raise RuntimeError(f"broker {self.node_id} was not started")
         code = self._process.wait(patient_s(timeout_s))
@@ -195,7 +195,7 @@ class KafkaBroker:
         return code
 
     def partition_dir(self, topic: str, partition: int) -> Path:
-        """Where this broker keeps the partition; a new one's directory comes a moment after its metadata.
+        """Return where this broker keeps the partition; a new one's directory comes a moment after its metadata.
 
         Raises:
             TimeoutError: it has no replica of it.
@@ -204,7 +204,7 @@ class KafkaBroker:
         return wait_until(lambda: self._find(name), f"broker {self.node_id} has {name}", 10)
 
     def log_tail(self, lines: int = 60) -> str:
-        """The last lines that the process printed."""
+        """Return the last lines that the process printed."""
         if not self.log_path.exists():
             return "(nothing)"
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
@@ -241,7 +241,7 @@ class KafkaBroker:
 
 
 def java_command(version: str, *, level: str, target: str) -> list[str]:
-    """A java command line with the classes of Kafka ``version``, up to the main class; it logs to std``target``."""
+    """Return a java command line with the classes of Kafka ``version``, up to the main class; it logs to std``target``."""
     logging = [f"-Dkafka.log.level={level}"]
     if version.startswith("3."):
         logging += [f"-Dkafka.log.target=System.{target}"]
@@ -253,8 +253,8 @@ def java_command(version: str, *, level: str, target: str) -> list[str]:
 
 
 def _archived_classes(version: str) -> list[str]:
-    """Where there is an archive, a JVM need not parse and verify most classes.  One that it cannot take is no matter, and none
-    of a tool's output."""
+    """Return the archive's options.  Where there is one, a JVM need not parse and verify most classes.  One that it cannot take
+    is no matter, and none of a tool's output."""
     archive = class_archive(version)
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"] if archive.is_file() else []
 

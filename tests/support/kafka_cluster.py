@@ -103,7 +103,7 @@ class KafkaCluster:
         self.close()
 
     def __getitem__(self, node_id: int) -> KafkaBroker:
-        """The broker of that node id."""
+        """Return the broker of that node id."""
         return self.brokers[node_id - 1]
 
     @property
@@ -164,7 +164,7 @@ class KafkaCluster:
         return topic
 
     def leader_of(self, topic: str, partition: int) -> KafkaBroker:
-        """The broker that leads the partition.
+        """Return the broker that leads the partition.
 
         Raises:
             LookupError: none does.

@@ -54,7 +54,7 @@ class ClusterPlan:
 
 
 def server_properties(plan: ClusterPlan, node: NodeAddress, log_dirs: tuple[Path, ...]) -> dict[str, str]:
-    """All properties of one combined broker and controller; ``plan.properties`` win."""
+    """Return all properties of one combined broker and controller; ``plan.properties`` win."""
     return {
         **_identity(plan, node, log_dirs),
         **_fast_and_small(len(plan.nodes)),

@@ -55,7 +55,7 @@ def updated(
     broker: int = 1,
     custom: bytes | None = None,
 ) -> RemoteLogSegmentMetadataUpdate:
-    """An update of segment ``number`` to ``state``."""
+    """Return an update of segment ``number`` to ``state``."""
     return RemoteLogSegmentMetadataUpdate(
         remote_log_segment_id=segment_id(number, owner),
         broker_id=BrokerId(broker),

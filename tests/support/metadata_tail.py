@@ -21,7 +21,7 @@ class MetadataTail(BackgroundThread):
         self._events: list[MetadataEvent] = []
 
     def events(self, start: int = 0) -> list[MetadataEvent]:
-        """All events so far but the first ``start``, in order per user partition."""
+        """Return all events so far but the first ``start``, in order per user partition."""
         self.raise_failure()
         return self._events[start:]
 

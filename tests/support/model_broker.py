@@ -74,7 +74,7 @@ class ModelBroker:
             self._state = State.COMPLETE
 
     def tick(self) -> None:
-        """A second passes."""
+        """Let a second pass."""
         self._may_renew = True
 
     def feed(self, data: bytes, *, is_second: bool = False) -> bytes:
@@ -120,7 +120,7 @@ class ModelBroker:
         return None if answer is None else struct.pack(">i", correlation_id) + answer
 
     def _close(self) -> bytes | None:
-        """No answer."""
+        """Give no answer."""
         self.is_closed = True
         return None
 
@@ -164,7 +164,7 @@ class ModelBroker:
         self._state, self._mechanism, self._has_headers, self._tokens = State.AUTHENTICATE, mechanism, has_headers, 0
 
     def _token(self, token: bytes) -> bytes | None:
-        """The broker's own, None if it has none; closes if it is wrong."""
+        """Return the broker's own, None if it has none; closes if it is wrong."""
         self._tokens += 1
         if not self._is_right(token):
             return self._close()
@@ -208,7 +208,7 @@ class ModelBroker:
         return b"\0\0"
 
     def _sync_group(self, version: int, body: memoryview) -> bytes:
-        """Its assignment lies where other APIs' answers have what matters: no serial in its throttle time."""
+        """Answer; its assignment lies where other APIs' answers have what matters: no serial in its throttle time."""
         return struct.pack(">ihi", 0, 0, len(self.assignment)) + self.assignment
 
     def _produce(self, version: int, body: memoryview) -> bytes | None:
@@ -257,14 +257,14 @@ def remote_records(topic: str) -> bytes:
 
 
 def fetch_row(topic: str, partition: int, error: int, records: bytes) -> bytes:
-    """A topic of one partition, of version 11."""
+    """Return a topic of one partition, of version 11."""
     name = topic.encode()
     row = struct.pack(">ihqqqiii", partition, error, -1, -1, -1, -1, -1, len(records)) + records
     return struct.pack(">h", len(name)) + name + struct.pack(">i", 1) + row
 
 
 def delete_row(topic: str, partition: int, low_watermark: int, error: int) -> bytes:
-    """A topic of one partition, of version 1."""
+    """Return a topic of one partition, of version 1."""
     name = topic.encode()
     return struct.pack(">h", len(name)) + name + struct.pack(">iiqh", 1, partition, low_watermark, error)
 

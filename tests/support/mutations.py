@@ -590,7 +590,7 @@ class Mutation:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """For the length of the block."""
+        """Plant it for the length of the block."""
         patches = self.plant()
         for one in patches:
             one.start()

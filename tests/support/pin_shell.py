@@ -72,7 +72,7 @@ class PinShell:
         self.tiered = TieredPartition(view=_view(0), role=PartitionRole.LEADER, policy=TopicPolicy())
 
     async def open(self, *bases: int, ready: bool = True) -> None:
-        """The directory has segments at ``bases``; one round of the keeper."""
+        """Have the directory show segments at ``bases``, and do one round of the keeper."""
         self.see(*bases)
         if ready:
             await self.metadata.assign([TOPIC_ID_PARTITION])
@@ -95,7 +95,7 @@ class PinShell:
         self.table.assignment = {TOPIC_ID_PARTITION: self.tiered} if bases else {}
 
     def be(self, *, role: PartitionRole | None = None, epoch: int = 0, policy: TopicPolicy | None = None) -> None:
-        """Another role, epoch or policy from now on."""
+        """Take another role, epoch or policy from now on."""
         self.tiered = replace(
             self.tiered,
             view=_view(epoch),
@@ -105,12 +105,12 @@ class PinShell:
         self.table.assignment = {TOPIC_ID_PARTITION: self.tiered}
 
     async def round(self) -> None:
-        """The follow lane, if it has work."""
+        """Run the follow lane, if it has work."""
         if self.follow.has_work(self.tiered):
             await self.follow.run(self.tiered)
 
     async def finish_copy(self, start: int, end: int) -> None:
-        """A remote segment of [start, end], both inclusive."""
+        """Add a remote segment of [start, end], both inclusive."""
         started = remote_segment(start, end, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
         await self.metadata.publish(started)
         await self.metadata.publish(

@@ -55,7 +55,7 @@ class PluginBucket:
         return moved
 
     def known_topics(self) -> list[KnownTopic]:
-        """The runs copied the same log, so each holds what the others hold: as of a compacted topic."""
+        """Return the topics: the runs copied the same log, so each holds what the others hold: as of a compacted topic."""
         return [KnownTopic(topic=name, topic_id=topic_id, is_compacted=True) for topic_id, name in self.topics.items()]
 
 

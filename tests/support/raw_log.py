@@ -79,7 +79,7 @@ def read_raw_log(admin: KafkaAdmin, topic: str, *, start: int, stop: int, timest
 
 
 def offset_for(connection: KafkaConnection, topic: str, timestamp: int) -> tuple[int, int]:
-    """The timestamp and the offset that ListOffsets answers for partition 0."""
+    """Return the timestamp and the offset that ListOffsets answers for partition 0."""
     answer = offset_row(connection, topic, timestamp)
     assert answer.error_code is ErrorCode.none, (timestamp, answer)
     return answer.timestamp, answer.offset
@@ -94,7 +94,7 @@ def offset_row(connection: KafkaConnection, topic: str, timestamp: int) -> ListO
 
 
 def offsets_of(batches: bytes) -> list[int]:
-    """The base offset of each batch."""
+    """Return the base offset of each batch."""
     found, position = [], 0
     while position < len(batches):
         base_offset, size = _HEAD.unpack_from(batches, position)

@@ -36,7 +36,7 @@ class Access:
 
     @property
     def python_settings(self) -> dict[str, Any]:
-        """For aiokafka and kafka-python."""
+        """Return the settings for aiokafka and kafka-python."""
         found: dict[str, Any] = {"bootstrap_servers": self.servers.split(","), "security_protocol": self.protocol}
         if self.authority:
             found["ssl_context"] = ssl.create_default_context(cafile=self.authority)
@@ -116,7 +116,7 @@ class Reading:
         return "latest" if self.start == "latest" else "earliest"
 
     def visible_from(self, starts: Mapping[int, int]) -> int:
-        """How many records are to be seen from these offsets on."""
+        """Return how many records are to be seen from these offsets on."""
         return sum(one >= starts.get(partition, 0) for partition, known in self.visible.items() for one in known)
 
 
@@ -155,7 +155,7 @@ class Progress:
 
 
 def in_order(seen: Sequence[Seen], reading: Reading) -> list[Seen]:
-    """By partition, in each as they came; without what lies past the ends, or past the number."""
+    """Return by partition, in each as they came; without what lies past the ends, or past the number."""
     if reading.start == "hops":
         return list(seen)
     if reading.is_by_count:

@@ -226,7 +226,7 @@ class Damages:
     def _invented(
         self, like: RemoteLogSegmentMetadata, owner: TopicIdPartition | None = None
     ) -> RemoteLogSegmentMetadata:
-        """A segment that no broker has copied."""
+        """Return a segment that no broker has copied."""
         segment_id = RemoteLogSegmentId(topic_id_partition=owner or like.topic_id_partition, uuid=self._uuid())
         return replace(like, remote_log_segment_id=segment_id, state=State.COPY_SEGMENT_STARTED, custom_metadata=None)
 

@@ -33,7 +33,7 @@ class RecordedTelemetry(NoTelemetry):
         self.values.pop((metric.name, tuple(sorted(labels.items()))), None)
 
     def by_label(self, metric: Metric, label: str) -> dict[str, float]:
-        """The last values of one metric by one of its labels."""
+        """Return the last values of one metric by one of its labels."""
         return {dict(labels)[label]: value for (name, labels), value in self.values.items() if name == metric.name}
 
     def value(self, metric: Metric, **labels: str) -> float | None:

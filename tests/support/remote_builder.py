@@ -58,7 +58,7 @@ class RemoteBuilder:
         )
 
     async def add(self, source: SegmentSource) -> RemoteLogSegmentMetadata:
-        """One segment, up to its state."""
+        """Add one segment, up to its state, and return it."""
         data = b"".join(batch.data for batch in source.batches)
         metadata = self._metadata(source, data)
         encryption = new_segment_encryption(key_ring(), self._ids.random_bytes) if self._encrypted else None

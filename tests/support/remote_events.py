@@ -21,7 +21,7 @@ from tiersidecar.formats.metadata.serde import read_event
 
 
 async def fetch_events(client_settings: Mapping[str, Any], topic: str) -> list[MetadataEvent]:
-    """Every event of the metadata topic up to its end now, in order per partition."""
+    """Return every event of the metadata topic up to its end now, in order per partition."""
     async with AIOKafkaConsumer(**client_settings, auto_offset_reset="none", enable_auto_commit=False) as consumer:
         await consumer._client.force_metadata_update()
         partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
@@ -42,7 +42,7 @@ def read_events(client_settings: Mapping[str, Any], topic: str) -> list[Metadata
 
 
 def fold(events: list[MetadataEvent]) -> list[RemoteLogSegmentMetadata]:
-    """The last state of each segment, ascending by start offset, plainly folded."""
+    """Return the last state of each segment, ascending by start offset, plainly folded."""
     segments: dict[object, RemoteLogSegmentMetadata] = {}
     for event in events:
         match event:

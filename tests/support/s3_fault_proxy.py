@@ -117,13 +117,13 @@ class S3FaultProxy:
         return _reset(request) if fault is not None else answer
 
     def name_of(self, request: web.BaseRequest) -> str:
-        """The bucket and the key that a request writes, as ``/bucket/key``."""
+        """Return the bucket and the key that a request writes, as ``/bucket/key``."""
         return request.path
 
     async def forward(
         self, request: web.BaseRequest, body: bytes, upstream: str, session: aiohttp.ClientSession
     ) -> web.Response:
-        """The server's answer; where a proxy makes up for what a server lacks, it does it here."""
+        """Return the server's answer; where a proxy makes up for what a server lacks, it does it here."""
         return await forward_request(request, body, upstream, session)
 
 
@@ -148,7 +148,7 @@ def _with_another_byte(data: bytes) -> bytes:
 
 
 async def _cut(request: web.BaseRequest, answer: web.Response) -> web.StreamResponse:
-    """The whole head, half the body, and an end."""
+    """Send the whole head, half the body, and an end."""
     assert isinstance(answer.body, bytes)
     cut = web.StreamResponse(status=answer.status, headers=answer.headers)
     cut.content_length = len(answer.body)
@@ -165,7 +165,7 @@ async def forward_request(
     session: aiohttp.ClientSession,
     changed_headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    """The server's own answer.  Host and path stay as they were signed."""
+    """Return the server's own answer.  Host and path stay as they were signed."""
     headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP)
     headers.update(changed_headers or {})
     url = URL(f"{upstream}{request.rel_url.raw_path_qs}", encoded=True)
@@ -181,7 +181,7 @@ async def forward_request(
 
 @asynccontextmanager
 async def running_s3_fault_proxy(upstream: str) -> AsyncIterator[S3FaultProxy]:
-    """In this process's event loop, on a free port of loopback."""
+    """Run the proxy in this process's event loop, on a free port of loopback."""
     async with running_fault_proxy(S3FaultProxy(url=""), upstream) as proxy:
         yield proxy
 
@@ -206,7 +206,7 @@ async def running_fault_proxy(proxy: Proxy, upstream: str) -> AsyncIterator[Prox
 
 @contextmanager
 def fault_proxy_in_a_thread(proxy: Proxy, upstream: str) -> Iterator[Proxy]:
-    """The same for tests that are no coroutines."""
+    """Yield the same for tests that are no coroutines."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="fault proxy")
     thread.start()

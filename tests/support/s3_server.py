@@ -64,7 +64,7 @@ def s3_client(url: str, access_key: str = ACCESS_KEY, secret_key: str = SECRET_K
 def s3_store_section(
     url: str, bucket: str, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY
 ) -> dict[str, Any]:
-    """The configuration's store section for a bucket of a server that :func:`running_s3_server` started."""
+    """Return the configuration's store section for a bucket of a server that :func:`running_s3_server` started."""
     return {
         "type": "s3",
         "s3.bucket.name": bucket,

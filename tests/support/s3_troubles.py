@@ -57,7 +57,7 @@ class Troubled(Generic[ServerOf]):
 
     @property
     def requests(self) -> int:
-        """How many came as far as the fault proxy."""
+        """Return how many came as far as the fault proxy."""
         return sum(self.proxy.requests.values())
 
     @contextmanager
@@ -83,7 +83,7 @@ TroubledS3 = Troubled[S3Server]
 
 @contextmanager
 def running_troubled_s3(directory: Path) -> Iterator[TroubledS3]:
-    """All three, on free ports of loopback; nothing is wrong yet."""
+    """Yield all three, on free ports of loopback; nothing is wrong yet."""
     with (
         running_s3_server(directory / "s3") as server,
         fault_proxy_in_a_thread(S3FaultProxy(url=""), server.url) as proxy,

@@ -30,7 +30,7 @@ def request(api_key: int, version: int, correlation_id: int, body: bytes = b"", 
 
 
 def response(correlation_id: int, body: bytes = b"") -> bytes:
-    """A whole frame, with a header of the old kind."""
+    """Return a whole frame, with a header of the old kind."""
     return struct.pack(">ii", 4 + len(body), correlation_id) + body
 
 
@@ -48,7 +48,7 @@ class Ids:
         self._passing = 0
 
     def sent(self, data: bytes) -> None:
-        """The client has sent this."""
+        """Take what the client has sent."""
         self._requests += data
         while len(self._requests) >= 4:
             (size,) = struct.unpack_from(">i", self._requests)
@@ -59,7 +59,7 @@ class Ids:
             del self._requests[: 4 + size]
 
     def arrived(self, frame: bytes) -> bytes:
-        """A request at the broker, with the client's id."""
+        """Return a request at the broker, with the client's id."""
         found = next((one for one in self._sent if one[0] == frame[4:8]), None)
         if found is None:
             return frame
@@ -98,7 +98,7 @@ class Peer:
     is_broker: bool = False
 
     async def frame(self) -> bytes:
-        """The next frame, with its size.
+        """Return the next frame, with its size.
 
         Raises:
             IncompleteReadError: the connection has ended.
@@ -158,7 +158,7 @@ class Ends:
         return peer
 
     async def pair(self) -> tuple[Peer, Peer]:
-        """A client, and the broker's end of its connection."""
+        """Return a client, and the broker's end of its connection."""
         client = await self.client()
         async with asyncio.timeout(WAIT_S):
             broker = await self.arrived.get()

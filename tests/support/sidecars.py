@@ -63,7 +63,7 @@ class Sidecars:
             daemon.kill9()
 
     def __getitem__(self, node_id: int) -> Daemon:
-        """The sidecar of that broker."""
+        """Return the sidecar of that broker."""
         return self.by_node[node_id]
 
     def wait_until_ready(self) -> None:
@@ -72,7 +72,7 @@ class Sidecars:
             daemon.wait_until_ready()
 
     def wait_for(self, condition: Callable[[], T | None], what: str, *, timeout_s: float = 60.0) -> T:
-        """The first truthy value of ``condition``.
+        """Return the first truthy value of ``condition``.
 
         Raises:
             AssertionError: there was none in time, or a sidecar has failed; with the ends of all their logs.
@@ -91,7 +91,7 @@ class Sidecars:
         return value
 
     def log_tails(self, lines: int = 15) -> str:
-        """The last lines of each sidecar's log."""
+        """Return the last lines of each sidecar's log."""
         return "\n".join(f"-- sidecar {node}\n{one.log_tail(lines)}" for node, one in self.by_node.items())
 
     def status_of(self, node_id: int, topic: str) -> dict[int, dict[str, Any]]:

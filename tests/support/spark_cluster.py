@@ -40,7 +40,7 @@ class SparkCluster:
 def running_spark_cluster(
     directory: Path, *, cores: int = 1, memory: str = "1g", environment: Mapping[str, str] | None = None
 ) -> Iterator[SparkCluster]:
-    """One worker with ``cores`` and ``memory`` to give; ``environment`` is the worker's, and so its executors'.
+    """Yield one worker with ``cores`` and ``memory`` to give; ``environment`` is the worker's, and so its executors'.
 
     All processes are gone at the end.
 

@@ -100,7 +100,7 @@ class Stored:
         self.sparse("log", GIB)
 
     def chunks(self, packed: bytes, *, chunk_bytes: int = 1) -> None:
-        """A variable chunk index."""
+        """Write a variable chunk index."""
         self.chunk_text(base64.b64encode(packed).decode(), chunk_bytes=chunk_bytes)
 
     def chunk_text(self, text: str, *, chunk_bytes: int = 1) -> None:
@@ -158,7 +158,7 @@ def _compressed_log(frame: bytes, *, chunk_bytes: int) -> Spoil:
 
 
 def _frame_head(content_size: int) -> bytes:
-    """A zstd frame that says how much it holds, and ends there."""
+    """Return a zstd frame that says how much it holds, and ends there."""
     return b"\x28\xb5\x2f\xfd" + b"\xc0" + b"\x58" + struct.pack("<Q", content_size)
 
 

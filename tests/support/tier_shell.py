@@ -69,7 +69,7 @@ def golden_log_dir(log_dir: Path, partitions: Collection[str]) -> Path:
 
 
 def log_starts_in(log_dir: Path) -> dict[tuple[str, int], Offset]:
-    """The log starts that the broker of ``log_dir`` would answer with, of topics by partition; none without its file."""
+    """Return the log starts that the broker of ``log_dir`` would answer with, of topics by partition; none without its file."""
     path = log_dir / "log-start-offset-checkpoint"
     return read_offset_checkpoint(path.read_bytes(), where=str(path)) if path.exists() else {}
 
@@ -180,7 +180,7 @@ class TierShell:
             )
 
     def topic_id_partition(self, name: str) -> TopicIdPartition:
-        """The partition whose directory is called ``name``."""
+        """Return the partition whose directory is called ``name``."""
         return next(
             topic_id_partition for topic_id_partition in self.table.local.partitions if str(topic_id_partition) == name
         )

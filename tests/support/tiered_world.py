@@ -55,7 +55,7 @@ class TieredWorld:
     moving: MovingTwins
 
     def servers(self, login: str, *, through: bool) -> str:
-        """The bootstrap servers of the gateways, or of the brokers."""
+        """Return the bootstrap servers of the gateways, or of the brokers."""
         if through:
             return ",".join(f"127.0.0.1:{port}" for port in self.ports[LISTENERS[login]].values())
         return self.kafka.bootstrap_servers_of(LISTENERS[login])
@@ -70,7 +70,7 @@ class TieredWorld:
         )
 
     def visible(self, isolation: str) -> dict[int, list[int]]:
-        """The offsets of ``orders`` whose records a client of this isolation level sees."""
+        """Return the offsets of ``orders`` whose records a client of this isolation level sees."""
         found: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
         for record in self.produced:
             if isolation == "read_uncommitted" or not record.aborted:
@@ -78,7 +78,7 @@ class TieredWorld:
         return found
 
     def border(self, topic: str, partition: int) -> int:
-        """Where its local log begins."""
+        """Return where its local log begins."""
 
         def asked() -> tuple[int] | None:
             try:

@@ -85,7 +85,7 @@ async def _send_to_both(
 
 
 def _again(producer: AIOKafkaProducer, batch: DrawnBatch) -> Any:
-    """A builder can be sent once."""
+    """Return a new builder: one can be sent once."""
     builder = producer.create_batch()
     for record in batch.records:
         taken = builder.append(

@@ -80,7 +80,7 @@ def running_two_buckets(directory: Path) -> Iterator[TwoBuckets]:
 
 @contextmanager
 def standing_still(server: S3Server) -> Iterator[None]:
-    """It takes connections, and answers nothing."""
+    """Have the server stand still: it takes connections, and answers nothing."""
     os.kill(server.process_id, signal.SIGSTOP)
     try:
         while not _has_stopped(server.process_id):  # on a busy machine it answers once more

@@ -119,7 +119,7 @@ class UndeleteWorld:
         return self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE)
 
     def delete(self, offset: int) -> None:
-        """A user's, said in full."""
+        """Publish a user's delete, said in full."""
         run(self.delete_steps(offset))
 
     def delete_steps(self, offset: int) -> Coroutine[Any, Any, None]:
@@ -162,7 +162,7 @@ class UndeleteWorld:
         run(end_holds(self.session, [TOPIC_ID_PARTITION]))
 
     def pass_time(self, ms: int) -> None:
-        """For the trash: the records' age is no matter here."""
+        """Let time pass for the trash: the records' age is no matter here."""
         self.clock.true_ms += ms
 
     def readable(self) -> list[int]:

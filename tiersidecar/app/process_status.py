@@ -215,7 +215,7 @@ class ProcessStatus:
         waiting: Sequence[LocalSegment],
         remote_bytes: int,
     ) -> TierBytes:
-        """By what is known without asking: replicas roll differently, so a segment at the border may be counted for its
+        """Count by what is known without asking: replicas roll differently, so a segment at the border may be counted for its
         neighbour."""
         trash = min(self._trash_bytes(topic_id_partition), remote_bytes)
         kept = remote_bytes - trash

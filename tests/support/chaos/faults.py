@@ -39,7 +39,7 @@ def restart_broker(world: World, draw: random.Random) -> None:
 
 
 def stop_broker(world: World, draw: random.Random) -> None:
-    """Up to 3 s its session lasts; after that it is deposed, and wakes up as a leader that is none."""
+    """Stop a broker: up to 3 s its session lasts; after that it is deposed, and wakes up as a leader that is none."""
     broker = draw.choice(world.cluster.brokers)
     stopped_s = draw.uniform(1.0, 9.0)
     world.record("broker SIGSTOP", f"broker {broker.node_id} for {stopped_s:.1f} s")
@@ -66,7 +66,7 @@ def fill_disk(world: World, draw: random.Random) -> None:
 
 
 def move_leaders(world: World, draw: random.Random) -> None:
-    """Each partition to all nodes or two of them, in any order, the first one to lead."""
+    """Move each partition to all nodes or two of them, in any order, the first one to lead."""
     topic = draw.choice(list(PARTITIONS))
     replicas = {p: draw.sample([1, 2, 3], draw.choice([2, 3, 3])) for p in range(PARTITIONS[topic])}
     world.record("reassignment", f"{topic} {replicas}")
@@ -110,7 +110,8 @@ def restart_sidecar(world: World, draw: random.Random) -> None:
 
 
 def stop_sidecar(world: World, draw: random.Random) -> None:
-    """It goes on with whatever it was about to do, however long others have led by then.  Its broker may die meanwhile."""
+    """Stop a sidecar: it goes on with whatever it was about to do, however long others have led by then.  Its broker may die
+    meanwhile."""
     node = draw.choice(list(world.sidecars.by_node))
     stopped_s = draw.uniform(1.0, 15.0)
     with world.node_locks[node]:
@@ -130,7 +131,7 @@ def trouble_store(world: World, draw: random.Random) -> None:
 
 
 def lying_store(world: World, draw: random.Random) -> None:
-    """It says that it has taken what it has not, or gives back a byte that is not what it was given."""
+    """Make the store lie: it says that it has taken what it has not, or gives back a byte that is not what it was given."""
     times = draw.choice([1, 3, FOR_EVER])
     fault = draw.choice(
         [
@@ -176,7 +177,7 @@ def passing_topic(world: World, draw: random.Random) -> None:
 
 
 def _deleted(world: World, topic: str) -> str:
-    """How it ended; empty while it has not."""
+    """Return how it ended; empty while it has not."""
     try:
         world.admin.delete_topic(topic)
     except KafkaAdminError as error:

@@ -23,7 +23,7 @@ replica.  Never 416: that an offset that was acknowledged is out of range."""
 
 
 def content_of(shape: Shape) -> tuple[object, ...]:
-    """A record without its offset."""
+    """Return a record without its offset."""
     return shape[1:]
 
 
@@ -38,7 +38,7 @@ class ReadCheck:
     records: int = 0
 
     def read(self, draw: random.Random, read_url: str, partition: int, stop: int, max_records: int = 3_000) -> None:
-        """One read of a range below ``stop``, which must be remote or committed by now.
+        """Do one read of a range below ``stop``, which must be remote or committed by now.
 
         Raises:
             AssertionError: wrong records, or a refusal that says that they are not there.

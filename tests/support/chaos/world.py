@@ -81,7 +81,7 @@ class World:
             self.away.discard(broker.node_id)
 
     def wait_until_in_sync(self, timeout_s: float = 120.0) -> None:
-        """Every replica of every topic: the next broker to go must not be the last that has the data.
+        """Wait for every replica of every topic: the next broker to go must not be the last that has the data.
 
         Raises:
             TimeoutError: it does not come to that.
@@ -97,7 +97,7 @@ class World:
         return all(len(row.isr_nodes) == len(row.replica_nodes) and row.leader_id > 0 for row in rows)
 
     def leader_of(self, topic: str, partition: int) -> KafkaBroker:
-        """Once there is one that answers."""
+        """Return the leader once there is one that answers."""
 
         def leader() -> KafkaBroker | None:
             try:
@@ -112,7 +112,7 @@ class World:
 
 @contextmanager
 def running_world(directory: Path) -> Iterator[World]:
-    """All of it, up and ready, with both topics made."""
+    """Yield all of it, up and ready, with both topics made."""
     with ExitStack() as stack:
         kafka = directory / "kafka"
         disks = {node: stack.enter_context(node_disk(kafka / f"broker-{node}", _DISK_BYTES)) for node in _NODES}

@@ -151,8 +151,8 @@ class StoreBase(Section):
 
     @property
     def location(self) -> tuple[str, str]:
-        """The store, and the beginning of our keys in it: the objects of two sections lie apart unless the stores are equal and
-        one beginning begins with the other."""
+        """Return the store, and the beginning of our keys in it: the objects of two sections lie apart unless the stores are
+        equal and one beginning begins with the other."""
         return self.place, self.key_prefix
 
     @property
