@@ -37,7 +37,7 @@ class AzuriteServer:
         self._ask("PUT", f"{self.url}/{name}?restype=container&{account_sas()}")
 
     def unfinished_blobs(self, container: str) -> list[str]:
-        """Names of blobs that have blocks, none of which was ever committed."""
+        """Return names of blobs that have blocks, none of which was ever committed."""
         return sorted(self._names(container, "&include=uncommittedblobs") - self.names(container))
 
     def access_tiers(self, container: str) -> dict[str, str]:

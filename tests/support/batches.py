@@ -15,7 +15,7 @@ __all__ = ["batch_bytes", "legacy_message", "plain_segment", "record_bytes", "si
 
 
 def xerial(data: bytes, block_size: int = 32 * 1024) -> bytes:
-    """Snappy as snappy-java's SnappyOutputStream frames it."""
+    """Compress by Snappy as snappy-java's SnappyOutputStream frames it."""
     out = bytearray(b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1))
     for start in range(0, len(data), block_size):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + block_size]))

@@ -90,7 +90,7 @@ def golden_records(topic: str, isolation: str, *, below: Mapping[int, int]) -> l
 
 
 def shown(seen: Sequence[Seen]) -> Iterator[Shown]:
-    """Records as a client saw them, in the golden form."""
+    """Yield records as a client saw them, in the golden form."""
     for partition, offset, timestamp_ms, _, value, headers in seen:
         content = value or b""
         digest = hashlib.sha256(content).hexdigest()[:16]

@@ -102,7 +102,7 @@ class CleanWorld:
         return self.table.assignment[self.owner]
 
     def lead(self, epoch: int, role: PartitionRole = PartitionRole.LEADER) -> None:
-        """Broker 1 has this role in this epoch from now on."""
+        """Give broker 1 this role in this epoch from now on."""
         view = LeaderView(
             topic_id_partition=self.owner,
             leader_id=BROKER,
@@ -262,10 +262,10 @@ class CleanWorld:
         return found
 
     async def table_read(self) -> dict[bytes, Record]:
-        """Key to last record; tombstones are in it."""
+        """Return key to last record; tombstones are in it."""
         return table(committed_records(await self.read()))
 
 
 def live(found: dict[bytes, Record]) -> dict[bytes, tuple[int, bytes | None]]:
-    """Without tombstones: what a reader takes for the state of things."""
+    """Return it without tombstones: what a reader takes for the state of things."""
     return {key: (one.offset, one.value) for key, one in found.items() if one.value is not None}

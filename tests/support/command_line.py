@@ -27,7 +27,7 @@ def run_command(config: Path, *arguments: str, stdin: str = "") -> subprocess.Co
 
 
 def run_without_config(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Likewise, of a command that needs no configuration file."""
+    """Run a command that needs no configuration file."""
     command = [sys.executable, "-m", "tiersidecar", *arguments]
     return subprocess.run(command, env=program_environment(), capture_output=True, text=True, timeout=120, check=False)
 

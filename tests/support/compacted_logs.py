@@ -72,7 +72,7 @@ def data_batch(
     transactional: bool = False,
     base_timestamp: int = NOW_MS - 1_000_000,
 ) -> bytes:
-    """Records of key and value; ``producer`` is id, epoch and base sequence."""
+    """Return records of key and value; ``producer`` is id, epoch and base sequence."""
     body = b"".join(
         record_bytes(n, key, value, timestamp_delta=n * 3, headers=((b"n", b"%d" % n),) if n % 2 else ())
         for n, (key, value) in enumerate(records)
@@ -104,7 +104,7 @@ def marker_batch(base_offset: int, kind: int, *, producer_id: int, epoch: int = 
 
 
 def aborted_of(segments: Iterable[LogSegment]) -> tuple[AbortedTransaction, ...]:
-    """Off the batches."""
+    """Return them off the batches."""
     walk = TransactionWalk()
     for segment in segments:
         for position, header in iter_batch_headers(segment.log):
@@ -188,7 +188,7 @@ def _clean_group(
 
 
 def all_records(log: bytes) -> list[Record]:
-    """Markers too."""
+    """Return them, markers too."""
     return [
         record
         for position, header in iter_batch_headers(log)
@@ -214,7 +214,7 @@ def committed_records(segments: Iterable[LogSegment]) -> list[Record]:
 
 
 def table(records: Iterable[Record]) -> dict[bytes, Record]:
-    """Key to last record; tombstones are in it."""
+    """Return key to last record; tombstones are in it."""
     found: dict[bytes, Record] = {}
     for record in records:
         if record.key is not None:

@@ -43,7 +43,7 @@ class CopyStory:
 
     @property
     def interrupted(self) -> int:
-        """Copies that were not finished."""
+        """Return copies that were not finished."""
         return len(self._began_at) - len(self._finished)
 
     @property
@@ -52,7 +52,7 @@ class CopyStory:
         return self._finished
 
     def in_state(self, state: State) -> list[RemoteLogSegmentMetadata]:
-        """Segments whose last event leaves them in ``state``, ascending by start offset."""
+        """Return segments whose last event leaves them in ``state``, ascending by start offset."""
         chosen = [segment for segment in self.segments.values() if segment.state is state]
         return sorted(chosen, key=lambda segment: (segment.start_offset, segment.end_offset))
 

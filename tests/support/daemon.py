@@ -118,7 +118,7 @@ class Daemon:
             YAML().dump(self.settings, file)
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM, and return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(patient_s(timeout_s))
@@ -129,7 +129,7 @@ class Daemon:
         self._process.send_signal(number)
 
     def kill9(self) -> None:
-        """SIGKILL, if it still runs."""
+        """Send SIGKILL, if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
         if self._process is not None:
@@ -159,7 +159,7 @@ class Daemon:
         wait_until(ready, f"the daemon is ready; its log:\n{self.log_tail()}", timeout_s=timeout_s)
 
     def status(self, path: str) -> tuple[int, str]:
-        """Code and body of a status page; (0, reason) while nothing listens."""
+        """Return code and body of a status page; (0, reason) while nothing listens."""
         basic = base64.b64encode(self.credentials.encode()).decode()
         return get(f"{self.status_url}{path}", headers={"Authorization": f"Basic {basic}"} if basic else None)
 

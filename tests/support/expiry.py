@@ -73,5 +73,5 @@ def view(
 
 
 def going(plan: ExpiryPlan) -> list[tuple[int, int]]:
-    """Offsets of the segments that expire, both inclusive."""
+    """Return offsets of the segments that expire, both inclusive."""
     return [(removal.metadata.start_offset, removal.metadata.end_offset) for removal in plan.expired]

@@ -202,7 +202,7 @@ class World:
         return list(self.metadata.list_remote_log_segments(self.topic_id_partition))
 
     def readable(self) -> list[RemoteLogSegmentMetadata]:
-        """Finished segments with all their objects."""
+        """Return finished segments with all their objects."""
         return [
             segment
             for segment in self.segments()
@@ -215,7 +215,7 @@ class World:
         return self.store.keys.issuperset(planned_keys(metadata).in_upload_order)
 
     def orphans(self) -> set[str]:
-        """Objects that no event names any more."""
+        """Return objects that no event names any more."""
         return self.store.keys - {key for one in self.segments() for key in planned_keys(one).in_upload_order}
 
     @property

@@ -138,7 +138,7 @@ def read_answer(api_key: int, version: int, frame: bytes) -> Any:
 
 
 def fetch_frame(topic: str, *, offset: int = 0, max_bytes: int = 2**24) -> bytes:
-    """Version 11, of partition 0 from ``offset`` on."""
+    """Return a Fetch of version 11, of partition 0 from ``offset`` on."""
     topic_type, row_type = _item_types(FETCH, 11, "topics", "partitions")
     row = row_type(
         partition=0, current_leader_epoch=-1, fetch_offset=offset, log_start_offset=-1, partition_max_bytes=max_bytes
@@ -160,12 +160,12 @@ def fetch_frame(topic: str, *, offset: int = 0, max_bytes: int = 2**24) -> bytes
 
 
 def delete_frame(topic: str, offset: int) -> bytes:
-    """DeleteRecords version 1, of partition 0."""
+    """Return a DeleteRecords of version 1, of partition 0."""
     return deletes_frame({topic: offset})
 
 
 def deletes_frame(offsets: Mapping[str, int]) -> bytes:
-    """DeleteRecords version 1, of partition 0 of each topic."""
+    """Return a DeleteRecords of version 1, of partition 0 of each topic."""
     topic_type, row_type = _item_types(DELETE_RECORDS, 1, "topics", "partitions")
     topics = tuple(
         topic_type(name=topic, partitions=(row_type(partition_index=0, offset=offset),))

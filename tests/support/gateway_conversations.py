@@ -412,7 +412,7 @@ class _Passage:
         return self._forge(said) if self.forges and said else said
 
     def _forge(self, said: bytes) -> bytes:
-        """Once, when there is something that it can be done to."""
+        """Forge an answer once, when there is something that it can be done to."""
         frames = split(said)
         key = struct.unpack_from(">h", self.broker.frames[-1])[0] if len(self.broker.frames[-1]) > 1 else -1
         last, _ = self.broker.answers[-1]
@@ -437,7 +437,7 @@ class _Passage:
 
 
 def split(data: bytes) -> list[bytes]:
-    """Frames, with their sizes; what is left of one is one."""
+    """Return frames, with their sizes; what is left of one is one."""
     found, at = [], 0
     while at < len(data):
         (size,) = struct.unpack(">i", data[at : at + 4].ljust(4, b"\0"))
@@ -493,7 +493,7 @@ def _not_audited(core: Core, tier: FillsAll, broker: ModelBroker) -> list[str]:
 
 
 def _differences(script: Script, core: Core, direct: ModelBroker, passage: _Passage) -> list[str]:
-    """Against what an honest broker says to the same client."""
+    """Compare with what an honest broker says to the same client."""
     if core.refusal is Refusal.UNBOUND:
         return [f"an honest broker's answer was refused: {core.error}"]
     allowed, is_cut = _allowed(script, direct)

@@ -138,6 +138,6 @@ async def asked_for(
 
 
 def audited(logs: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, str]]:
-    """Topic, offset and outcome of each event."""
+    """Return topic, offset and outcome of each event."""
     events = [entry for entry in logs if entry["event"] == "gateway.audit.delete"]
     return [(entry["topic"], entry["offset"], entry["outcome"]) for entry in events]

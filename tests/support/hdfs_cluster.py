@@ -62,7 +62,7 @@ class HdfsCluster:
         self._ask("PUT", path, op="SETOWNER", owner=USER)
 
     def files(self, path: str) -> set[str]:
-        """Paths of all files below ``path``, relative to it."""
+        """Return paths of all files below ``path``, relative to it."""
         return {entry for entry, is_file in self._walk(path, "") if is_file}
 
     def directories(self, path: str) -> set[str]:

@@ -146,7 +146,7 @@ class KafkaAdmin:
             return cast(MetadataResponse, connection.call(request))
 
     def describe_topic(self, topic: str) -> MetadataResponseTopic:
-        """Id, partitions, leaders, epochs, ISR of ``topic``, as this broker knows them."""
+        """Return id, partitions, leaders, epochs, ISR of ``topic``, as this broker knows them."""
         with self.connected() as connection:
             request = MetadataRequest(
                 topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),

@@ -145,12 +145,12 @@ class KafkaBroker:
         wait_until(are_written, f"broker {self.node_id} has written its first checkpoints")
 
     def stop(self) -> None:
-        """SIGTERM, which is a controlled shutdown, and wait for the end."""
+        """Send SIGTERM, which is a controlled shutdown, and wait for the end."""
         self.begin_to_end(signal.SIGTERM)
         self.wait_for_end()
 
     def kill9(self) -> None:
-        """SIGKILL, and wait for the end; what it had not flushed stays with the page cache."""
+        """Send SIGKILL, and wait for the end; what it had not flushed stays with the page cache."""
         self.begin_to_end(signal.SIGKILL)
         self.wait_for_end()
 
@@ -173,7 +173,7 @@ class KafkaBroker:
         running_brokers.discard(self)
 
     def restart(self) -> None:
-        """Controlled shutdown, start, wait until ready."""
+        """Restart: controlled shutdown, start, wait until ready."""
         self.stop()
         self.start()
 

@@ -87,7 +87,7 @@ class KafkaCluster:
         return self
 
     def stop(self) -> None:
-        """Controlled shutdown of all at once."""
+        """Shut all down in order, at once."""
         self._end(signal.SIGTERM)
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class KafkaCluster:
 
     @property
     def client_settings(self) -> dict[str, str]:
-        """Keyword arguments for aiokafka's clients: the bootstrap servers, and the admin's login if one is needed."""
+        """Return keyword arguments for aiokafka's clients: the bootstrap servers, and the admin's login if one is needed."""
         settings = {"bootstrap_servers": self.bootstrap_servers}
         if self._authorizer:
             settings |= {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
@@ -126,7 +126,7 @@ class KafkaCluster:
 
     @property
     def admin(self) -> KafkaAdmin:
-        """Requests to the first broker that runs.
+        """Return a client of the first broker that runs.
 
         Raises:
             LookupError: none does.
@@ -175,7 +175,7 @@ class KafkaCluster:
         raise LookupError(f"{topic}-{partition} has no leader")
 
     def admin_of_leader(self, topic: str, partition: int) -> KafkaAdmin:
-        """Requests to the broker that leads the partition, as soon as one does."""
+        """Return a client of the broker that leads the partition, as soon as one does."""
         return wait_until(lambda: self._leader(topic, partition), f"{topic}-{partition} has a leader").admin
 
     def run_tool(

@@ -99,7 +99,7 @@ def place(admin: KafkaAdmin, topic: str, partition: int, nodes: Sequence[int]) -
 
 
 def _isr(admin: KafkaAdmin, topic: str, partition: int) -> list[int]:
-    """In-sync replicas, once they are all the replicas there are."""
+    """Return in-sync replicas, once they are all the replicas there are."""
     row = _row(admin, topic, partition)
     return sorted(row.isr_nodes) if sorted(row.isr_nodes) == sorted(row.replica_nodes) else []
 

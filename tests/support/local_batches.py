@@ -29,7 +29,7 @@ def local_batches(partition: str) -> tuple[LocalBatch, ...]:
 
 
 def batches_between(partition: str, offset: int, stop_offset: int) -> bytes:
-    """Batches from the first whose last offset is ``offset`` or above, below ``stop_offset``."""
+    """Return batches from the first whose last offset is ``offset`` or above, below ``stop_offset``."""
     return b"".join(
         batch.data
         for batch in local_batches(partition)

@@ -431,7 +431,7 @@ def copy_passes_over_what_is_past_retention() -> Patches:
 
 
 def start_passes_over_pins() -> Patches:
-    """Segments that only pins have lie below the broker's log start, and counts as given up."""
+    """Segments that only pins have lie below the broker's log start, and count as given up."""
     original = first_start
 
     def start(**view: Any) -> Offset:

@@ -124,7 +124,7 @@ class PinShell:
 
     @property
     def known(self) -> list[tuple[int, int]]:
-        """Offsets of the pins that the table has."""
+        """Return offsets of the pins that the table has."""
         return [(pin.base_offset, pin.next_base_offset) for pin in self.table.pins]
 
 

@@ -186,7 +186,7 @@ def _draw_key(draw: random.Random) -> bytes | None:
 
 
 def _draw_value(draw: random.Random, value_bytes: int) -> bytes | None:
-    """Half noise, half text, so that each codec finds something to do; now and then null or empty."""
+    """Return half noise, half text, so that each codec finds something to do; now and then null or empty."""
     chance = draw.random()
     if chance < 0.02:
         return None

@@ -61,7 +61,7 @@ def send_batch(connection: KafkaConnection, topic: str, batch: bytes) -> int:
 
 
 def read_raw_log(admin: KafkaAdmin, topic: str, *, start: int, stop: int, timestamps: Iterable[int]) -> RawLog:
-    """Everything from ``start`` to ``stop`` (exclusive) of partition 0, and the offsets for ``timestamps``."""
+    """Return everything from ``start`` to ``stop`` (exclusive) of partition 0, and the offsets for ``timestamps``."""
     with admin.connected(timeout_s=60) as connection:
         answers = {
             level: list(_fetched(connection, topic, start, stop, number)) for level, number in ISOLATION_LEVELS.items()
@@ -139,7 +139,7 @@ def _with_records(part: PartitionData, records: bytes) -> PartitionData:
 
 
 def _whole_batches(data: bytes) -> bytes:
-    """Without the part of a batch that a broker may send at the end."""
+    """Return it without the part of a batch that a broker may send at the end."""
     position = 0
     while position + _HEAD.size <= len(data):
         size = _HEAD.unpack_from(data, position)[1]

@@ -21,7 +21,7 @@ def shape_of(record: ProducedRecord) -> Shape:
 def fetch_records(
     read_url: str, topic: str, partition: int, *, offset: int = 0, stop: int, isolation: str = "read_uncommitted"
 ) -> Iterator[Shape]:
-    """Records from ``offset`` up to, not including, ``stop``.
+    """Yield records from ``offset`` up to, not including, ``stop``.
 
     Raises:
         http.client.IncompleteRead: the service broke off.

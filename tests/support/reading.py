@@ -31,7 +31,7 @@ class Access:
 
     @property
     def protocol(self) -> str:
-        """``security.protocol``."""
+        """Return ``security.protocol``."""
         return ("SASL_" if self.mechanism else "") + ("SSL" if self.authority else "PLAINTEXT")
 
     @property
@@ -57,7 +57,7 @@ class Access:
 
     @property
     def java_settings(self) -> dict[str, str]:
-        """Without the bootstrap servers, which Kafka's tools take as an option."""
+        """Return them without the bootstrap servers, which Kafka's tools take as an option."""
         found = {"security.protocol": self.protocol}
         if self.authority:
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.authority}
@@ -112,7 +112,7 @@ class Reading:
 
     @property
     def reset(self) -> str:
-        """``auto.offset.reset``."""
+        """Return ``auto.offset.reset``."""
         return "latest" if self.start == "latest" else "earliest"
 
     def visible_from(self, starts: Mapping[int, int]) -> int:

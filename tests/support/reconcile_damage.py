@@ -164,7 +164,7 @@ class Damages:
     # -- doing it
 
     def do(self, counts: Mapping[str, int]) -> None:
-        """So many of each, in an order of the seed's."""
+        """Do so many of each, in an order of the seed's."""
         names = [name for name, count in counts.items() for _ in range(count)]
         self._random.shuffle(names)
         # Gaps first: what is invented later may look like any segment that is left, and would fill them.
@@ -191,11 +191,11 @@ class Damages:
                 (self.root / key).write_bytes((self.backup / key).read_bytes())
 
     def lost_below(self, offset: int) -> dict[Expected, tuple[int, int]]:
-        """Damages to data that no broker has any more, if its log begins at ``offset``."""
+        """Return damages to data that no broker has any more, if its log begins at ``offset``."""
         return {expected: span for expected, span in self.spans.items() if span[0] < offset}
 
     def _is_beside_a_gap(self, one: RemoteLogSegmentMetadata) -> bool:
-        """Two gaps side by side would be one."""
+        """Return whether it is: two gaps side by side would be one."""
         return any(
             gap.end_offset + 1 == one.start_offset or one.end_offset + 1 == gap.start_offset for gap in self._gaps
         )
@@ -257,7 +257,7 @@ class Damages:
 
 
 def shown(findings: Sequence[Mapping[str, Any]]) -> list[Expected]:
-    """Findings as :attr:`Damages.expected` has them."""
+    """Return findings as :attr:`Damages.expected` has them."""
     by_segment = {K.STUCK_COPY, K.DANGLING_DELETE, K.OFFSET_OVERLAP}
     found: list[Expected] = []
     for row in findings:

@@ -60,7 +60,8 @@ def in_state(segments: list[RemoteLogSegmentMetadata], state: RemoteLogSegmentSt
 
 
 def object_keys_in(root: Path) -> set[str]:
-    """Keys of all objects below a filesystem store's root, which must exist; a daemon may delete what is below it meanwhile."""
+    """Return keys of all objects below a filesystem store's root, which must exist; a daemon may delete what is below it
+    meanwhile."""
     # Not by rglob: until Python 3.13 it raises when a directory goes between its listing and its turn, and the store removes
     # emptied ones.  A poll of what a deletion leaves met that moment once in some hundred runs.
     root.stat()

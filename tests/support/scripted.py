@@ -235,7 +235,7 @@ class MemoryStateLog:
         self._read()
 
     def publish_elsewhere(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
-        """Another process's publish, durable at once."""
+        """Take another process's publish, durable at once."""
         self._unread.append((topic_id_partition, state))
 
     def _read(self) -> None:

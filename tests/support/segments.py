@@ -12,7 +12,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 def local_segments(*bases: int, size_bytes: int = 100, modified_ms: int = 0) -> tuple[LocalSegment, ...]:
-    """Segments with these base offsets; the last one is active."""
+    """Return segments with these base offsets; the last one is active."""
     following = (*bases[1:], None)[: len(bases)]
     return tuple(
         LocalSegment(

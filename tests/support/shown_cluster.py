@@ -105,12 +105,12 @@ def sidecar(node_id: int, **values: Any) -> ShownSidecar:
 
 
 def empty_cluster() -> list[ShownSidecar]:
-    """Three sidecars without a topic."""
+    """Return three sidecars without a topic."""
     return [sidecar(node_id) for node_id in (1, 2, 3)]
 
 
 def busy_cluster(topics: int = 9, partitions: int = 12) -> list[ShownSidecar]:
-    """Topics of all kinds, and an hour of copying and reading."""
+    """Return topics of all kinds, and an hour of copying and reading."""
     cluster = [sidecar(node_id) for node_id in (1, 2, 3)]
     names = (
         "orders",

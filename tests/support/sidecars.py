@@ -95,7 +95,7 @@ class Sidecars:
         return "\n".join(f"-- sidecar {node}\n{one.log_tail(lines)}" for node, one in self.by_node.items())
 
     def status_of(self, node_id: int, topic: str) -> dict[int, dict[str, Any]]:
-        """Rows of the sidecar's status page by partition; empty while it does not answer."""
+        """Return rows of the sidecar's status page by partition; empty while it does not answer."""
         code, body = self[node_id].status("/status")
         rows = json.loads(body)["partitions"] if code == 200 else []
         return {row["partition"]: row for row in rows if row["topic"] == topic}

@@ -266,7 +266,7 @@ async def _make(root: Path, encrypted: bool = False) -> Stored:
 
 
 async def _read(stored: Stored) -> str:
-    """Everything that a reader may ask for; which of it was refused."""
+    """Read everything that a reader may ask for; return which of it was refused."""
     store, blocking = (
         FilesystemStore(root=str(stored.root), blocking=InlineBlocking(), ids=SystemIds()),
         InlineBlocking(),

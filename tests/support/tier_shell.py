@@ -198,7 +198,7 @@ class TierShell:
         return TieredPartition(view=view, role=PartitionRole.LEADER, policy=self.policy)
 
     def depose(self, topic_id_partition: TopicIdPartition) -> None:
-        """Another broker leads the partition from now on."""
+        """Have another broker lead the partition from now on."""
         tiered = self.table.assignment[topic_id_partition]
         self.table.assignment = {
             **self.table.assignment,

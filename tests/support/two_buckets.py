@@ -60,7 +60,7 @@ class TwoBuckets:
         }
 
     def objects_in(self, place: str) -> set[str]:
-        """Keys as the sidecar has them above its stores."""
+        """Return keys as the sidecar has them above its stores."""
         if not place:
             return object_keys_in(self.hot.directory / HOT)
         keys = object_keys_in(self.cold.directory / COLD)

@@ -100,7 +100,7 @@ class UndeleteWorld:
         )
 
     def restart(self, segments_kept: int) -> None:
-        """Another process of the sidecar, by whose retention so many segments stay."""
+        """Become another process of the sidecar, by whose retention so many segments stay."""
         size_bytes = UNLIMITED if segments_kept == UNLIMITED else segments_kept * SEGMENT_BYTES
         self.sidecar = Sidecar(
             self.world,
@@ -166,5 +166,5 @@ class UndeleteWorld:
         self.clock.true_ms += ms
 
     def readable(self) -> list[int]:
-        """Begins of remote segments of which something can be read."""
+        """Return begins of remote segments of which something can be read."""
         return [one.start_offset for one in self.world.readable() if one.end_offset >= self.start]

@@ -128,8 +128,8 @@ async def resolve_host(host: str) -> frozenset[str]:
 
 
 async def own_host_name() -> str:
-    """This machine's name as others resolve it, where the system knows a longer one: in a StatefulSet's pod, ``hostname`` alone
-    means nothing to other pods."""
+    """Return this machine's name as others resolve it, where the system knows a longer one: in a StatefulSet's pod,
+    ``hostname`` alone means nothing to other pods."""
     name = socket.gethostname()
     try:
         async with asyncio.timeout(_RESOLVE_S):

@@ -303,7 +303,7 @@ def mount_of(config: Config) -> Mount:
 
 
 async def target_version(config: Config, broker: KafkaBroker, clock: Clock) -> tuple[int, int]:
-    """(major, minor) of the Kafka version whose formats we write: as configured, else what the local broker runs."""
+    """Return (major, minor) of the Kafka version whose formats we write: as configured, else what the local broker runs."""
     if config.kafka_version is None:
         return await patiently(broker.kafka_version, clock)
     major, minor, *_ = (int(part) for part in config.kafka_version.split("."))

@@ -12,7 +12,7 @@ from tests.support.read_service import Shape
 def read_through_gateway(
     bootstrap_servers: str, topic: str, partition: int, *, offset: int, stop: int, isolation: str, timeout_s: float
 ) -> list[Shape]:
-    """Records from ``offset`` up to, not including, ``stop``.
+    """Return records from ``offset`` up to, not including, ``stop``.
 
     Raises:
         OffsetOutOfRangeError: the cluster says that there is none at ``offset``.

@@ -20,7 +20,7 @@ _TIMEOUT_S = 180.0
 
 
 def wait_until_settled(world: World) -> Segments:
-    """Gives all segments that are left, once they hold everything sealed, and deleted topics have none.
+    """Return all segments that are left, once they hold everything sealed, and deleted topics have none.
 
     Raises:
         TimeoutError: something stays behind, which the message names.

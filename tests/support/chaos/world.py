@@ -68,7 +68,7 @@ class World:
 
     @property
     def admin(self) -> KafkaAdmin:
-        """Requests to a broker that should answer."""
+        """Return a client of a broker that should answer."""
         return next(broker for broker in self.cluster.brokers if broker.node_id not in self.away).admin
 
     @contextmanager
