@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from tests.conformance.observation import FetchSeen, FilesSeen, Observation, SegmentSeen, ToldSeen
+from tests.conformance.observation import FetchSeen, FilesSeen, Observation, ReplySeen, SegmentSeen
 
 Normalisation = Callable[[Observation, int], Observation]
 
@@ -32,7 +32,7 @@ def epochs_by_rank(seen: Observation, began_ms: int) -> Observation:
     return replace(
         seen,
         leader_epoch=rank(seen.leader_epoch),
-        told={name: replace(one, leader_epoch=rank(one.leader_epoch)) for name, one in seen.told.items()},
+        replies={name: replace(one, leader_epoch=rank(one.leader_epoch)) for name, one in seen.replies.items()},
         parted={(rank(epoch), offset): one for (epoch, offset), one in seen.parted.items()},
         files={
             broker: replace(
@@ -95,11 +95,11 @@ def _with_ranks(segment: SegmentSeen, ranks: dict[int, int]) -> SegmentSeen:
 def markers_are_written_later(seen: Observation, began_ms: int) -> Observation:
     """The coordinator's own clock is in a marker; the records' timestamps are the script's."""
 
-    def timed(one: ToldSeen) -> ToldSeen:
+    def timed(one: ReplySeen) -> ReplySeen:
         since_ms = one.timestamp_ms - began_ms
         return one if one.timestamp_ms < 0 else replace(one, timestamp_ms=min(since_ms, 1))
 
-    return replace(seen, told={name: timed(one) for name, one in seen.told.items()})
+    return replace(seen, replies={name: timed(one) for name, one in seen.replies.items()})
 
 
 NORMALISATIONS: tuple[Normalisation, ...] = (nobody_leads, epochs_by_rank, producers_by_rank, markers_are_written_later)
@@ -127,10 +127,10 @@ def _rows(seen: Observation) -> Iterable[tuple[str, Any]]:
     yield "leader", seen.leader
     yield "leader epoch", seen.leader_epoch
     yield "in sync", seen.in_sync
-    for name, told in seen.told.items():
-        yield f"offset {name}", told
+    for name, reply in seen.replies.items():
+        yield f"offset {name}", reply
     for (broker, name), fetched in seen.fetched.items():
-        yield f"fetch at {broker} from {name}", _told(fetched)
+        yield f"fetch at {broker} from {name}", _contents(fetched)
     for (epoch, offset), parted in seen.parted.items():
         yield f"a reader at {offset} in epoch {epoch}", parted
     for broker, files in seen.files.items():
@@ -146,6 +146,6 @@ def _rows(seen: Observation) -> Iterable[tuple[str, Any]]:
             yield f"{where} snapshot {offset}", snapshot
 
 
-def _told(fetched: FetchSeen) -> Any:
+def _contents(fetched: FetchSeen) -> Any:
     """With an error a broker says nothing else that counts."""
     return fetched if fetched.error == "none" else fetched.error

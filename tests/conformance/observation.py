@@ -10,7 +10,7 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from tests.conformance.script import Step
-from tests.simulation.offset_wire import OffsetQuestion, Told, offset_request, read_offset_response
+from tests.simulation.offset_wire import OffsetQuestion, OffsetReply, offset_request, read_offset_response
 from tests.simulation.wire import key_of, records_in
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
@@ -75,7 +75,7 @@ class FetchSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSeen:
+class ReplySeen:
     error: str
     offset: int
     leader_epoch: int
@@ -84,14 +84,14 @@ class ToldSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """``outcome`` is what the step before was answered.  ``told`` are the leader's answers by question, ``fetched`` each
-    replica's by broker and question, ``parted`` what a reader is told who has read up to an offset in an epoch."""
+    """``outcome`` is what the step before was answered.  ``replies`` are the leader's answers by question, ``fetched`` each
+    replica's by broker and question, ``parted`` the answer to a reader that has read up to an offset in an epoch."""
 
     outcome: str
     leader: int | None
     leader_epoch: int
     in_sync: tuple[int, ...]
-    told: dict[str, ToldSeen]
+    replies: dict[str, ReplySeen]
     fetched: dict[tuple[int, str], FetchSeen]
     parted: dict[tuple[int, int], str]
     files: dict[int, FilesSeen]
@@ -135,12 +135,12 @@ def observe(stage: Stage, outcome: str) -> Observation:
     """
     leader, epoch, in_sync = stage.leadership()
     files = {broker: seen for broker in stage.replicas() if (seen := _files(stage, broker)) is not None}
-    told: dict[str, ToldSeen] = {}
+    replies: dict[str, ReplySeen] = {}
     fetched: dict[tuple[int, str], FetchSeen] = {}
     parted: dict[tuple[int, int], str] = {}
     if leader is not None:
         ends = _Ends(stage, leader)
-        told = {name: _seen(ends.ask(question)) for name, question in _questions(epoch, files[leader])}
+        replies = {name: _seen(ends.ask(question)) for name, question in _questions(epoch, files[leader])}
         for broker in stage.alive():
             for offset in ends.edges():
                 fetched |= {(broker, name): fetch for name, fetch in _fetches(stage, broker, offset)}
@@ -152,7 +152,7 @@ def observe(stage: Stage, outcome: str) -> Observation:
         leader=leader,
         leader_epoch=epoch,
         in_sync=in_sync,
-        told=told,
+        replies=replies,
         fetched=fetched,
         parted=parted,
         files=files,
@@ -165,7 +165,7 @@ class _Ends:
     def __init__(self, stage: Stage, leader: int) -> None:
         self._stage, self._leader = stage, leader
 
-    def ask(self, question: OffsetQuestion) -> Told:
+    def ask(self, question: OffsetQuestion) -> OffsetReply:
         body = offset_request(question, self._stage.partition)
         answer = self._stage.ask(self._leader, question.api_key, question.version, body)
         return read_offset_response(question.api_key, question.version, answer)
@@ -216,8 +216,8 @@ def _epoch_end(subject: int, current: int = -1) -> OffsetQuestion:
     )
 
 
-def _seen(told: Told) -> ToldSeen:
-    return ToldSeen(told.error.name, told.offset, told.leader_epoch, told.timestamp_ms)
+def _seen(reply: OffsetReply) -> ReplySeen:
+    return ReplySeen(reply.error.name, reply.offset, reply.leader_epoch, reply.timestamp_ms)
 
 
 def _fetches(stage: Stage, broker: int, offset: int) -> Iterator[tuple[str, FetchSeen]]:

@@ -15,7 +15,7 @@ import pytest
 from tests.support.chaos.faults import BROKER_FAULTS, stop_broker
 from tests.support.chaos.gateway_reads import read_through_gateway
 from tests.support.chaos.keep_transacting import KeepTransacting
-from tests.support.chaos.lanes import Blows, Lanes
+from tests.support.chaos.lanes import FaultPlan, Lanes
 from tests.support.chaos.read_check import ReadCheck
 from tests.support.chaos.settled import assert_objects_fit, wait_until_settled
 from tests.support.chaos.world import PARTITIONS, PLAIN, TRANSACTIONAL, World, running_world
@@ -26,7 +26,7 @@ SECONDS = 60 * float(os.environ.get("TIERSIDECAR_CHAOS_MINUTES", "1"))
 SEED = int(os.environ.get("TIERSIDECAR_CHAOS_SEED", "1"))
 PLAIN_BYTES_PER_S = 150_000
 SHORT_S, SHORT_SEED = 22.0, 8
-SHORT = Blows(
+SHORT = FaultPlan(
     seed=SHORT_SEED,
     # A broker that is stopped serves what it knew for as long as it was: for readers to compare anything it would take longer.
     brokers=tuple(fault for fault in BROKER_FAULTS if fault is not stop_broker),
@@ -40,16 +40,16 @@ pytestmark = [pytest.mark.broker, pytest.mark.server, pytest.mark.slow]
 @pytest.mark.timeout(900 + 2 * SECONDS)
 def test_chaos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As long as asked for, with everything that may strike."""
-    unleash(tmp_path, capsys, Blows(seed=SEED), SECONDS)
+    unleash(tmp_path, capsys, FaultPlan(seed=SEED), SECONDS)
 
 
 @pytest.mark.timeout(600)
 def test_a_short_chaos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same, with all its checks and fewer blows."""
+    """The same, with all its checks and fewer faults."""
     unleash(tmp_path, capsys, SHORT, SHORT_S)
 
 
-def unleash(directory: Path, capsys: pytest.CaptureFixture[str], blows: Blows, seconds: float) -> None:
+def unleash(directory: Path, capsys: pytest.CaptureFixture[str], plan: FaultPlan, seconds: float) -> None:
     """DESIGN.md section 4, rules 1, 3, 4, 5 and 9, on three real brokers, a real S3 server and a real bad network."""
     with running_world(directory) as world:
         settings = world.cluster.client_settings
@@ -57,11 +57,11 @@ def unleash(directory: Path, capsys: pytest.CaptureFixture[str], blows: Blows, s
             settings, PLAIN, partitions=PARTITIONS[PLAIN], bytes_per_s=PLAIN_BYTES_PER_S, timeout_ms=180_000
         )
         transacting = KeepTransacting(
-            settings, TRANSACTIONAL, partitions=PARTITIONS[TRANSACTIONAL], pause_s=0.2, seed=blows.seed
+            settings, TRANSACTIONAL, partitions=PARTITIONS[TRANSACTIONAL], pause_s=0.2, seed=plan.seed
         )
         reads = ReadCheck(PLAIN, plain, list(world.gateways.values()))
         with plain, transacting:
-            with Lanes(world, blows, reads=reads) as lanes:
+            with Lanes(world, plan, reads=reads) as lanes:
                 lanes.run(seconds, plain.raise_failure)
             assert_no_sidecar_ended(world)
             world.wait_until_in_sync()
@@ -69,7 +69,7 @@ def unleash(directory: Path, capsys: pytest.CaptureFixture[str], blows: Blows, s
             plain.stop()
             transacting.stop()
         with capsys.disabled():
-            tell(world, blows, seconds, reads, transacting)
+            report(world, plan, seconds, reads, transacting)
         segments = wait_until_settled(world)
         read = assert_everything_reads_back(world, plain, transacting)
         assert_objects_fit(world, segments)
@@ -112,13 +112,13 @@ def _read_whole(world: World, way: str, topic: str, partition: int, isolation: s
     return read_through_gateway(servers, topic, partition, offset=0, stop=stop, isolation=isolation, timeout_s=120)
 
 
-def tell(world: World, blows: Blows, seconds: float, reads: ReadCheck, transacting: KeepTransacting) -> None:
-    """What struck, and how the readers fared."""
+def report(world: World, plan: FaultPlan, seconds: float, reads: ReadCheck, transacting: KeepTransacting) -> None:
+    """Print the faults, and how the readers fared."""
     count = sum(world.events.values())
     print()
     print("\n".join(world.story))
-    print(f"seed {blows.seed}: {count} blows in {seconds / 60:.1f} min, {60 * count / seconds:.1f} per minute")
-    print(f"  blows by kind: {_counts(world.events)}")
+    print(f"seed {plan.seed}: {count} faults in {seconds / 60:.1f} min, {60 * count / seconds:.1f} per minute")
+    print(f"  faults by kind: {_counts(world.events)}")
     print(f"  reads while it lasted: {_counts(reads.outcomes)}; {reads.records} records compared")
     print(
         f"  transactions: {_counts(Counter({fate.value: number for fate, number in transacting.fates.items()}))}; ",

@@ -19,13 +19,13 @@ from tests.simulation.scenario import Kind
 from tests.simulation.shrink import shrink
 from tests.simulation.simulate import Outcome, simulate
 
-_TELLS_EVERY = 50
-"""Seeds after which a long run says how far it is."""
+_REPORTS_EVERY = 50
+"""Seeds after which a long run reports its progress."""
 
 
 @dataclass(slots=True)
 class _Totals:
-    """Of all seeds so far."""
+    """Sums over all seeds so far."""
 
     began_s: float = field(default_factory=time.monotonic)
     seeds: int = 0
@@ -50,7 +50,7 @@ class _Totals:
 
 
 def main() -> int:
-    """Gives the exit code: 1 when a seed failed."""
+    """Return the exit code: 1 when a seed failed."""
     asked = _arguments()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # Sets of names are walked in an order that differs from process to process: a replay has to have the same.
@@ -61,10 +61,10 @@ def main() -> int:
         for outcome in outcomes:
             totals.add(outcome)
             if outcome.violations:
-                _tell(outcome, shrinks=not asked.no_shrink)
+                _report(outcome, shrinks=not asked.no_shrink)
             if asked.trace:
                 print("\n".join(outcome.trace))
-            if totals.seeds % _TELLS_EVERY == 0:
+            if totals.seeds % _REPORTS_EVERY == 0:
                 print(f"{totals.seeds} of {len(seeds)} seeds, {totals.rates()}", file=sys.stderr, flush=True)
     compared = totals.reads.pop(COMPARED, 0)
     print(
@@ -77,7 +77,7 @@ def main() -> int:
 
 @contextmanager
 def _outcomes(kind: Kind, seeds: Iterable[int], jobs: int) -> Iterator[Iterator[Outcome]]:
-    """In the order of ``seeds``, whichever process is done with its own first."""
+    """Yield outcomes in the order of ``seeds``, whichever process is done with its own first."""
     gc.freeze()  # what the imports made lives to the end, and every collection would walk it
     if jobs == 1:
         yield map(partial(simulate, kind), seeds)
@@ -87,7 +87,7 @@ def _outcomes(kind: Kind, seeds: Iterable[int], jobs: int) -> Iterator[Iterator[
         yield pool.imap(partial(simulate, kind), seeds)
 
 
-def _tell(outcome: Outcome, *, shrinks: bool) -> None:
+def _report(outcome: Outcome, *, shrinks: bool) -> None:
     print(f"seed {outcome.seed} FAILED with {len(outcome.faults)} faults:")
     for violation in outcome.violations:
         print(f"  {violation}")

@@ -30,7 +30,7 @@ def record_bytes(
     timestamp_delta: int = 0,
     headers: Sequence[tuple[bytes, bytes | None]] = (),
 ) -> bytes:
-    """One record of format 2."""
+    """Return one record of format 2."""
     body = b"\0" + varint(timestamp_delta) + varint(offset_delta) + sized(key) + sized(value) + varint(len(headers))
     body += b"".join(sized(name) + sized(content) for name, content in headers)
     return varint(len(body)) + body
@@ -50,7 +50,7 @@ def batch_bytes(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytes:
-    """One batch of format 2 around ``payload``, already compressed if ``attributes`` say so."""
+    """Return one batch of format 2 around ``payload``, already compressed if ``attributes`` say so."""
     covered = struct.pack(
         ">hiqqqhii",
         attributes,

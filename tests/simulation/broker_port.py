@@ -1,4 +1,4 @@
-"""What a sidecar is told by its broker, and through it by the cluster."""
+"""Answers to a sidecar of its broker, and through it of the cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class NoGroups:
 
 class SimulatedBroker:
     """``ports.broker.Broker`` of the sidecar beside ``broker_id``.  ``configs`` are those of the user's topics, ``side`` has
-    what the broker answers to clients; ``acts`` is told what is asked of it that cannot be taken back."""
+    what the broker answers to clients; ``acts`` is reply what is asked of it that cannot be taken back."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class SimulatedBroker:
         return answer
 
     async def answer(self, place: str, api_key: ApiKey, version: int, body: bytes) -> bytes:
-        """To a Kafka client behind the gateway; ``place`` names the lots of its network."""
+        """Answer a Kafka client behind the gateway; ``place`` names the lots of its network."""
         return await self._ask(place, lambda: self._side.answer(api_key, version, body))
 
     # -- what the cluster says
@@ -261,8 +261,8 @@ class SimulatedBroker:
         error = self._refusal(partition, asked.current_epoch)
         if error:
             return EpochEndAnswer(epoch=NO_EPOCH, end_offset=Offset(-1), error=error)
-        told = epoch_end(partition.leader_log, asked.epoch)
-        return EpochEndAnswer(epoch=LeaderEpoch(told.leader_epoch), end_offset=Offset(told.offset))
+        reply = epoch_end(partition.leader_log, asked.epoch)
+        return EpochEndAnswer(epoch=LeaderEpoch(reply.leader_epoch), end_offset=Offset(reply.offset))
 
     def _refusal(self, partition: SimulatedPartition, epoch: int) -> str:
         if partition.leader is None or partition.leader not in self._cluster.alive:
@@ -272,8 +272,8 @@ class SimulatedBroker:
         return "FENCED_LEADER_EPOCH" if epoch < partition.epoch else "UNKNOWN_LEADER_EPOCH"
 
     def _delete(self, topic_id_partition: TopicIdPartition, offset: int, epoch: LeaderEpoch) -> TrimAnswer:
-        """Kafka's DeleteRecords knows no leader epoch: the adapter holds ``epoch`` against Metadata, and asks the broker that
-        leads in it alone, which refuses once another leads."""
+        """Delete records.  Kafka's DeleteRecords knows no leader epoch: the adapter holds ``epoch`` against Metadata, and asks
+        the broker that leads in it alone, which refuses once another leads."""
         partition = self._cluster.partitions[topic_id_partition]
         if epoch not in (NO_EPOCH, partition.epoch):
             return TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH")

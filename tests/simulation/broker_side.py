@@ -1,11 +1,11 @@
-"""What a broker answers to Kafka clients, in real bytes: Fetch, also in sessions (KIP-227), and what they ask of offsets."""
+"""A broker's answers to Kafka clients, in real bytes: Fetch, also in sessions (KIP-227), and what they ask of offsets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tests.simulation.broker_offsets import tell_offset
+from tests.simulation.broker_offsets import answer_offset
 from tests.simulation.chances import Chances
 from tests.simulation.cluster import Cluster, SimulatedPartition
 from tests.simulation.offset_wire import offset_response, read_offset_request
@@ -34,36 +34,37 @@ _LOST_RATE, _NO_ROOM_RATE = 0.03, 0.1
 
 @dataclass(slots=True)
 class _Session:
-    """What its client has asked for last, in the order in which it is served; ``epoch`` is that of the next Fetch, ``told``
-    the high watermark and log start that the client was told last."""
+    """Partitions that its client has asked for last, in the order in which it is served; ``epoch`` is that of the next Fetch,
+    ``reported`` the high watermark and log start that the client got last."""
 
     epoch: int
     asked: dict[PartitionKey, FetchPartition]
-    told: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
+    reported: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)
 
     def update(self, request: FetchRequest) -> None:
-        """Take in an incremental request."""
+        """Apply an incremental request."""
         self.epoch += 1
         self.asked.update(request.partitions)
         for key in request.forgotten:
             self.asked.pop(key, None)
-            self.told.pop(key, None)
+            self.reported.pop(key, None)
 
     def news(self, rows: Mapping[PartitionKey, FilledPartition]) -> dict[PartitionKey, FilledPartition]:
-        """As ``FetchSession.CachedPartition.maybeUpdateResponseData``; what has had its turn goes behind the others."""
+        """Return what has changed, as ``FetchSession.CachedPartition.maybeUpdateResponseData``; what has had its turn goes
+        behind the others."""
         found = dict[PartitionKey, FilledPartition]()
         for key, row in rows.items():
-            told = (row.high_watermark, row.log_start_offset)
-            if row.records_bytes or row.error_code != NO_ERROR or self.told.get(key) != told:
+            now = (row.high_watermark, row.log_start_offset)
+            if row.records_bytes or row.error_code != NO_ERROR or self.reported.get(key) != now:
                 found[key] = row
-            self.told[key] = told
+            self.reported[key] = now
             if row.records_bytes:
                 self.asked[key] = self.asked.pop(key)
         return found
 
 
 class BrokerSide:
-    """Of one broker.  Its sessions end with it."""
+    """The client side of one broker.  Its sessions end with it."""
 
     def __init__(self, cluster: Cluster, broker_id: int, chances: Chances) -> None:
         self._cluster, self._broker_id, self._chances = cluster, broker_id, chances
@@ -71,13 +72,13 @@ class BrokerSide:
         self._last_session_id = self._starts = 0
 
     def answer(self, api_key: ApiKey, version: int, body: bytes) -> bytes:
-        """To Fetch, ListOffsets or OffsetForLeaderEpoch, now."""
+        """Answer Fetch, ListOffsets or OffsetForLeaderEpoch, now."""
         if api_key is ApiKey.FETCH:
             return self._fetched(version, body)
         number, question = read_offset_request(api_key, version, body)
         partition = self._partition(number)
-        told = tell_offset(partition, self._broker_id, question)
-        return offset_response(api_key, version, partition.topic_id_partition, told)
+        reply = answer_offset(partition, self._broker_id, question)
+        return offset_response(api_key, version, partition.topic_id_partition, reply)
 
     def _partition(self, number: int) -> SimulatedPartition:
         return next(
@@ -121,7 +122,7 @@ class BrokerSide:
     def _rows(
         self, request: FetchRequest, asked: Mapping[PartitionKey, FetchPartition]
     ) -> dict[PartitionKey, FilledPartition]:
-        """The first batch of all may be larger than is allowed (KIP-74)."""
+        """Read the partitions; the first batch of all may be larger than is allowed (KIP-74)."""
         rows, left_bytes = dict[PartitionKey, FilledPartition](), request.max_bytes
         for key, partition in asked.items():
             is_first = left_bytes == request.max_bytes
@@ -166,7 +167,7 @@ def read_replica(
     read_committed: bool,
     min_one: bool = True,
 ) -> LocalBatches:
-    """From the replica of the broker that is asked: a follower serves consumers as well (KIP-392).  ``min_one``: the first
+    """Read from the replica of the broker that is asked: a follower serves consumers as well (KIP-392).  ``min_one``: the first
     batch may be larger than ``max_bytes``.
 
     Raises:

@@ -27,25 +27,25 @@ class Chances:
         """True from the moment on from which nothing goes wrong any more."""
 
     def lots(self, place: str) -> random.Random:
-        """A stream of its own for ``place``."""
+        """Return a stream of its own for ``place``."""
         return random.Random(self._number(place))
 
     def draw(self, place: str) -> float:
-        """Uniform in [0, 1): the next of ``place``."""
+        """Draw a number uniform in [0, 1): the next of ``place``."""
         count = self._counts[place]
         self._counts[place] = count + 1
         return self._number(f"{place}#{count}") / 2**64
 
     def between(self, place: str, low: float, high: float) -> float:
-        """Uniform in [low, high)."""
+        """Draw a number uniform in [low, high)."""
         return low + (high - low) * self.draw(place)
 
     def choose(self, place: str, options: Sequence[T]) -> T:
-        """One of ``options``."""
+        """Draw one of ``options``."""
         return options[int(self.draw(place) * len(options))]
 
     def strikes(self, place: str, rate: float) -> bool:
-        """Whether a fault happens at ``place`` this time: ``rate`` is the same each time."""
+        """Return whether a fault happens at ``place`` this time: ``rate`` is the same each time."""
         if rate <= 0 or self.quiet:
             return False
         counted = f"fault {place}"

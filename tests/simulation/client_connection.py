@@ -24,8 +24,8 @@ _FRAME_HEAD_BYTES = 8
 
 
 class ClientConnection:
-    """Also the ``services.gateway.exchange.Upstream`` of its requests.  ``name`` is its client's, for the lots of what it
-    asks; without one they are the broker's own, and no Fetch response counts as large."""
+    """A client's connection, which is the ``services.gateway.exchange.Upstream`` of its requests as well.  ``name`` is its
+    client's, for the lots of what it asks; without one they are the broker's own, and no Fetch response counts as large."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ClientConnection:
         self._state = ConnectionState()
 
     async def exchange(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
-        """What the client gets.
+        """Return what the client gets.
 
         Raises:
             UpstreamClosedError: the broker cannot be reached, and the client's connection ends.
@@ -87,7 +87,7 @@ class ClientConnection:
         return self._chances.draw(f"response to the {self._name} is large") < 0.1
 
     def _passed(self, passing: Passing, frame: bytes) -> memoryview:
-        """In two pieces."""
+        """Pass a frame in two pieces."""
         cut = int(self._chances.between(f"response to the {self._name} is cut", 1, len(frame)))
         pieces = [*passing.feed(memoryview(frame[:cut]))]
         passed = b"".join(pieces) + b"".join(passing.feed(memoryview(frame[cut:])))

@@ -1,4 +1,4 @@
-"""How clients wait for their answers: as long as their patience lasts, or until the process that serves them is gone."""
+"""Clients' waiting for their answers: as long as their patience lasts, or until the process that serves them is gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Server(Protocol):
 
     @property
     def serving(self) -> Serving | None:
-        """None while it is not up."""
+        """Return what serves clients; None while it is not up."""
         ...
 
 
@@ -36,7 +36,7 @@ class Client:
         self._world, self.name = world, name
 
     async def answer(self, serving: Serving, work: Coroutine[Any, Any, T]) -> T | None:
-        """What comes of it within a client's patience."""
+        """Return what comes of it within a client's patience."""
         task = serving.process.start(work)
         task.add_done_callback(self._look_at)
         done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
@@ -46,7 +46,7 @@ class Client:
         return None if task.cancelled() or task.exception() is not None else task.result()
 
     def _look_at(self, done: asyncio.Task[Any]) -> None:
-        """An error that no client is told as such is ours."""
+        """Note an error: one that no client gets as such is a fault of ours."""
         error = None if done.cancelled() else done.exception()
         if error is not None and not self._world.is_over:
             self._world.complain(f"the {self.name} was not answered: {error!r}")

@@ -1,4 +1,4 @@
-"""The brokers: who leads, who follows, what is committed, and what becomes of a log when leadership moves."""
+"""The brokers: leaders and followers, what is committed, and what becomes of a log when leadership moves."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ class UsersDelete(NamedTuple):
 
 @dataclass(slots=True)
 class SimulatedPartition:
-    """``leader`` is None while nobody may lead.  ``in_sync`` are brokers that have everything committed.
-    ``acknowledged`` are batches that a producer with acks=all was told to be safe; ``users_start`` is the highest offset
-    that a user asked to delete up to, ``users_deletes`` are those that he was told to be done, ``gave_up`` what retention had
-    given up before an unclean election took records away, ``dropped`` up to where the broker's life was worth more than the
-    data.  ``former`` are the committed histories that unclean elections have ended, the latest last.  ``stalled`` followers do
-    not fetch."""
+    """``leader`` is None while no broker may lead.  ``in_sync`` are brokers that have everything committed.  ``acknowledged``
+    are batches that a producer with acks=all got acknowledged; ``users_start`` is the highest offset that a user asked to
+    delete up to, ``users_deletes`` are those that were answered as done, ``gave_up`` what retention had given up before an
+    unclean election took records away, ``dropped`` up to where the broker's life was worth more than the data.  ``former`` are
+    the committed histories that unclean elections have ended, the latest last.  ``stalled`` followers do not fetch."""
 
     topic_id_partition: TopicIdPartition
     logs: dict[int, ReplicaLog]
@@ -56,27 +55,27 @@ class SimulatedPartition:
 
     @property
     def leader_log(self) -> ReplicaLog:
-        """The history that counts."""
+        """Return the history that counts."""
         assert self.leader is not None
         return self.logs[self.leader]
 
     @property
     def history_log(self) -> ReplicaLog:
-        """The leader's, or while there is none that of the last one."""
+        """Return the leader's history, or while there is none that of the last one."""
         return self.logs[self.last_leader if self.leader is None else self.leader]
 
     @property
     def users_start_done(self) -> int:
-        """Below it nothing of this history is left: a user was told so."""
+        """Return the offset below which nothing of this history is left, by the answer to a user."""
         return max((delete.offset for delete in self.users_deletes), default=0)
 
     def last_stable_offset(self, of: ReplicaLog | None = None) -> int:
-        """Exclusive: below it every transaction is decided, by a marker that is committed.  As the leader knows it, or ``of``
-        another replica: it may have lost one that is open."""
+        """Return the offset (exclusive) below which every transaction is decided, by a marker that is committed.  As the leader
+        knows it, or ``of`` another replica: it may have lost one that is open."""
         return (of or self.leader_log).last_stable_offset()
 
     def may_begin_at(self, *, retention_ms: int, retention_bytes: int, now_ms: int) -> int:
-        """The highest offset at which the log may begin: below it everything is past retention, or a user deleted it.
+        """Return the highest offset at which the log may begin: below it everything is past retention, or a user deleted it.
 
         By size it may be off by a segment's part, for overlaps between replicas' segments are weighed, not counted.
         """
@@ -95,7 +94,7 @@ class SimulatedPartition:
         return start
 
     def produce(self, records: Sequence[tuple[int, bytes]], producer_id: int) -> None:
-        """The leader takes a batch of timestamps and values; it counts as acknowledged once it is committed."""
+        """Append a batch at the leader, of timestamps and values; it counts as acknowledged once it is committed."""
         log = self.leader_log
         self._take(
             data_batch(
@@ -107,7 +106,7 @@ class SimulatedPartition:
         )
 
     def end_transaction(self, producer_id: int, marker: Marker, timestamp_ms: int) -> None:
-        """The coordinator's marker, if the producer has a transaction open in this history."""
+        """Append the coordinator's marker, if the producer has a transaction open in this history."""
         log = self.leader_log
         if producer_id in open_transactions(log.batches, log.log_end_offset):
             self._take(
@@ -125,17 +124,17 @@ class SimulatedPartition:
         self._unacknowledged.append(batch)
 
     def end_history(self) -> None:
-        """An unclean election is about to begin another one."""
+        """End this history: an unclean election is about to begin another one."""
         log = self.history_log
         self.former.append([batch for batch in log.batches if batch.next_offset <= log.high_watermark])
 
     def forget_what_was_not_taken_over(self) -> None:
-        """Producers of batches that the new leader does not have are told to try again."""
+        """Drop batches that the new leader does not have: their producers are answered to try again."""
         taken_over = set(map(id, self.leader_log.batches))
         self._unacknowledged = [batch for batch in self._unacknowledged if id(batch) in taken_over]
 
     def commit(self) -> None:
-        """The high watermark follows the slowest replica in sync."""
+        """Move the high watermark, which follows the slowest replica in sync."""
         log = self.leader_log
         held_by_all = min(agreed_end(self.logs[one].batches, log.batches) for one in self.in_sync)
         log.high_watermark = max(log.high_watermark, held_by_all)
@@ -146,7 +145,7 @@ class SimulatedPartition:
 
 class Cluster:
     """Brokers with one log dir each, below ``directory``; ``alive`` are those that run, ``starts`` how often each was started
-    again.  ``changed`` is told whose disk was written to.  ``elects_after_crash``: the only
+    again.  ``changed`` is called with the broker whose disk was written to.  ``elects_after_crash``: the only
     broker in sync leads in a new epoch after a crash, as in Kafka 4; a controller of Kafka 3.9 does not notice the crash."""
 
     def __init__(
@@ -195,7 +194,7 @@ class Cluster:
     # -- leadership
 
     def elect(self, partition: SimulatedPartition, broker: int) -> None:
-        """``broker`` leads from now on; unclean if it is not in sync: then what it lacks is lost."""
+        """Have ``broker`` lead from now on; unclean if it is not in sync: then what it lacks is lost."""
         partition.epoch += 1
         if broker not in partition.in_sync:
             partition.end_history()
@@ -214,7 +213,8 @@ class Cluster:
         partition.commit()
 
     def stop_broker(self, broker: int, *, was_clean: bool) -> None:
-        """Its partitions get another leader, if one in sync is there.  ``was_clean``: it writes all of its files."""
+        """Stop a broker: its partitions get another leader, if one in sync is there.  ``was_clean``: it writes all of its
+        files."""
         self.alive.discard(broker)
         if was_clean:
             for partition in self.partitions.values():
@@ -229,7 +229,7 @@ class Cluster:
                 self._elect_in_sync(partition)
 
     def start_broker(self, broker: int) -> None:
-        """It follows, unless it is the only one in sync."""
+        """Start a broker: it follows, unless it is the only one in sync."""
         self.alive.add(broker)
         self.starts[broker] += 1
         for partition in self.partitions.values():
@@ -243,7 +243,7 @@ class Cluster:
         self._lost.discard(broker)
 
     def lose_checkpoints(self, broker: int) -> None:
-        """Of one that does not run: its start is not a clean one then."""
+        """Lose the checkpoints of one that does not run: its start is not a clean one then."""
         self._lost.add(broker)
         self._written_high_watermarks.pop(broker, None)
         (self.log_dirs[broker] / REPLICATION_OFFSET_CHECKPOINT).unlink(missing_ok=True)
@@ -251,11 +251,11 @@ class Cluster:
             partition.logs[broker].lose_checkpoints()
 
     def lose_replica(self, partition: SimulatedPartition, broker: int) -> None:
-        """At a broker that does not run."""
+        """Lose a replica at a broker that does not run."""
         partition.logs[broker].lose_directory()
 
     def move_log_dir(self, partition: SimulatedPartition, broker: int) -> None:
-        """As AlterReplicaLogDirs."""
+        """Move a replica as AlterReplicaLogDirs does."""
         partition.logs[broker].move()
 
     def _elect_in_sync(self, partition: SimulatedPartition) -> None:
@@ -266,7 +266,7 @@ class Cluster:
     # -- replication
 
     def replicate(self, partition: SimulatedPartition, broker: int, *, at_most: int) -> None:
-        """One fetch of a follower: cut off what the leader does not have, then take up to ``at_most`` batches."""
+        """Do one fetch of a follower: cut off what the leader does not have, then take up to ``at_most`` batches."""
         if partition.leader is None or broker == partition.leader or broker not in self.alive - partition.stalled:
             return
         leader, log = partition.leader_log, partition.logs[broker]
@@ -281,14 +281,14 @@ class Cluster:
         partition.commit()
 
     def leave_behind(self, partition: SimulatedPartition, broker: int) -> None:
-        """The leader gives up waiting for a slow follower."""
+        """Have the leader give up waiting for a slow follower."""
         if broker != partition.leader and len(partition.in_sync) > 1:
             partition.in_sync.discard(broker)
             if partition.leader is not None:
                 partition.commit()
 
     def catch_up(self) -> None:
-        """All replicas that run have everything."""
+        """Replicate until all replicas that run have everything."""
         for partition in self.partitions.values():
             partition.stalled.clear()
             for broker in sorted(self.alive):
@@ -299,7 +299,7 @@ class Cluster:
                 partition.commit()
 
     def write_high_watermarks(self) -> None:
-        """``replication-offset-checkpoint`` of each broker."""
+        """Write the ``replication-offset-checkpoint`` of each broker."""
         for broker in sorted(self.alive):
             offsets = {
                 (topic_id_partition.topic, topic_id_partition.partition): partition.logs[broker].high_watermark
@@ -314,7 +314,7 @@ class Cluster:
                 self._changed(broker)
 
     def clean_up(self, retention_ms: int, now_ms: int, *, retention_bytes: int = -1) -> None:
-        """What the brokers' retention threads do, in each replica; -1 is without limit."""
+        """Do what the brokers' retention threads do, in each replica; -1 is without limit."""
         for log in self._logs_of_the_living():
             log.delete_segments_below_log_start()
             if retention_bytes >= 0:
@@ -332,7 +332,7 @@ class Cluster:
 
 
 def agreed_end(ours: list[Batch], theirs: list[Batch]) -> int:
-    """Where the two histories part, exclusive."""
+    """Return where the two histories part, exclusive."""
     agreed = min(len(ours), len(theirs))
     while agreed and ours[agreed - 1] is not theirs[agreed - 1]:
         agreed -= 1

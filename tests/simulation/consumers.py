@@ -17,14 +17,14 @@ from tests.simulation.session_consumer import SessionConsumer
 
 _MOST = 50_000
 _VERSIONS = (4, 6, 8, 12, 13, 17)
-"""Of Fetch: without sessions and with, by name and by id, rigid and flexible."""
+"""Versions of Fetch: without sessions and with, by name and by id, rigid and flexible."""
 
 
 class ReadsOn(Protocol):
     """A client that reads all the while."""
 
     async def consume(self) -> None:
-        """Until the end of the world."""
+        """Read until the end of the world."""
 
     async def finish(self) -> None:
         """Read on to the end of the log."""
@@ -51,16 +51,16 @@ class Consumers:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """Of all reads."""
+        """Return the outcomes of all reads."""
         return self.check.outcomes
 
     async def finish(self) -> None:
-        """Nothing fails any more: each gets to the end, and what it cannot reach is a breach."""
+        """Finish when nothing fails any more: each gets to the end, and what it cannot reach is a breach."""
         await asyncio.gather(*(on.finish() for on in self._all))
 
 
 class Consumer:
-    """One client at one position: where it is served, it goes on from there."""
+    """One client at one position: where it gets an answer, it goes on from there."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Consumer:
         self._last = "nothing was read"
 
     async def consume(self) -> None:
-        """Until the end of the world."""
+        """Read until the end of the world."""
         chances = self._world.chances
         while not self._is_finishing:
             pause_s = chances.between(f"{self.name} pause", 0.5, 5.0)
@@ -104,7 +104,7 @@ class Consumer:
             await asyncio.sleep(1.0)
 
     def _end(self) -> int:
-        """Exclusive, as the leader knows it."""
+        """Return the end, exclusive, as the leader knows it."""
         partition = self._partition
         log = partition.history_log
         return partition.last_stable_offset(log) if self._read_committed else log.high_watermark
@@ -117,11 +117,11 @@ class Consumer:
         self._position = int(chances.between(f"{self.name} seeks", 0, stop + 1))
 
     async def _read(self) -> bool:
-        """Whether there is no more."""
+        """Read once; return whether there is no more."""
         broker = self._broker()
         serving = None if broker is None else self._servers[broker].serving
         if broker is None or serving is None:
-            self._check.outcomes["nobody there"] += 1
+            self._check.outcomes["no process there"] += 1
             return False
         ask = self._ask()
         seen = self._check.begin(self._partition, broker, serving)
@@ -131,7 +131,7 @@ class Consumer:
             self._check.outcomes["no answer"] += 1
             return False
         self._last = f"{answer.fate.value} {answer.why}"
-        next_offset = self._check.judge(f"{self.name} at broker {broker}", self._partition, ask, answer, seen)
+        next_offset = self._check.check(f"{self.name} at broker {broker}", self._partition, ask, answer, seen)
         self._position = max(self._position, next_offset)
         if answer.fate is Fate.OUT_OF_RANGE:
             await self._reset(broker, serving)
@@ -139,7 +139,7 @@ class Consumer:
         return answer.fate is Fate.READ and self._position >= self._end()
 
     async def _reset(self, broker: int, serving: Serving) -> None:
-        """``auto.offset.reset`` to the earliest, or a seek."""
+        """Reset as ``auto.offset.reset`` to the earliest, or a seek."""
         if broker != self._partition.leader:
             return  # KIP-392: a client asks the leader whether it is so
         topic_id_partition = self._partition.topic_id_partition
@@ -149,11 +149,11 @@ class Consumer:
         )
         if earliest is None:
             return
-        self._check.judge_earliest(f"{self.name} at broker {broker}", self._partition, earliest)
+        self._check.check_earliest(f"{self.name} at broker {broker}", self._partition, earliest)
         self._position = earliest
 
     def _broker(self) -> int | None:
-        """The leader, mostly; now and then a replica that is nearer."""
+        """Choose a broker: the leader, mostly; now and then a replica that is nearer."""
         chances, leader = self._world.chances, self._partition.leader
         if not self._is_finishing and chances.draw(f"{self.name} goes elsewhere") < 0.15:
             return chances.choose(f"{self.name} goes to", sorted(self._servers))

@@ -17,7 +17,7 @@ _LOOKED_AT_S = 180.0
 
 
 class Disk:
-    """``size_bytes`` is of the file system that holds ``directory`` alone; None: so large that nobody comes near its end.
+    """``size_bytes`` is of the file system that holds ``directory`` alone; None: so large that nothing comes near its end.
     ``is_full`` refuses new links whatever is free."""
 
     def __init__(self, directory: Path, *, size_bytes: int | None = None) -> None:
@@ -27,22 +27,22 @@ class Disk:
         self._free_bytes: int | None = None
 
     def changed(self) -> None:
-        """A file below the directory was written, linked or removed, or may have been."""
+        """Note that a file below the directory was written, linked or removed, or may have been."""
         self._free_bytes = None
 
     @property
     def is_small(self) -> bool:
-        """Whether it can fill at all."""
+        """Return whether it can fill at all."""
         return self._size_bytes is not None
 
     def link(self, source: str, target: str) -> None:
-        """As os.link."""
+        """Link as os.link does."""
         if self.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
         os.link(source, target)
 
     def space(self, now_s: float) -> DiskSpace:
-        """As statvfs says it: what is linked twice counts once, what is renamed counts until it is removed."""
+        """Return the space as statvfs says it: what is linked twice counts once, what is renamed counts until it is removed."""
         if self._size_bytes is None:
             return DiskSpace(device=1, size_bytes=_PLENTY_BYTES, free_bytes=_PLENTY_BYTES * 9 // 10)
         if self._free_bytes is None:
@@ -54,19 +54,19 @@ class Disk:
         return space
 
     def takes_no_more(self, now_s: float) -> bool:
-        """Whether a broker finds no room for another batch."""
+        """Return whether a broker finds no room for another batch."""
         return self._size_bytes is not None and self.space(now_s).free_bytes == 0
 
     def lacks_reserve(self, now_s: float) -> bool:
-        """Whether less is free than ``disk.reserve``."""
+        """Return whether less is free than ``disk.reserve``."""
         return _lacks_reserve(self.space(now_s))
 
     def has_renamed(self) -> bool:
-        """Whether files of the broker's wait to be removed: some room will come by itself."""
+        """Return whether files of the broker's wait to be removed: some room will come by itself."""
         return any(entry.name.endswith(".deleted") for entry in _files(str(self._directory)))
 
     def was_pressed(self, now_s: float) -> bool:
-        """Whether it was below its reserve, a moment ago at most."""
+        """Return whether it was below its reserve, a moment ago at most."""
         self.space(now_s)
         return now_s - self._pressed_at_s <= _LOOKED_AT_S
 

@@ -1,4 +1,4 @@
-"""What sidecars live in: brokers, topics, store, network, disks and clocks, and what is told of them."""
+"""The sidecars' environment: brokers, topics, store, network, disks and clocks, and what is reported of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOPIC_ID = Uuid(b"simulated-topic!")
 
 
 class Environment:
-    """Everything but who acts in it.  ``violations`` are breaches of what must never break, each a sentence;
+    """Everything but the processes that act in it.  ``violations`` are breaches of what must never break, each a sentence;
     ``is_mistyped``: the sidecars' settings are not what their user means."""
 
     topic = "orders"
@@ -88,25 +88,25 @@ class Environment:
         )
         self.sides = {broker: BrokerSide(self.cluster, broker, chances) for broker in brokers}
 
-    # -- what is told
+    # -- what is reported
 
     def note(self, text: str) -> None:
-        """One line of the trace."""
+        """Add one line to the trace."""
         self.trace.append(f"{self.loop.time() - 1000:.6f} {text}")
 
     def complain(self, text: str) -> None:
-        """A breach."""
+        """Note a breach."""
         self.note(f"VIOLATION: {text}")
         self.violations.append(text)
 
     def process_ended(self, process: Process, done: asyncio.Task[None]) -> None:
-        """None ends by itself."""
-        if not self.is_over and process.state is ProcessState.RUNNING and not process.is_told_to_end:
+        """Complain of a process that ends by itself: none may."""
+        if not self.is_over and process.state is ProcessState.RUNNING and not process.is_asked_to_end:
             error = None if done.cancelled() else done.exception()
             self.complain(f"{process.name} ended by itself: {error!r}")
 
     def topic_written(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """A record of an internal topic became durable."""
+        """Note that a record of an internal topic became durable."""
         if topic == METADATA_TOPIC and value is not None:
             self.rules.event(value, self.partition_of)
         elif topic == STATE_TOPIC:
@@ -115,15 +115,15 @@ class Environment:
 
     def _delete_started(self, metadata: RemoteLogSegmentMetadata) -> None:
         # What is decided by a clock that is behind is due so much sooner by the others'.
-        if not any(blow.jump_ms < 0 for blow in self.scenario.blows):
+        if not any(planned.jump_ms < 0 for planned in self.scenario.faults):
             self.trash_rules.delete_started(metadata, self.clock.true_ms())
 
     def new_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> SimulatedTopic:
-        """As a broker makes it."""
+        """Make a topic as a broker does."""
         return SimulatedTopic(name, self.ids.random_uuid(), partitions, configs, self.topic_written)
 
     def trimmed(self, partition: SimulatedPartition, offset: int) -> None:
-        """DeleteRecords arrives.  What the user lets go when a disk is full is given up."""
+        """Note that DeleteRecords arrives.  What the user lets go when a disk is full is given up."""
         if self.scenario.drops_oldest and partition.leader is not None:
             held_to = self.rules.proven_without_hole(partition, max(self.may_begin_at(partition), 0))
             if held_to < offset and self.disks[partition.leader].was_pressed(self.loop.time()):
@@ -137,7 +137,7 @@ class Environment:
         self.rules.trimmed(partition, offset, max(self.may_begin_at(partition), 0))
 
     def may_begin_at(self, partition: SimulatedPartition) -> int:
-        """The last offset at which this history may begin by now: all below it a user or retention has given up."""
+        """Return the last offset at which this history may begin by now: all below it a user or retention has given up."""
         return partition.may_begin_at(
             retention_ms=self.scenario.retention_ms,
             retention_bytes=self.scenario.retention_bytes,
@@ -145,7 +145,7 @@ class Environment:
         )
 
     def is_spoiled(self, partition: SimulatedPartition) -> bool:
-        """Whether the store lied about a segment that is still there: until it is mended, nobody can read it remotely."""
+        """Return whether the store lied about a segment that is still there: until it is mended, it cannot be read remotely."""
         return any(
             fate.metadata.topic_id_partition == partition.topic_id_partition
             and fate.is_finished
@@ -154,10 +154,10 @@ class Environment:
         )
 
     def partition_of(self, segment_id: RemoteLogSegmentId) -> SimulatedPartition:
-        """Of a segment."""
+        """Return the partition of a segment."""
         return self.cluster.partitions[segment_id.topic_id_partition]
 
     def _stamp_ns(self) -> int:
-        """Of files: the right time, and later than every one before."""
+        """Return a time of change for files: the right time, and later than every one before."""
         self._stamps_ns = max(self._stamps_ns + 1, self.clock.true_ms() * 1_000_000)
         return self._stamps_ns

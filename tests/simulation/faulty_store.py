@@ -18,7 +18,7 @@ _OF_SEGMENTS = (".log", ".indexes", ".rsm-manifest")
 
 
 class BucketRules(Protocol):
-    """Who is told what becomes of objects, before it does."""
+    """The rules that learn what becomes of objects, before it does."""
 
     def put(self, key: str) -> None: ...
 
@@ -28,8 +28,8 @@ class BucketRules(Protocol):
 
 
 class Bucket:
-    """The store itself: one for all sidecars.  ``late_keys`` were written when their writer had given up, or a second time:
-    nobody can be blamed for such an object.  ``spoiled`` were acknowledged, and are not there, or not as they were written.
+    """The store itself: one for all sidecars.  ``late_keys`` were written when their writer had given up, or a second time: no
+    process can be blamed for such an object.  ``spoiled`` were acknowledged, and are not there, or not as they were written.
     ``away`` is an outage."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -40,7 +40,7 @@ class Bucket:
         self.rules: BucketRules | None = None
 
     def has(self, key: str) -> bool:
-        """Whether the object is there, or was said to be."""
+        """Return whether the object is there, or was said to be."""
         if key in self.spoiled:
             return True
         try:
@@ -50,7 +50,7 @@ class Bucket:
         return True
 
     def all_keys(self) -> list[str]:
-        """Of all objects, ascending."""
+        """Return the keys of all objects, ascending."""
         return at_once(_keys(self.store))
 
 
@@ -59,8 +59,8 @@ async def _keys(store: MemoryStore) -> list[str]:
 
 
 class NetworkStore:
-    """``ports.store.Store`` of one process.  ``tells_of_reads``: the rules hear what was fetched.  ``is_local``: its
-    objects are files of the machine that reads them; ``acts`` is told before objects of segments are deleted."""
+    """``ports.store.Store`` of one process.  ``informs_of_reads``: the rules learn what was fetched.  ``is_local``: its
+    objects are files of the machine that reads them; ``acts`` is called before objects of segments are deleted."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class NetworkStore:
         rates: FaultRates,
         ids: Ids,
         *,
-        tells_of_reads: bool = True,
+        informs_of_reads: bool = True,
         is_local: bool = False,
         acts: Callable[[str], None] = lambda what: None,
     ) -> None:
         self._is_local, self._acts = is_local, acts
         self._files = LocalFiles(chances, rates, open_file=self._open_file, is_there=bucket.has, as_read=self._as_read)
         self._bucket, self._network, self._chances = bucket, network, chances
-        self._tells_of_reads = tells_of_reads
+        self._informs_of_reads = informs_of_reads
         self.rates, self._ids = rates, ids
 
     @property
@@ -108,7 +108,7 @@ class NetworkStore:
         )
 
     def _put(self, key: str, sent: BytesBody, *, if_absent: bool) -> StoredObject:
-        """As it should be; sometimes nothing of it stays, or a bit of it is another one, and the answer is the same.
+        """Store it as it should be; sometimes nothing of it stays, or a bit of it is another one, and the answer is the same.
 
         Not where it comes a second time, after it may have been read back: what is proven, a store keeps (seed 800727).
         """
@@ -121,7 +121,7 @@ class NetworkStore:
         self._bucket.spoiled.add(key)
         data = bytearray(at_once(self._bucket.store.fetch_object(key, max_bytes=2**30)))
         at_once(self._bucket.store.delete_objects([key]))
-        # One bit of other objects may be one that nobody reads by: offset and time indexes, which readers make anew from the
+        # One bit of other objects may be one that no reader uses: offset and time indexes, which readers make anew from the
         # batches, and the manifest's copy of the metadata (seed 229).
         if data and key.endswith(".log") and self._chances.draw("lie keeps something") < 0.5:
             data[int(self._chances.between("lie at", 0, len(data)))] ^= 1
@@ -198,7 +198,7 @@ class NetworkStore:
         )
 
     def _there(self, verb: str, *keys: str) -> MemoryStore:
-        """The store, about to do this."""
+        """Return the store, about to do this."""
         if self._bucket.away:
             raise StoreError(verb=verb, key=", ".join(keys), reason="503 Service Unavailable")
         rules = self._bucket.rules
@@ -206,12 +206,12 @@ class NetworkStore:
             rules.put(*keys)
         elif rules is not None and verb == "delete":
             rules.delete(keys)
-        elif rules is not None and verb == "fetch" and self._tells_of_reads:
+        elif rules is not None and verb == "fetch" and self._informs_of_reads:
             rules.fetched(*keys)
         return self._bucket.store
 
     def _as_read(self, key: str, data: bytes) -> bytes:
-        """Sometimes short, sometimes with a bit turned over: the next time it may be whole."""
+        """Return bytes as read: sometimes short, sometimes with a bit turned over: the next time it may be whole."""
         if not data or not self._chances.strikes(f"bad read of {_kind(key)}", self.rates.bad_read):
             return data
         at = int(self._chances.between("bad read at", 0, len(data)))

@@ -15,8 +15,9 @@ from tiersidecar.ports.log_dirs import LogDirsView
 
 
 class FileEvents(StrEnum):
-    """When the file events of partition directories come.  ``AT_ONCE``: every look reads all, and finds what has changed.
-    ``LATE``: most come one to :data:`MOST_LOOKS_LATE` looks later.  ``NEVER``: as where another machine writes the files.
+    """Times at which the file events of partition directories come.  ``AT_ONCE``: every look reads all, and finds what has
+    changed.  ``LATE``: most come one to :data:`MOST_LOOKS_LATE` looks later.  ``NEVER``: as where another machine writes the
+    files.
 
     Whatever they do, all is read every 30 s, and twice once another leader is known (docs/design/0021): that is left to the
     product's own reader of log dirs, and is the latest at which a change shows.
@@ -28,15 +29,15 @@ class FileEvents(StrEnum):
 
 
 MOST_LOOKS_LATE = 6
-"""So many looks are from one whole scan to the next."""
+"""Number of looks from one whole scan to the next."""
 _LATE_RATE = 0.8
 
 
 class SimulatedFileEvents(DirectoryWatch):
-    """Which directories events tell of, look by look; they wake nobody.  Each that is late is a fault.
+    """Directories that events report, look by look; they wake no reader.  Each that is late is a fault.
 
-    A log dir's own events are never late.  What a scan has found without an event is told at the next look: else the product
-    would doubt all events for an hour, and few in a run would be late.
+    A log dir's own events are never late.  What a scan has found without an event is reported at the next look: else the
+    product would doubt all events for an hour, and few in a run would be late.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class SimulatedFileEvents(DirectoryWatch):
             looks = self._looks_left.get(directory, -1)
             if now[directory] != before[directory] and looks != 0:  # what is under way already comes with it
                 self._looks_left[directory] = max(self._lateness(), looks)
-        told = frozenset(one for one, looks in self._looks_left.items() if not looks)
+        reported = frozenset(one for one, looks in self._looks_left.items() if not looks)
         self._looks_left = {one: looks - 1 for one, looks in self._looks_left.items() if looks}
-        return told
+        return reported
 
     def found(self, directories: Iterable[str]) -> None:
-        """A scan has found something else in these."""
+        """Note that a scan has found something else in these."""
         self._looks_left |= {one: 0 for one in directories if one in self._looks_left}
 
     def _lateness(self) -> int:
@@ -84,7 +85,7 @@ class SimulatedFileEvents(DirectoryWatch):
 
 
 def _changed_ns(log_dir: str) -> dict[str, int]:
-    """When something last came or went in each directory."""
+    """Return when something last came or went in each directory."""
     with os.scandir(log_dir) as entries:
         return {
             entry.path: entry.stat().st_mtime_ns
@@ -101,13 +102,13 @@ class WatchedLogDirs(FilesystemLogDirs):
     ) -> None:
         super().__init__(log_dirs, blocking=blocking, clock=clock)
         self._watch = self._events = events
-        self._told: LogDirsView | None = None
+        self._last_view: LogDirsView | None = None
 
     async def scan_changed(self) -> LogDirsView:
-        view, told = await super().scan_changed(), self._told
-        if told is not None and view == told:
-            return told
-        before = {} if told is None else told.partitions
+        view, last = await super().scan_changed(), self._last_view
+        if last is not None and view == last:
+            return last
+        before = {} if last is None else last.partitions
         self._events.found(one.directory for key, one in view.partitions.items() if before.get(key) is not one)
-        self._told = view
+        self._last_view = view
         return view

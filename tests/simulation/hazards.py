@@ -1,5 +1,5 @@
-"""What goes wrong beside the sidecars rather than in them: settings and clocks at the first judgement, and strangers that use
-the same topics, log dirs or store.  One of them in each run of its kind."""
+"""Faults beside the sidecars rather than in them: settings and clocks at the first decision, and other processes that use the
+same topics, log dirs or store.  One of them in each run of its kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC_GRACE_MS = 15_000
 
 
 class What(StrEnum):
-    """``TYPED``: a retention much too small, which is corrected.  ``CLOCK``: the sidecars' clocks are ahead when they judge
+    """``TYPED``: a retention much too small, which is corrected.  ``CLOCK``: the sidecars' clocks are ahead when they decide
     first.  ``DELETED``: users delete at the broker before the first copy.  ``TWINS``: two tier sidecars beside one broker.
     ``BACK``: in race mode, the role goes from one of two to the other and back, and meanwhile nothing can be copied.
     ``NATIVE``: the broker's own tiering is switched on.  ``REHEARSAL``: another cluster begins with mirrored topics, on the
@@ -38,7 +38,7 @@ class What(StrEnum):
 
 
 BROKER_EXPIRES = (What.PINNED, What.KEPT, What.LOWERED)
-"""Those about the broker's own retention."""
+"""Hazards about the broker's own retention."""
 _OTHERS = tuple(one for one in What if one not in (*BROKER_EXPIRES, What.BACK))
 
 
@@ -62,17 +62,17 @@ class Hazard:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether the guard on shares is what holds."""
+        """Return whether the guard on shares is what holds."""
         return self.what in (What.TYPED, What.CLOCK)
 
     @property
     def from_start(self) -> bool:
-        """Whether nobody has copied anything before it."""
+        """Return whether nothing has been copied before it."""
         return self.sidecars_from_s > 0
 
 
 def hazard_of(duration_s: float, chances: Chances) -> Hazard:
-    """Of a run's own lots."""
+    """Draw the hazard of a run's own lots."""
     what: What = What.PINNED if chances.draw("pinned") < 0.1 else chances.choose("hazard", _OTHERS)
     # Of a lot of its own, so that seeds of before strike as they did.
     if chances.draw("kept") < 0.08:
@@ -124,6 +124,7 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
 
 
 def _skew_ms(begins_s: float, chances: Chances) -> int:
-    """So far that all is past retention; or just so far that the youngest are not, and there is no silence to doubt."""
+    """Return a skew so far that all is past retention; or just so far that the youngest are not, and there is no silence to
+    doubt."""
     young_ms = int(1000 * begins_s * chances.between("young", 0.1, 0.25))
     return chances.choose("clock ahead", (DAYS_AHEAD_MS, LONG_RETENTION_MS - young_ms, LONG_RETENTION_MS - young_ms))

@@ -1,4 +1,4 @@
-"""The rule of the lease: who is not its broker's tier role asks for nothing that cannot be taken back.
+"""The rule of the lease: a process that is not its broker's tier role asks for nothing that cannot be taken back.
 
 Read plainly from the records' JSON, in the order of the topic: this shares no code with what writes and folds them.
 """
@@ -18,7 +18,7 @@ class LeaseRules:
         self._held: dict[str, tuple[int, str]] = {}
 
     def record(self, key: bytes | None, value: bytes | None) -> None:
-        """A record of the state topic became durable; of several claims to one term the first counts, and one of a
+        """Note that a record of the state topic became durable; of several claims to one term the first counts, and one of a
         mirrored topic's not at all."""
         kind, _, broker = (key or b"").decode().partition("/")
         if kind != "lease" or value is None:
@@ -34,15 +34,17 @@ class LeaseRules:
             self._held[broker] = claim
 
     def holder(self, broker: int) -> str:
-        """The incarnation that has the tier role; empty while nobody has, as after it was given back."""
+        """Return the incarnation that has the tier role; empty while none has, as after it was given back."""
         return self._held.get(str(broker), (0, ""))[1]
 
     def acting(self, broker: int, incarnation: str) -> Callable[[str], None]:
-        """What one process beside ``broker`` is to call before it acts."""
+        """Return what one process beside ``broker`` is to call before it acts."""
 
         def acts(what: str) -> None:
             holder = self.holder(broker)
             if holder != incarnation:
-                self._complain(f"{incarnation} {what}, but the tier role of broker {broker} is {holder or 'nobody'}'s")
+                self._complain(
+                    f"{incarnation} {what}, but the tier role of broker {broker} is {holder or 'no process'}'s"
+                )
 
         return acts

@@ -1,4 +1,4 @@
-"""What a store holds as files of this machine: opened, and read piece by piece in a thread of the process that asks."""
+"""Contents of a store as files of this machine: opened, and read piece by piece in a thread of the process that asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
 
 _STALE_SHARE = 0.3
-"""Of reads of a file that was removed after it was opened: those on a network file system.  Elsewhere what is open stays."""
+"""Share, of reads of a file that was removed after it was opened, that are on a network file system.  Elsewhere what is open
+stays."""
 
 Take = Callable[[memoryview], bool]
 
@@ -34,8 +35,8 @@ class LocalFiles:
         self._threads: set[asyncio.Task[None]] = set()
 
     async def feed(self, key: str, byte_range: ByteRange, take: Take) -> None:
-        """As :meth:`tiersidecar.ports.store.FeedRange.feed_range`.  The thread goes on when nobody waits for it any more, and
-        ends with its process."""
+        """Feed a range as :meth:`tiersidecar.ports.store.FeedRange.feed_range` does.  The thread goes on when nothing waits for
+        it any more, and ends with its process."""
         thread = asyncio.create_task(self._read(key, byte_range, take), name=f"read {key}")
         self._threads.add(thread)
         thread.add_done_callback(self._threads.discard)
@@ -54,7 +55,7 @@ class LocalFiles:
                 return
 
     async def _wait(self, key: str) -> None:
-        """One pread takes its time, and fails now and then."""
+        """Wait for one pread: it takes its time, and fails now and then."""
         chances = self._chances
         await asyncio.sleep(chances.between("local read s", 0, 0.004))
         if chances.strikes("local read is slow", self._rates.slow):

@@ -32,7 +32,7 @@ class SimulatedClock:
         self.skew_ms = 0
 
     def true_ms(self) -> int:
-        """What a right clock would say."""
+        """Return what a right clock would say."""
         return EPOCH_MS + int((self._loop.time() - self._began_s) * 1000)
 
     def now_ms(self) -> int:
@@ -48,7 +48,7 @@ class SimulatedClock:
 class InlineBlocking:
     """``ports.clock.Blocking``: each call takes its time, and some of those that read a segment fail or hang a while.
 
-    Buried processes get their answers at once: nothing is left to be decided for them.  ``disk`` is told that something may
+    Buried processes get their answers at once: nothing is left to be decided for them.  ``disk`` learns that something may
     have been written.
     """
 

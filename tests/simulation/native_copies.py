@@ -34,7 +34,7 @@ _CHUNK_BYTES = 512
 
 
 async def tier_natively(world: World, hazard: Hazard) -> None:
-    """From its time on to the end."""
+    """Tier natively from the hazard's time on to the end."""
     await asyncio.sleep(hazard.begins_s)
     world.note("remote.storage.enable is set")
     world.topic_configs["remote.storage.enable"] = "true"
@@ -45,14 +45,14 @@ async def tier_natively(world: World, hazard: Hazard) -> None:
 
 
 class NativeCopies:
-    """Of one partition, at whatever leader it has."""
+    """The copies of one partition, at whatever leader it has."""
 
     def __init__(self, world: World, partition: SimulatedPartition) -> None:
         self._world, self._partition = world, partition
         self._ids = SeededIds(world.chances, f"native copies of {partition.topic_id_partition}")
 
     async def run(self) -> None:
-        """One segment after the other."""
+        """Copy one segment after the other."""
         while True:
             await asyncio.sleep(_TASK_S)
             leader, epoch, offset = self._partition.leader, self._partition.epoch, self._first_not_remote()

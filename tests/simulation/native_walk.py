@@ -1,5 +1,5 @@
-"""Which deletions that others began the broker's own tiering finishes: ``RemoteLogManager.RLMExpirationTask``, where retention
-is without limit and nothing was trimmed, as beside ``Hazard`` ``NATIVE``."""
+"""Deletions that others began and the broker's own tiering finishes: ``RemoteLogManager.RLMExpirationTask``, where retention is
+without limit and nothing was trimmed, as beside ``Hazard`` ``NATIVE``."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ class _Lots(NamedTuple):
 
 
 class Network:
-    """Carries requests.  ``late`` is told each effect that came when nobody waited for it any more, or a second time."""
+    """Carries requests.  ``late`` is called with each effect that came when nothing waited for it any more, or a second
+    time."""
 
     def __init__(self, loop: VirtualTimeLoop, chances: Chances) -> None:
         self._loop, self._chances = loop, chances
@@ -67,7 +68,8 @@ class Network:
         rates: FaultRates,
         late: Callable[[], None] = lambda: None,
     ) -> T:
-        """The answer of ``effect``, which is called once it arrives; ``trouble`` makes the error of a lost connection."""
+        """Return the answer of ``effect``, which is called once it arrives; ``trouble`` makes the error of a lost
+        connection."""
         answer: asyncio.Future[T] = self._loop.create_future()
         chances, asker = self._chances, current_process()
         lots = self._lots_of(asker.name if asker else "world", place)
@@ -104,7 +106,7 @@ class Network:
             late()
             try:
                 effect()
-            except Exception as error:  # noqa: BLE001  nobody hears the second answer
+            except Exception as error:  # noqa: BLE001  nothing waits for the second answer
                 self._chances.on_fault(f"{lots.place} the second time: {error}")
 
         self._loop.outside(there_s, arrive)
@@ -128,7 +130,7 @@ def _succeed(answer: asyncio.Future[Any], result: object) -> None:
 
 
 def at_once(steps: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that does not wait for anything."""
+    """Return the result of a coroutine that does not wait for anything."""
     try:
         steps.send(None)
     except StopIteration as end:

@@ -21,9 +21,9 @@ _TIMEOUT_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What is said of an offset: -1 for what is not known.  OffsetForLeaderEpoch has no timestamp; its offset is an epoch's
-    end, exclusive."""
+class OffsetReply:
+    """A broker's answer about an offset: -1 for what is not known.  OffsetForLeaderEpoch has no timestamp; its offset is an
+    epoch's end, exclusive."""
 
     error: ErrorCode = ErrorCode.none
     timestamp_ms: int = -1
@@ -44,7 +44,7 @@ class OffsetQuestion:
 
 
 def offset_request(question: OffsetQuestion, partition: TopicIdPartition) -> bytes:
-    """As a consumer asks it."""
+    """Write a request as a consumer does."""
     schema = load_payload_module(question.api_key, question.version, EntityType.request)
     number, epoch = partition.partition, question.current_epoch
     if question.api_key is ApiKey.LIST_OFFSETS:
@@ -64,7 +64,7 @@ def offset_request(question: OffsetQuestion, partition: TopicIdPartition) -> byt
 
 
 def read_offset_request(api_key: ApiKey, version: int, body: bytes) -> tuple[int, OffsetQuestion]:
-    """Partition and question, as a broker reads them."""
+    """Return partition and question, as a broker reads them."""
     schema = load_payload_module(api_key, version, EntityType.request)
     is_list = api_key is ApiKey.LIST_OFFSETS
     message, _ = read_message(schema.ListOffsetsRequest if is_list else schema.OffsetForLeaderEpochRequest, body)
@@ -78,30 +78,30 @@ def read_offset_request(api_key: ApiKey, version: int, body: bytes) -> tuple[int
     )
 
 
-def offset_response(api_key: ApiKey, version: int, partition: TopicIdPartition, told: Told) -> bytes:
-    """As a broker writes it."""
+def offset_response(api_key: ApiKey, version: int, partition: TopicIdPartition, reply: OffsetReply) -> bytes:
+    """Write a response as a broker does."""
     schema = load_payload_module(api_key, version, EntityType.response)
-    row = {"error_code": told.error, "leader_epoch": told.leader_epoch}
+    row = {"error_code": reply.error, "leader_epoch": reply.leader_epoch}
     if api_key is ApiKey.LIST_OFFSETS:
-        row |= {"partition_index": partition.partition, "timestamp": told.timestamp_ms, "offset": told.offset}
+        row |= {"partition_index": partition.partition, "timestamp": reply.timestamp_ms, "offset": reply.offset}
         rows = (_made(schema.ListOffsetsPartitionResponse, row),)
         topic = _made(schema.ListOffsetsTopicResponse, {"name": partition.topic, "partitions": rows})
         response = schema.ListOffsetsResponse
     else:
-        row |= {"partition": partition.partition, "end_offset": told.offset}
+        row |= {"partition": partition.partition, "end_offset": reply.offset}
         rows = (_made(schema.EpochEndOffset, row),)
         topic = _made(schema.OffsetForLeaderTopicResult, {"topic": partition.topic, "partitions": rows})
         response = schema.OffsetForLeaderEpochResponse
     return write_message(_made(response, {"throttle_time": timedelta(0), "topics": (topic,)}))
 
 
-def read_offset_response(api_key: ApiKey, version: int, body: bytes) -> Told:
-    """As a client reads it."""
+def read_offset_response(api_key: ApiKey, version: int, body: bytes) -> OffsetReply:
+    """Read a response as a client does."""
     schema = load_payload_module(api_key, version, EntityType.response)
     is_list = api_key is ApiKey.LIST_OFFSETS
     message, _ = read_message(schema.ListOffsetsResponse if is_list else schema.OffsetForLeaderEpochResponse, body)
     ((row,),) = ([*topic.partitions] for topic in message.topics)
-    return Told(
+    return OffsetReply(
         error=row.error_code,
         timestamp_ms=getattr(row, "timestamp", -1),
         offset=row.offset if is_list else row.end_offset,
@@ -110,6 +110,6 @@ def read_offset_response(api_key: ApiKey, version: int, body: bytes) -> Told:
 
 
 def _made(schema: Any, values: Mapping[str, object]) -> Any:
-    """Of those that its version has."""
+    """Make it of those fields that its version has."""
     known = {field.name for field in fields(schema)}
     return schema(**{name: value for name, value in values.items() if name in known})

@@ -1,5 +1,5 @@
-"""What must be true in the end: every record a consumer may have is there, once, in order and whole, and the store holds
-what the metadata say, no more and no less."""
+"""Checks of what must be true in the end: every record a consumer may have is there, once, in order and whole, and the store
+holds what the metadata say, no more and no less."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 
 from tests.simulation.cluster import SimulatedPartition
 from tests.simulation.records import visible_offsets
-from tests.simulation.scenario import Blow, Kind
+from tests.simulation.scenario import Fault, Kind
 from tests.simulation.sidecar import config_of, open_parts, until_ready
 from tests.simulation.world import World
 from tiersidecar.domain.errors import TiersidecarError
@@ -28,7 +28,7 @@ _SLACK_MS = 60_000
 _READY_S = 120.0
 
 
-async def judge(world: World) -> None:
+async def check_end(world: World) -> None:
     """Complain of all that is wrong; the sidecars do not run any more."""
     for partition in world.cluster.partitions.values():
         if not partition.unclean_elections:
@@ -46,14 +46,14 @@ async def judge(world: World) -> None:
 
 
 def _check_acknowledged(world: World, partition: SimulatedPartition) -> None:
-    """Of the simulation itself: a cluster without unclean elections keeps what it acknowledged."""
+    """Check the simulation itself: a cluster without unclean elections keeps what it acknowledged."""
     history = set(map(id, partition.leader_log.batches))
     lost = [batch.base_offset for batch in partition.acknowledged if id(batch) not in history]
     assert not lost, f"the simulated cluster lost acknowledged batches at {lost}"
 
 
 def _check_copied(world: World, partition: SimulatedPartition) -> None:
-    """Every sealed segment is remote, and of one broker's log each only once."""
+    """Check that every sealed segment is remote, and of one broker's log each only once."""
     missing = world.first_not_remote(partition)
     if missing is not None and missing >= world.may_begin_at(partition):
         world.complain(
@@ -123,7 +123,7 @@ def _check_start(world: World, partition: SimulatedPartition, start: int) -> Non
         world.complain(
             f"{partition.topic_id_partition} begins at {start}, but what is from {may_begin_at} on must be readable"
         )
-    if partition.unclean_elections or any(blow.blow is Blow.CLOCK for blow in world.scenario.blows):
+    if partition.unclean_elections or any(planned.fault is Fault.CLOCK for planned in world.scenario.faults):
         return
     if start < partition.users_start_done:
         world.complain(
@@ -149,7 +149,8 @@ async def _stream(whole: ContinuousLog, read: LogRead) -> list[RemoteBatches]:
 
 
 async def _check_uncommitted(world: World, partition: SimulatedPartition, whole: ContinuousLog, start: int) -> None:
-    """Byte for byte what the leader wrote, from the first batch that reaches ``start``, up to the high watermark."""
+    """Check that it is byte for byte what the leader wrote, from the first batch that reaches ``start``, up to the high
+    watermark."""
     log = partition.leader_log
     expected = [b for b in log.batches[log.position_of(start) :] if b.next_offset <= log.high_watermark]
     read = LogRead(caller=Credentials(), partition=partition.topic_id_partition, offset=start)

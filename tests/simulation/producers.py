@@ -1,6 +1,6 @@
-"""What a replica remembers of its producers, in memory and in snapshots: Kafka's ``ProducerStateManager``.
+"""A replica's memory of its producers, in memory and in snapshots: Kafka's ``ProducerStateManager``.
 
-It is told by the batches that are appended, and loses what it knew where a broker loses it: a log that begins anew, or whose
+It learns from the batches that are appended, and loses what it knew where a broker loses it: a log that begins anew, or whose
 last snapshot is gone, knows nothing of a transaction that began before it.
 """
 
@@ -19,8 +19,8 @@ _NONE = -1
 
 
 class Producers:
-    """``changed`` is told each snapshot that is written, and each that is removed (None).  ``map_end`` is the offset up to
-    which (exclusive) batches were taken in."""
+    """``changed`` is called with each snapshot that is written, and each that is removed (None).  ``map_end`` is the offset up
+    to which (exclusive) batches were taken in."""
 
     def __init__(self, changed: Callable[[int, Sequence[ProducerState] | None], None]) -> None:
         self._changed = changed
@@ -32,7 +32,7 @@ class Producers:
     # -- batches
 
     def take(self, batch: Batch) -> AbortedTransaction | None:
-        """The next batch of the log; the transaction that it aborts."""
+        """Take the next batch of the log; return the transaction that it aborts."""
         self.map_end = batch.next_offset
         if batch.producer_id < 0:
             return None
@@ -60,7 +60,7 @@ class Producers:
         return AbortedTransaction(batch.producer_id, Offset(first), Offset(batch.base_offset), Offset(stable))
 
     def first_unstable(self, high_watermark: int) -> int | None:
-        """The first offset of a transaction that is not ended by a marker below ``high_watermark``."""
+        """Return the first offset of a transaction that is not ended by a marker below ``high_watermark``."""
         self._ended = [(first, marker) for first, marker in self._ended if marker >= high_watermark]
         return min([*self._open(), *(first for first, _ in self._ended)], default=None)
 
@@ -71,23 +71,24 @@ class Producers:
     # -- snapshots
 
     def move_end(self, offset: int) -> None:
-        """``updateMapEndOffset``."""
+        """Move the end, as ``updateMapEndOffset`` does."""
         self.map_end = offset
 
     def take_snapshot(self) -> None:
-        """Unless there is one of this state."""
+        """Take a snapshot, unless there is one of this state."""
         if self.map_end > self._last_snapshot:
             self._snapshots[self.map_end] = dict(self._states)
             self._last_snapshot = self.map_end
             self._changed(self.map_end, [self._states[producer] for producer in sorted(self._states)])
 
     def drop_snapshot(self, offset: int) -> None:
-        """If there is one: its segment goes."""
+        """Drop a snapshot if there is one: its segment goes."""
         if self._snapshots.pop(offset, None) is not None:
             self._changed(offset, None)
 
     def drop_stray_snapshots(self, bases: Sequence[int]) -> None:
-        """Of offsets at which no segment begins only the last one stays, and only above the last segment's base."""
+        """Drop snapshots of offsets at which no segment begins: only the last one stays, and only above the last segment's
+        base."""
         strays = [offset for offset in sorted(self._snapshots) if offset not in bases]
         if strays and strays[-1] >= max(bases):
             strays.pop()
@@ -97,7 +98,7 @@ class Producers:
     # -- logs that begin or end elsewhere
 
     def begin_anew_at(self, offset: int) -> None:
-        """``truncateFullyAndStartAt``."""
+        """Begin anew, as ``truncateFullyAndStartAt`` does."""
         self._states.clear()
         self._ended.clear()
         for snapshot in list(self._snapshots):
@@ -105,13 +106,13 @@ class Producers:
         self._last_snapshot, self.map_end = 0, offset
 
     def log_start_moved(self, offset: int) -> None:
-        """``onLogStartOffsetIncremented``."""
+        """Drop what is below, as ``onLogStartOffsetIncremented`` does."""
         self._ended = [(first, marker) for first, marker in self._ended if marker >= offset]
         self.map_end = max(self.map_end, offset)
         self._last_snapshot = max(self._snapshots, default=offset)
 
     def forget(self) -> None:
-        """What is in memory: the broker ended."""
+        """Forget what is in memory: the broker ended."""
         self._states.clear()
         self._ended.clear()
         self.map_end = self._last_snapshot = 0
@@ -125,8 +126,8 @@ class Producers:
         end: int,
         is_clean_start: bool = False,
     ) -> None:
-        """``UnifiedLog.rebuildProducerState``: from the last snapshot, and the batches ``held`` by the segments at ``bases``
-        from there on, up to ``end`` (exclusive)."""
+        """Rebuild as ``UnifiedLog.rebuildProducerState`` does: from the last snapshot, and the batches ``held`` by the segments
+        at ``bases`` from there on, up to ``end`` (exclusive)."""
         anchors = {*bases[-2:], end}
         if not self._snapshots and is_clean_start:
             for offset in sorted(anchors):
@@ -157,7 +158,7 @@ class Producers:
                     self.take(batch)
 
     def _reload(self, log_start: int, end: int) -> None:
-        """``truncateAndReload``."""
+        """Reload as ``truncateAndReload`` does."""
         for offset in [snapshot for snapshot in self._snapshots if snapshot > end or snapshot <= log_start]:
             self.drop_snapshot(offset)
         if end == self.map_end:

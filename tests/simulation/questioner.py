@@ -29,7 +29,7 @@ _FIRST_VERSION = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.LATEST_TIERED: 9, Offs
 
 
 class Questioner:
-    """Of one partition."""
+    """Asks about one partition."""
 
     def __init__(self, world: Environment, partition: SimulatedPartition, servers: Servers, reads: ReadCheck) -> None:
         self._world, self._partition, self._servers, self._outcomes = world, partition, servers, reads.outcomes
@@ -37,7 +37,7 @@ class Questioner:
         self._client, self._check = Client(world, self.name), OffsetCheck(world, reads, self.name)
 
     async def consume(self) -> None:
-        """Until nothing fails any more."""
+        """Ask until nothing fails any more."""
         chances = self._world.chances
         while True:
             await asyncio.sleep(chances.between(f"{self.name} pause", 0.5, 5.0))
@@ -46,34 +46,34 @@ class Questioner:
             await self._ask(chances.choose(f"{self.name} asks for", _ASKED))
 
     async def finish(self) -> None:
-        """Nothing fails any more: each question is answered."""
+        """Finish when nothing fails any more: each question is answered."""
         partition, until_s = self._partition, self._world.loop.time() + FINISH_S
         for asked in _AT_LAST:
             while not await self._ask(asked):
                 if self._world.is_spoiled(partition):
                     return
                 if self._world.loop.time() > until_s:
-                    self._world.complain(f"the {self.name} is not told {asked!r}")
+                    self._world.complain(f"the {self.name} gets no answer to {asked!r}")
                     return
                 await asyncio.sleep(1.0)
 
     async def _ask(self, asked: int) -> bool:
-        """Whether there is an answer."""
+        """Ask, and return whether there is an answer."""
         chances, leader = self._world.chances, self._partition.leader
         goes_elsewhere = not chances.quiet and chances.draw(f"{self.name} goes elsewhere") < 0.1
         broker = chances.choose(f"{self.name} goes to", sorted(self._servers)) if goes_elsewhere else leader
         serving = None if broker is None else self._servers[broker].serving
         if serving is None:
-            self._outcomes["nobody there"] += 1
+            self._outcomes["no process there"] += 1
             return False
         question, seen = self._question(asked), self._check.begin(self._partition)
-        told = await self._client.answer(
+        reply = await self._client.answer(
             serving, ask_offset(serving.connect(self.name), self._partition.topic_id_partition, question)
         )
-        self._outcomes["no offset told" if told is None else "offset told"] += 1
-        if told is not None:
-            self._check.judge(self._partition, question, told, seen)
-        return told is not None
+        self._outcomes["no offset" if reply is None else "an offset"] += 1
+        if reply is not None:
+            self._check.check(self._partition, question, reply, seen)
+        return reply is not None
 
     def _question(self, asked: int) -> OffsetQuestion:
         chances, partition = self._world.chances, self._partition
@@ -96,7 +96,7 @@ class Questioner:
         )
 
     def _timestamp_ms(self) -> int:
-        """Of some record, or a little beside it; rarely after all of them."""
+        """Return the time of some record, or a little beside it; rarely after all of them."""
         chances, batches = self._world.chances, self._partition.history_log.batches
         if not batches:
             return self._world.clock.true_ms()

@@ -1,4 +1,4 @@
-"""What each answer to a consumer must be: the next records of the log as they were written, or an honest refusal."""
+"""Checks of each answer to a consumer: the next records of the log as they were written, or an honest refusal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 
 COMPARED = "records compared"
 _LEARNS_S = 60.0
-"""After the last unclean election has been known for so long, nobody serves what it has undone."""
+"""Time after the last unclean election from which on no process serves what it has undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """How things stood when a client asked: the leader's high watermark, the log end of the broker that is asked, and up to
-    where the process that is asked knew a user's deletes to be done."""
+    """State when a client asked: the leader's high watermark, the log end of the broker that is asked, and up to where the
+    process that is asked knew a user's deletes to be done."""
 
     high_watermark: int
     log_end: int
@@ -36,7 +36,7 @@ class ReadCheck:
         self._quiet_since_s: float | None = None
 
     def begin(self, partition: SimulatedPartition, broker: int, serving: Serving) -> Seen:
-        """A client is about to ask ``broker``'s gateway or sidecar."""
+        """Note the state: a client is about to ask ``broker``'s gateway or sidecar."""
         if self._quiet_since_s is None and self._world.chances.quiet:
             self._quiet_since_s = self._world.loop.time()
         return Seen(
@@ -45,44 +45,46 @@ class ReadCheck:
             deleted_to=serving.deleted_to(partition),
         )
 
-    def judge(self, who: str, partition: SimulatedPartition, ask: Ask, answer: Answer, seen: Seen) -> int:
-        """The offset to read on from.  Complains of an answer that must not be."""
+    def check(self, reader: str, partition: SimulatedPartition, ask: Ask, answer: Answer, seen: Seen) -> int:
+        """Return the offset to read on from, and complain of an answer that must not be."""
         self.outcomes[answer.fate.value] += 1
         if answer.fate is Fate.DAMAGED and not self._may_be_damaged():
-            self._world.complain(f"the {who} is told of damage at {ask.offset}, and there is none: {answer.why}")
-        next_offset = self._check_data(who, partition, ask, answer) if answer.data else ask.offset
-        self._check_deleted(who, ask, answer, seen)
+            self._world.complain(
+                f"the {reader} got damage for an answer at {ask.offset}, and there is none: {answer.why}"
+            )
+        next_offset = self._check_data(reader, partition, ask, answer) if answer.data else ask.offset
+        self._check_deleted(reader, ask, answer, seen)
         if answer.fate is Fate.OUT_OF_RANGE:
-            self._check_out_of_range(who, partition, answer, seen)
+            self._check_out_of_range(reader, partition, answer, seen)
         return next_offset
 
-    def judge_earliest(self, who: str, partition: SimulatedPartition, earliest: int) -> None:
-        """The answer to a client that was told that its offset is out of range."""
+    def check_earliest(self, reader: str, partition: SimulatedPartition, earliest: int) -> None:
+        """Check the answer to a client whose offset is out of range."""
         may_begin_at = self._world.may_begin_at(partition)
         if earliest > may_begin_at and not partition.unclean_elections:
-            self._world.complain(f"the {who} is told to begin at {earliest}, but the log begins at {may_begin_at}")
+            self._world.complain(f"the {reader} is sent to {earliest}, but the log begins at {may_begin_at}")
 
-    def _check_out_of_range(self, who: str, partition: SimulatedPartition, answer: Answer, seen: Seen) -> None:
-        """Only below the log start, or past the log's end as the broker that was asked knows it."""
+    def _check_out_of_range(self, reader: str, partition: SimulatedPartition, answer: Answer, seen: Seen) -> None:
+        """Check that it is only below the log start, or past the log's end as the broker that was asked knows it."""
         high_watermark, may_begin_at = partition.history_log.high_watermark, self._world.may_begin_at(partition)
         if may_begin_at <= answer.offset <= min(high_watermark, seen.high_watermark, seen.log_end):
             self._world.complain(
-                f"the {who} is told that {answer.offset} is out of range, though [{may_begin_at}, {high_watermark}) "
+                f"the {reader} got the answer that {answer.offset} is out of range, though [{may_begin_at}, {high_watermark}) "
                 f"is there: {answer.why}"
             )
 
-    def _check_deleted(self, who: str, ask: Ask, answer: Answer, seen: Seen) -> None:
-        """Of a batch around the log start the client skips what lies before it."""
+    def _check_deleted(self, reader: str, ask: Ask, answer: Answer, seen: Seen) -> None:
+        """Check the first batch: of one around the log start the client skips what lies before it."""
         if ask.offset >= seen.deleted_to:
             return
         first = next((header for _, header in iter_batch_headers(answer.data)), None)
         if first is not None and first.base_offset < seen.deleted_to:
             self._world.complain(
-                f"the {who} asked for {ask.offset} and got what is from {first.base_offset} on, though a user has deleted up "
-                f"to {seen.deleted_to}: readable too long"
+                f"the {reader} asked for {ask.offset} and got what is from {first.base_offset} on, though a user has deleted "
+                f"up to {seen.deleted_to}: readable too long"
             )
 
-    def _check_data(self, who: str, partition: SimulatedPartition, ask: Ask, answer: Answer) -> int:
+    def _check_data(self, reader: str, partition: SimulatedPartition, ask: Ask, answer: Answer) -> int:
         got = [
             (header.base_offset, header.next_offset, at, header.size_bytes)
             for at, header in iter_batch_headers(answer.data)
@@ -95,11 +97,12 @@ class ReadCheck:
                 self.outcomes[COMPARED] += end - max(got[0][0], ask.offset)
                 return end
             faults.append(fault)
-        self._world.complain(f"the {who} asked for {ask.offset} ({_isolation(ask)}) and got {faults[0]}")
+        self._world.complain(f"the {reader} asked for {ask.offset} ({_isolation(ask)}) and got {faults[0]}")
         return end
 
     def histories(self, partition: SimulatedPartition) -> Iterator[Sequence[Batch]]:
-        """What is committed: of the one that counts, and while not everybody can know of it, of those that ended uncleanly."""
+        """Yield what is committed: of the one that counts, and while not every process can know of it, of those that ended
+        uncleanly."""
         log = partition.history_log
         yield [batch for batch in log.batches if batch.next_offset <= log.high_watermark]
         since_s = self._quiet_since_s
@@ -112,7 +115,7 @@ class ReadCheck:
 
 
 def _difference(history: Sequence[Batch], ask: Ask, answer: Answer, got: Sequence[tuple[int, int, int, int]]) -> str:
-    """Empty where the answer is the part of ``history`` that was asked for."""
+    """Return the difference; empty where the answer is the part of ``history`` that was asked for."""
     first = next((number for number, batch in enumerate(history) if batch.last_offset >= ask.offset), len(history))
     expected = history[first : first + len(got)]
     if [batch.base_offset for batch in expected] != [base for base, *_ in got]:

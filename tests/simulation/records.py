@@ -1,4 +1,4 @@
-"""What producers write in a simulation: batches of a few records, some in transactions, and the markers that end those."""
+"""Records of producers in a simulation: batches of a few records, some in transactions, and the markers that end those."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
 
 class Marker(IntEnum):
-    """What ends a transaction, as the control record's key says it."""
+    """End of a transaction, as the control record's key says it."""
 
     ABORT = 0
     COMMIT = 1
@@ -21,7 +21,8 @@ class Marker(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """As the leader wrote it; replicas share the very object, so that the same offset with another batch is another history.
+    """A batch as the leader wrote it; replicas share the very object, so that the same offset with another batch is another
+    history.
 
     ``last_offset`` is inclusive; ``timestamps_ms`` are the records' own, of which ``timestamp_ms`` is the largest;
     ``producer_id`` is -1 outside of transactions.
@@ -44,7 +45,7 @@ class Batch:
 def data_batch(
     base_offset: int, records: Sequence[tuple[int, bytes]], *, leader_epoch: int, producer_id: int = -1
 ) -> Batch:
-    """One record per timestamp and value; of a transaction if there is a producer id."""
+    """Return a batch with one record per timestamp and value; of a transaction if there is a producer id."""
     timestamps_ms = tuple(timestamp_ms for timestamp_ms, _ in records)
     payload = b"".join(
         record_bytes(number, None, value, timestamp_delta=timestamp_ms - timestamps_ms[0])
@@ -74,7 +75,7 @@ def data_batch(
 
 
 def marker_batch(base_offset: int, marker: Marker, *, leader_epoch: int, timestamp_ms: int, producer_id: int) -> Batch:
-    """The end of a transaction."""
+    """Return the end of a transaction."""
     record = record_bytes(0, struct.pack(">hh", 0, marker), struct.pack(">hi", 0, 0))
     data = batch_bytes(
         base_offset,
@@ -98,7 +99,7 @@ def marker_batch(base_offset: int, marker: Marker, *, leader_epoch: int, timesta
 
 
 def open_transactions(batches: Iterable[Batch], below: int) -> dict[int, int]:
-    """First offset by producer id of the transactions that no marker below offset ``below`` has ended."""
+    """Return the first offset by producer id of the transactions that no marker below offset ``below`` has ended."""
     found: dict[int, int] = {}
     for batch in batches:
         if batch.base_offset >= below:
@@ -113,7 +114,7 @@ def open_transactions(batches: Iterable[Batch], below: int) -> dict[int, int]:
 
 
 def aborted_transactions(batches: Iterable[Batch]) -> list[tuple[int, int, int]]:
-    """Producer id, first offset and marker's offset of each that was aborted."""
+    """Return producer id, first offset and marker's offset of each that was aborted."""
     began: dict[int, int] = {}
     found = []
     for batch in batches:
@@ -129,7 +130,7 @@ def aborted_transactions(batches: Iterable[Batch]) -> list[tuple[int, int, int]]
 
 
 def visible_offsets(batches: Sequence[Batch], start: int, stop: int) -> list[int]:
-    """What a read_committed consumer is shown of the offsets from ``start`` up to, not including, ``stop``: nothing of a
+    """Return what a read_committed consumer is shown of the offsets from ``start`` up to, not including, ``stop``: nothing of a
     transaction that is aborted, or open at the end of ``batches``."""
     end = batches[-1].next_offset if batches else 0
     hidden = [

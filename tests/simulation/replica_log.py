@@ -67,22 +67,23 @@ class ReplicaLog:
 
     @property
     def log_end_offset(self) -> int:
-        """Exclusive."""
+        """Return the log end, exclusive."""
         return max(self.batches[-1].next_offset if self.batches else 0, self.segments[-1] if self.segments else 0)
 
     def position_of(self, offset: int) -> int:
-        """Index in the history of the first batch that ends at or above ``offset``."""
+        """Return the index in the history of the first batch that ends at or above ``offset``."""
         return bisect_left(self.batches, offset, key=lambda batch: batch.last_offset)
 
     def last_stable_offset(self) -> int:
-        """Exclusive, as this replica knows it."""
+        """Return it, exclusive, as this replica knows it."""
         unstable = self._producers.first_unstable(self.high_watermark)
         if unstable is None:
             return self.high_watermark
         return min(max(unstable, self.log_start_offset), self.high_watermark)
 
     def read(self, offset: int, stop: int, max_bytes: int, *, min_one: bool) -> Read:
-        """``LocalLog.read``: of one segment, from the batch with ``offset`` on, up to ``stop`` (exclusive, a batch's end)."""
+        """Read as ``LocalLog.read`` does: of one segment, from the batch with ``offset`` on, up to ``stop`` (exclusive, a
+        batch's end)."""
         if offset >= stop:
             return Read(b"", ())
         first = self.position_of(offset)
@@ -96,7 +97,7 @@ class ReplicaLog:
         return Read(data[:size], self._aborted_in(number, offset, upper))
 
     def _aborted_in(self, number: int, offset: int, upper: int) -> tuple[AbortedTransaction, ...]:
-        """``collectAbortedTransactions``, from that segment on."""
+        """Return aborted transactions as ``collectAbortedTransactions`` does, from that segment on."""
         found = list[AbortedTransaction]()
         for base in self.segments[number:]:
             entries, is_complete = collect_aborted(self._aborted.get(base, ()), offset, upper)
@@ -108,19 +109,19 @@ class ReplicaLog:
     # -- what makes it longer
 
     def begin_epoch(self, epoch: int) -> None:
-        """Leadership begins here, at the log end."""
+        """Begin a leader epoch here, at the log end."""
         self._assign_epoch(epoch, self.log_end_offset)
 
     def _assign_epoch(self, epoch: int, start: int) -> None:
-        """An epoch in which nothing was written is forgotten (``LeaderEpochFileCache.assign``)."""
+        """Add an epoch; one in which nothing was written is forgotten (``LeaderEpochFileCache.assign``)."""
         start = max(start, self.log_start_offset)
         self.epochs = [one for one in self.epochs if one.start_offset < start and one.epoch < epoch]
         self.epochs.append(EpochEntry(LeaderEpoch(epoch), Offset(start)))
         self._write_epochs()
 
     def append_fetched(self, history: Sequence[Batch], bases: Sequence[int], at_most: int) -> None:
-        """What follows of the leader's ``history``, at most so many batches.  What comes with one Fetch, of one of the leader's
-        segments at ``bases``, is appended at once, and the active segment is rolled before it if both are too much."""
+        """Append what follows of the leader's ``history``, at most so many batches.  What comes with one Fetch, of one of the
+        leader's segments at ``bases``, is appended at once, and the active segment is rolled before it if both are too much."""
         left = history[len(self.batches) : len(self.batches) + at_most]
         while left:
             end = next((base for base in bases if base > left[0].base_offset), left[-1].next_offset)
@@ -136,7 +137,7 @@ class ReplicaLog:
             left = left[count:]
 
     def append(self, batch: Batch, together: int | None = None) -> None:
-        """At the log end, rolled before it if the active segment is full; ``together``: the bytes that come at once."""
+        """Append at the log end, rolled before it if the active segment is full; ``together``: the bytes that come at once."""
         assert batch.base_offset == self.log_end_offset
         size = len(batch.data) if together is None else together
         if self._active_bytes and self._active_bytes + size > self._segment_bytes:
@@ -220,7 +221,7 @@ class ReplicaLog:
         self.log_start_offset = log_start
 
     def raise_log_start(self, offset: int) -> None:
-        """As DeleteRecords, or as the leader's log start does in a follower: Kafka forgets the epochs below."""
+        """Raise it as DeleteRecords does, or the leader's log start in a follower: Kafka forgets the epochs below."""
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
@@ -232,14 +233,14 @@ class ReplicaLog:
             self._write_epochs()
 
     def delete_segments_below_log_start(self) -> None:
-        """The broker's retention thread: renamed first, removed a minute later."""
+        """Delete as the broker's retention thread does: renamed first, removed a minute later."""
         below = [base for base, following in pairwise(self.segments) if following <= self.log_start_offset]
         if below:
             self.segments = self.segments[len(below) :]
             self._rename_away(below)
 
     def expire_by_time(self, before_ms: int) -> None:
-        """The broker's own retention.ms: whole segments below the high watermark, the active one as well."""
+        """Expire as the broker's own retention.ms does: whole segments below the high watermark, the active one as well."""
         while self._is_first_below_high_watermark():
             end = self.segments[1] if len(self.segments) > 1 else self.log_end_offset
             inside = self.batches[self.position_of(self.segments[0]) : self.position_of(end - 1) + 1]
@@ -248,7 +249,7 @@ class ReplicaLog:
             self._expire_first()
 
     def expire_by_size(self, most_bytes: int) -> None:
-        """The broker's own retention.bytes: as many of the first segments as leave at least so much."""
+        """Expire as the broker's own retention.bytes does: as many of the first segments as leave at least so much."""
         sizes = [self._path(base, "log").stat().st_size for base in self.segments]
         too_much = sum(sizes) - most_bytes
         for size in sizes:
@@ -271,22 +272,22 @@ class ReplicaLog:
     # -- what becomes of it when its broker ends
 
     def close(self) -> None:
-        """A controlled shutdown: all is written."""
+        """Shut down in order: all is written."""
         self._producers.take_snapshot()
         self.write_checkpoints()
 
     def write_checkpoints(self) -> None:
-        """Recovery point and log start, as every broker writes them now and then."""
+        """Write recovery point and log start, as every broker writes them now and then."""
         self._recovery_point = self.log_end_offset
         self._checkpointed_log_start = self.log_start_offset if self.log_start_offset > self.segments[0] else 0
 
     def lose_checkpoints(self) -> None:
-        """The files of the log dir that say how far it was written and where it begins."""
+        """Lose the files of the log dir that say how far it was written and where it begins."""
         self._recovery_point = self._checkpointed_log_start = 0
 
     def load(self, *, was_clean: bool) -> None:
-        """``LogLoader``, at the start of a broker; after a crash what may not have been flushed is recovered, and the log start
-        is the one that was written last."""
+        """Load as ``LogLoader`` does, at the start of a broker; after a crash what may not have been flushed is recovered, and
+        the log start is the one that was written last."""
         if not self.segments:
             self._producers.begin_anew_at(0)
             self._begin_empty()
@@ -303,7 +304,7 @@ class ReplicaLog:
         self._rebuild_producers(self.log_end_offset, is_clean_start=was_clean)
 
     def _recover_segment(self, number: int, log_start: int) -> None:
-        """With a state of its own, from the last snapshot below it: what that lacks its transaction index will lack."""
+        """Recover with a state of its own, from the last snapshot below it: what that lacks its transaction index will lack."""
         base = self.segments[number]
         end = self.segments[number + 1] if number + 1 < len(self.segments) else self.log_end_offset
         self._producers.forget()
@@ -324,7 +325,7 @@ class ReplicaLog:
         )
 
     def lose_directory(self) -> None:
-        """A replaced disk."""
+        """Lose the directory, as with a replaced disk."""
         for path in self.directory.iterdir():
             path.unlink()
         self.directory.rmdir()
@@ -333,8 +334,8 @@ class ReplicaLog:
         self.log_start_offset = self.high_watermark = self._recovery_point = self._checkpointed_log_start = 0
 
     def move(self) -> None:
-        """To another log dir: a new log takes over what is in it from the log start on, as a new replica does, and then its
-        place (here in the same directory).  What was opened or linked by then is there still."""
+        """Move to another log dir: a new log takes over what is in it from the log start on, as a new replica does, and then
+        its place (here in the same directory).  What was opened or linked by then is there still."""
         history, high_watermark, log_start = self.batches, self.high_watermark, self.log_start_offset
         bases = self.segments
         moved = [path for base in bases for path in self._files_of(base)]
@@ -379,7 +380,7 @@ class ReplicaLog:
             self._stamp(self.directory)
 
     def _rename_away(self, bases: Sequence[int]) -> None:
-        """As Kafka's asynchronous deletion: whoever opened or linked a file by then has it still."""
+        """Rename as Kafka's asynchronous deletion does: a process that opened or linked a file by then has it still."""
         for base in bases:
             for path in self._files_of(base):
                 renamed = path.with_name(f"{path.name}.deleted")

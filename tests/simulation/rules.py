@@ -23,8 +23,7 @@ _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 
 @dataclass(slots=True)
 class SegmentFate:
-    """One segment as the metadata topic tells it, folded plainly.  ``read_back``: its .log was fetched after it was
-    finished."""
+    """One segment by the metadata topic, folded plainly.  ``read_back``: its .log was fetched after it was finished."""
 
     metadata: RemoteLogSegmentMetadata
     finished_at: int = 0
@@ -56,14 +55,14 @@ class Rules:
         self.segments: dict[RemoteLogSegmentId, SegmentFate] = {}
         self._by_key: dict[str, SegmentFate] = {}
         self.native: set[RemoteLogSegmentId] = set()
-        """Copies that the broker itself began: nobody here deletes one."""
+        """Copies that the broker itself began: no sidecar deletes one."""
 
         self.delete_started: Callable[[RemoteLogSegmentMetadata], None] = lambda metadata: None
 
     # -- the metadata topic
 
     def event(self, value: bytes, partition_of: Callable[[RemoteLogSegmentId], SimulatedPartition]) -> None:
-        """A record became durable; what the state machine refuses changes nothing."""
+        """Note that a record became durable; what the state machine refuses changes nothing."""
         event = read_event(value, where="simulated metadata topic")
         assert isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate), "4.3.1 writes no others"
         fate = self.segments.get(event.remote_log_segment_id)
@@ -104,25 +103,25 @@ class Rules:
             self._complain(f"{_name(fate.metadata)} is deleted, but not its objects {left}")
 
     def is_spoiled(self, fate: SegmentFate) -> bool:
-        """Whether the store does not have one of its objects as it was written."""
+        """Return whether the store does not have one of its objects as it was written."""
         return any(map(self._is_spoiled, fate.keys))
 
     # -- the bucket
 
     def put(self, key: str) -> None:
-        """An object arrives in the bucket for the first time."""
+        """Note that an object arrives in the bucket for the first time."""
         if key.endswith((".log", ".indexes", ".rsm-manifest")) and key not in self._by_key:
             self._complain(f"object {key} is stored before COPY_SEGMENT_STARTED is durable")
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Objects are deleted."""
+        """Note that objects are deleted."""
         for key in keys:
             fate = self._by_key.get(key)
             if fate is not None and fate.metadata.state in (_STARTED, _FINISHED):
                 self._complain(f"object {key} is deleted before DELETE_SEGMENT_STARTED is durable")
 
     def fetched(self, key: str) -> None:
-        """Bytes of an object were given back."""
+        """Note that bytes of an object were given back."""
         fate = self._by_key.get(key)
         if fate is not None and key.endswith(".log") and fate.metadata.state is _FINISHED:
             fate.read_back = True
@@ -130,8 +129,8 @@ class Rules:
     # -- the broker
 
     def proven_without_hole(self, partition: SimulatedPartition, remote_log_start: int) -> int:
-        """Up to which offset (exclusive) all is remote and was read back, from the broker's log start or the remote log start
-        on."""
+        """Return up to which offset (exclusive) all is remote and was read back, from the broker's log start or the remote log
+        start on."""
         next_needed = max(partition.leader_log.log_start_offset, remote_log_start)
         proven = [fate for fate in self._held(partition) if fate.read_back and not self.is_spoiled(fate)]
         while holders := [one for one in proven if _holds(one, next_needed)]:
@@ -139,7 +138,8 @@ class Rules:
         return next_needed
 
     def trimmed(self, partition: SimulatedPartition, offset: int, remote_log_start: int) -> None:
-        """DeleteRecords moves the log start to ``offset``; what lies below the remote log start needs no remote copy."""
+        """Note that DeleteRecords moves the log start to ``offset``; what lies below the remote log start needs no remote
+        copy."""
         next_needed, held = max(partition.leader_log.log_start_offset, remote_log_start), self._held(partition)
         while next_needed < offset:
             holders = [one for one in held if _holds(one, next_needed)]

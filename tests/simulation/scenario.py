@@ -1,4 +1,4 @@
-"""What a seed stands for: the cluster, the topic's policy, how bad it gets, and what happens when."""
+"""The scenario of a seed: the cluster, the topic's policy, how bad it gets, and what happens when."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _RACE_ABSENCE_S = 5.0
 """In race mode the broker deletes what a sidecar that is away for longer than the retention has not linked: so it never is."""
 
 _SHOWN_LATE_S = 35.0
-"""How much later a change of log dirs may show where file events are late or never come: all is read every 30 s, and again 5 s
-after the broker did not answer."""
+"""Time by which a change of log dirs may show later where file events are late or never come: all is read every 30 s, and again
+5 s after the broker did not answer."""
 LIES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03)
 """Shares of writes that a store acknowledges, and does not keep as they were."""
 _REREAD_BAD = 0.05
 """Share of reads that come short or damaged where consumers go back again and again."""
 _LATE_EVENTS_SHARE = 0.5
-"""Of hazard runs: those in which file events of log dirs are late, or never come."""
+"""Share of hazard runs in which file events of log dirs are late, or never come."""
 _SESSIONS_SHARE = 0.4
-"""Of cluster runs: those with consumers that keep fetch sessions."""
+"""Share of cluster runs with consumers that keep fetch sessions."""
 
 
 class Kind(StrEnum):
@@ -40,8 +40,8 @@ class Kind(StrEnum):
     HAZARDS = "hazards"
 
 
-class Blow(StrEnum):
-    """What is done to the world at a time; each a fault that a failing run can be shrunk by."""
+class Fault(StrEnum):
+    """A fault that is injected into the world at a time; a failing run can be shrunk by each."""
 
     CRASH = "crash of a sidecar"
     STOP = "stop of a sidecar"
@@ -60,27 +60,27 @@ class Blow(StrEnum):
     LOST_CHECKPOINTS = "crash of a broker that loses its checkpoints"
 
 
-LOSSES = (Blow.LOST_PRODUCERS, Blow.LOST_DISK, Blow.LOST_CHECKPOINTS)
-"""After which a broker may not know of a transaction that began before."""
+LOSSES = (Fault.LOST_PRODUCERS, Fault.LOST_DISK, Fault.LOST_CHECKPOINTS)
+"""Faults after which a broker may not know of a transaction that began before."""
 
 
 _AHEAD_MS, _BEHIND_MS = 10 * 24 * 3_600_000, 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedBlow:
-    """``blow`` strikes at ``at_s`` and, where it ends, ends ``lasts_s`` later; ``target`` picks broker or partition."""
+class PlannedFault:
+    """``fault`` begins at ``at_s`` and, where it ends, ends ``lasts_s`` later; ``target`` picks broker or partition."""
 
     name: str
-    blow: Blow
+    fault: Fault
     at_s: float
     lasts_s: float
     target: float
 
     @property
     def jump_ms(self) -> int:
-        """How far a clock is off then: further than what expiry takes for one that is a little off."""
-        if self.blow is not Blow.CLOCK:
+        """Return how far a clock is off then: further than what expiry takes for one that is a little off."""
+        if self.fault is not Fault.CLOCK:
             return 0
         return _AHEAD_MS if self.target < 0.5 else -_BEHIND_MS
 
@@ -121,11 +121,11 @@ class Scenario:
     timestamps_late_ms: int = 0
     file_events: FileEvents = FileEvents.AT_ONCE
     hazard: Hazard | None = None
-    blows: tuple[PlannedBlow, ...] = ()
+    faults: tuple[PlannedFault, ...] = ()
 
     @property
     def reader_rates(self) -> FaultRates:
-        """The store's, as consumers' reads meet them."""
+        """Return the store's rates, as consumers' reads meet them."""
         return replace(self.store_rates, bad_read=_REREAD_BAD) if self.rereads else self.store_rates
 
     @property
@@ -138,7 +138,7 @@ class Scenario:
 
 
 def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
-    """The scenario of ``seed``."""
+    """Draw the scenario of ``seed``."""
     badness = chances.choose("badness", (0.0, 0.01, 0.04, 0.12))
     base = Scenario(
         kind=kind,
@@ -159,8 +159,8 @@ def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
     )
     if kind is Kind.FAULTS:
         # No retention, so that each segment has to be there at the end.
-        blows = _plan(base, chances, (Blow.CRASH, Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.DISK_FULL), most=6)
-        return replace(base, blows=blows)
+        faults = _plan(base, chances, (Fault.CRASH, Fault.CRASH, Fault.STOP, Fault.OUTAGE, Fault.DISK_FULL), most=6)
+        return replace(base, faults=faults)
     return _cluster(base, chances)
 
 
@@ -173,7 +173,7 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         brokers=3,
         partitions=int(chances.between("partitions", 1, 3)),
         mode="race" if is_race else "strict",
-        # In race mode the broker deletes without asking anybody: what the store lied about is lost.
+        # In race mode the broker deletes without asking: what the store lied about is lost.
         store_rates=replace(base.store_rates, lie=0.0) if is_race else base.store_rates,
         duration_s=chances.between("cluster duration", 90, 200),
         produce_every_s=chances.choose("produce every", (0.7, 1.0, 1.5)),
@@ -197,33 +197,33 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
         late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
         scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
-    beside = (Blow.FAR_BEHIND, *LOSSES)
-    unlike = (*beside, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else beside
-    blows = _plan(scenario, chances, tuple(blow for blow in Blow if blow not in unlike), most=9)
+    beside = (Fault.FAR_BEHIND, *LOSSES)
+    unlike = (*beside, Fault.DISK_FULL, Fault.UNCLEAN) if is_race else beside
+    faults = _plan(scenario, chances, tuple(fault for fault in Fault if fault not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:
-        blows = (*blows, _far_behind(scenario, chances))
-    blows = (*blows, *_lost_producers(scenario, chances))
+        faults = (*faults, _far_behind(scenario, chances))
+    faults = (*faults, *_lost_producers(scenario, chances))
     if base.kind is Kind.LOSSES:
-        blows = (*blows, *_losses(scenario, chances))
+        faults = (*faults, *_losses(scenario, chances))
     if base.kind is Kind.HAZARDS:
-        return _with_hazard(replace(scenario, blows=blows), chances)
+        return _with_hazard(replace(scenario, faults=faults), chances)
     if is_race:
-        blows = tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in blows)
-    return replace(scenario, blows=blows)
+        faults = tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in faults)
+    return replace(scenario, faults=faults)
 
 
 _NOT_BESIDE = {
-    What.TYPED: frozenset({Blow.CLOCK, Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
-    What.CLOCK: frozenset({Blow.CLOCK, Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
-    What.DELETED: frozenset({Blow.BROKER_UNCLEAN, Blow.UNCLEAN, Blow.FAR_BEHIND, *LOSSES}),
-    What.NATIVE: frozenset({Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
+    What.TYPED: frozenset({Fault.CLOCK, Fault.UNCLEAN, Fault.FAR_BEHIND, Fault.USER_DELETE, *LOSSES}),
+    What.CLOCK: frozenset({Fault.CLOCK, Fault.UNCLEAN, Fault.FAR_BEHIND, Fault.USER_DELETE, *LOSSES}),
+    What.DELETED: frozenset({Fault.BROKER_UNCLEAN, Fault.UNCLEAN, Fault.FAR_BEHIND, *LOSSES}),
+    What.NATIVE: frozenset({Fault.UNCLEAN, Fault.FAR_BEHIND, Fault.USER_DELETE, *LOSSES}),
 }
-"""Blows that would excuse what the hazard is to show."""
+"""Faults that would excuse what the hazard is to show."""
 
 
 def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
-    """In strict mode, where the broker's own retention is not the hazard: it deletes what sidecars that come late have not
-    linked."""
+    """Return the scenario with a hazard, in strict mode where the broker's own retention is not the hazard: it deletes what
+    sidecars that come late have not linked."""
     hazard = hazard_of(scenario.duration_s, chances)
     if chances.draw("file events are late") < _LATE_EVENTS_SHARE:
         events = chances.choose("file events", (FileEvents.LATE, FileEvents.LATE, FileEvents.NEVER))
@@ -233,7 +233,7 @@ def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
     if hazard.what is What.BACK:
         return _with_two_in_turn(scenario, hazard)
     began_s, duration_s = hazard.sidecars_from_s, max(scenario.duration_s, hazard.ends_s + 20)
-    kept = (blow for blow in scenario.blows if blow.blow not in _NOT_BESIDE.get(hazard.what, ()))
+    kept = (planned for planned in scenario.faults if planned.fault not in _NOT_BESIDE.get(hazard.what, ()))
     late = (duration_s - began_s) / scenario.duration_s
     scenario = replace(
         scenario,
@@ -241,7 +241,7 @@ def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
         broker_retention_ms=-1,
         duration_s=duration_s,
         hazard=hazard,
-        blows=tuple(replace(blow, at_s=began_s + blow.at_s * late) for blow in kept),
+        faults=tuple(replace(planned, at_s=began_s + planned.at_s * late) for planned in kept),
     )
     if hazard.is_guarded or hazard.what is What.NATIVE:
         scenario = replace(scenario, disk_bytes=None, retention_ms=-1, retention_bytes=-1)
@@ -255,8 +255,10 @@ def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
 
 
 def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scenario:
-    """Mostly in race mode, with no other blow than that no process is away for long."""
-    kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.LEADER))
+    """Return it mostly in race mode, with no other fault than that no process is away for long."""
+    kept = (
+        planned for planned in scenario.faults if planned.fault in (Fault.CRASH, Fault.STOP, Fault.OUTAGE, Fault.LEADER)
+    )
     scenario = replace(
         scenario,
         mode="strict" if hazard.is_strict else "race",
@@ -268,7 +270,7 @@ def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) 
         rereads=False,
         store_rates=replace(scenario.store_rates, lie=0.0),
         hazard=hazard,
-        blows=tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in kept),
+        faults=tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in kept),
     )
     match hazard.what:
         case What.PINNED:
@@ -281,12 +283,12 @@ def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) 
 
 
 def _with_two_in_turn(scenario: Scenario, hazard: Hazard) -> Scenario:
-    """In race mode, with few other blows: while the role changes hands nobody pins, for nearly half of the retention, and
-    outages of the store are the hazard's own.  Where the holder sees a sealed segment late, retention is as much longer: a
-    taker pins nothing that the broker had renamed before."""
+    """Return it in race mode, with few other faults: while the role changes hands no process pins, for nearly half of the
+    retention, and outages of the store are the hazard's own.  Where the holder sees a sealed segment late, retention is as much
+    longer: a taker pins nothing that the broker had renamed before."""
     late_s = 0.0 if scenario.file_events is FileEvents.AT_ONCE else _SHOWN_LATE_S
     hazard = replace(hazard, ends_s=hazard.ends_s + late_s)
-    kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.LEADER))
+    kept = (planned for planned in scenario.faults if planned.fault in (Fault.CRASH, Fault.LEADER))
     return replace(
         scenario,
         mode="race",
@@ -300,16 +302,17 @@ def _with_two_in_turn(scenario: Scenario, hazard: Hazard) -> Scenario:
         rereads=False,
         store_rates=replace(scenario.store_rates, lie=0.0),
         hazard=hazard,
-        blows=tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in kept),
+        faults=tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in kept),
     )
 
 
-def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, most: int) -> tuple[PlannedBlow, ...]:
+def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Fault, ...], *, most: int) -> tuple[PlannedFault, ...]:
+    # Names that are drawn by seed the randomness: with others each seed would be another run.
     count = int(chances.between("blows", 0, most + 1))
     return tuple(
-        PlannedBlow(
+        PlannedFault(
             name=f"blow {number}",
-            blow=chances.choose("blow", allowed),
+            fault=chances.choose("blow", allowed),
             at_s=chances.between("blow at", 1, scenario.duration_s),
             lasts_s=chances.choose("blow lasts", (0.3, 3.0, 10.0, 40.0)),
             target=chances.draw("blow target"),
@@ -318,11 +321,11 @@ def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, mo
     )
 
 
-def _losses(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, ...]:
+def _losses(scenario: Scenario, chances: Chances) -> tuple[PlannedFault, ...]:
     return tuple(
-        PlannedBlow(
+        PlannedFault(
             name=f"loss {number}",
-            blow=chances.choose("loss", LOSSES),
+            fault=chances.choose("loss", LOSSES),
             at_s=chances.between("loss at", scenario.duration_s * 0.2, scenario.duration_s),
             lasts_s=chances.choose("loss lasts", (0.3, 3.0, 10.0)),
             target=chances.draw("loss target"),
@@ -331,25 +334,26 @@ def _losses(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, ...]:
     )
 
 
-def _far_behind(scenario: Scenario, chances: Chances) -> PlannedBlow:
-    """Beside the others: only so does an election take away what has long been copied."""
-    return PlannedBlow(
+def _far_behind(scenario: Scenario, chances: Chances) -> PlannedFault:
+    """Draw a fault beside the others: only so does an election take away what has long been copied."""
+    return PlannedFault(
         name="far behind",
-        blow=Blow.FAR_BEHIND,
+        fault=Fault.FAR_BEHIND,
         at_s=chances.between("far behind at", 1, scenario.duration_s * 0.6),
         lasts_s=chances.choose("far behind lasts", (15.0, 30.0, 60.0)),
         target=chances.draw("far behind target"),
     )
 
 
-def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, ...]:
-    """In half of the runs, some times: a replica is moved to another log dir, and once nothing but its own files is left."""
+def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedFault, ...]:
+    """Draw faults in half of the runs, some times: a replica is moved to another log dir, and once nothing but its own files is
+    left."""
     if chances.draw("lost producers") < 0.5:
         return ()
     return tuple(
-        PlannedBlow(
+        PlannedFault(
             name=f"lost producers {number}",
-            blow=Blow.LOST_PRODUCERS,
+            fault=Fault.LOST_PRODUCERS,
             at_s=chances.between("lost producers at", 1, scenario.duration_s),
             lasts_s=0.0,
             target=chances.draw("lost producers target"),
@@ -359,7 +363,7 @@ def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, 
 
 
 def _rates(chances: Chances, what: str, badness: float, *, bad_read: float = 0.0) -> FaultRates:
-    """Not each kind in each run: what is rare alone may be what matters together."""
+    """Draw the rates, not each kind in each run: what is rare alone may be what matters together."""
 
     def rate(kind: str) -> float:
         return badness if chances.draw(f"{what} {kind}") < 0.5 else 0.0

@@ -1,4 +1,5 @@
-"""What clients reach of a process: its gateway in front of the broker, and its read service, both as they are wired."""
+"""The parts of a process that clients reach: its gateway in front of the broker, and its read service, both as they are
+wired."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.simulation.broker_side import FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPO
 from tests.simulation.chances import Chances
 from tests.simulation.client_connection import ClientConnection
 from tests.simulation.cluster import SimulatedPartition
-from tests.simulation.offset_wire import OffsetQuestion, Told, offset_request, read_offset_response
+from tests.simulation.offset_wire import OffsetQuestion, OffsetReply, offset_request, read_offset_response
 from tests.simulation.virtual_time import Process
 from tests.simulation.wire import key_of, records_in
 from tiersidecar.app.builders.gateway_fill import fill_rewrites, open_remote_tier
@@ -59,7 +60,7 @@ _OFFSETS_TRY_AGAIN = frozenset(
 
 
 class Fate(Enum):
-    """How a read ended.  ``DAMAGED`` is what the read service says with 500, and a Kafka client takes for retriable."""
+    """End of a read.  ``DAMAGED`` is what the read service says with 500, and a Kafka client takes for retriable."""
 
     READ = "read"
     TRY_AGAIN = "try again"
@@ -69,8 +70,8 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a client got: whole batches, the offsets of them that a read_committed client shows (None for the other level), and
-    how it ended, after them; ``offset`` is the one that was out of range."""
+    """Answer that a client got: whole batches, the offsets of them that a read_committed client shows (None for the other
+    level), and how it ended, after them; ``offset`` is the one that was out of range."""
 
     fate: Fate
     data: bytes = b""
@@ -92,7 +93,7 @@ class Ask:
 
 
 class Serving:
-    """Of one incarnation: its work runs as part of ``process``, and dies with it."""
+    """The servers of one incarnation: their work runs as part of ``process``, and dies with it."""
 
     def __init__(
         self, process: Process, parts: Parts, rewrites: Rewrites, log: ContinuousLog, chances: Chances
@@ -104,7 +105,7 @@ class Serving:
         self._memory = ResponseMemory(_MEMORY_BYTES)
 
     def deleted_to(self, partition: SimulatedPartition) -> int:
-        """The highest offset that a user was told to have deleted up to, of what this process has read of it."""
+        """Return the highest offset up to which a user's delete was answered as done, of what this process has read of it."""
         try:
             state = self._state.partition_state(partition.topic_id_partition)
         except MetadataNotReadyError:
@@ -115,7 +116,7 @@ class Serving:
         return max(heard, default=0)
 
     async def fetch(self, ask: Ask) -> Answer:
-        """Through the gateway, as a Kafka client."""
+        """Fetch through the gateway, as a Kafka client."""
         version = ask.version
         key = key_of(version, ask.partition)
         body = write_single_fetch(
@@ -134,16 +135,16 @@ class Serving:
         return fetched_answer(version, answered, row, ask.offset, read_committed=ask.read_committed)
 
     def connect(self, name: str = "") -> ClientConnection:
-        """A connection of the client ``name``; without a name for one request."""
+        """Return a connection of the client ``name``; without a name for one request."""
         return ClientConnection(self._broker, self._rewrites, self._memory, self._chances, name)
 
     async def earliest(self, partition: TopicIdPartition) -> int | None:
-        """The first offset, by ListOffsets through the gateway; None: try again."""
-        told = await ask_offset(self.connect(), partition, _EARLIEST)
-        return None if told is None else told.offset
+        """Return the first offset, by ListOffsets through the gateway; None: try again."""
+        reply = await ask_offset(self.connect(), partition, _EARLIEST)
+        return None if reply is None else reply.offset
 
     async def stream(self, ask: Ask) -> Answer:
-        """By the read service: what came before an error is a client's to keep."""
+        """Read by the read service: what came before an error is a client's to keep."""
         read = LogRead(
             caller=Credentials(),
             partition=ask.partition,
@@ -171,7 +172,7 @@ class Serving:
         )
 
     async def first_offset(self, partition: TopicIdPartition) -> int | None:
-        """The first offset, as the read service tells it; None: try again."""
+        """Return the first offset, as the read service has it; None: try again."""
         try:
             return await self._log.start_offset(Credentials(), partition)
         except (RetriableError, PartitionHaltedError, TimeoutError):
@@ -181,8 +182,8 @@ class Serving:
 def open_serving(
     stack: AsyncExitStack, parts: Parts, process: Process, chances: Chances, *, most_in_sessions: int
 ) -> Serving:
-    """Over what ``parts`` have; ``stack`` closes what is made here.  ``most_in_sessions`` partitions are remembered in fetch
-    sessions."""
+    """Open the servers over what ``parts`` have; ``stack`` closes what is made here.  ``most_in_sessions`` partitions are
+    remembered in fetch sessions."""
     tier = replace(open_remote_tier(stack, parts), sessions=FetchSessions(most_in_sessions))
     local: ReadLocal = parts.broker  # type: ignore[assignment]
     log = ContinuousLog(reader=parts.reads.reader, local=local, blocking=parts.blocking, pending=tier.pending)
@@ -191,22 +192,22 @@ def open_serving(
 
 async def ask_offset(
     connection: ClientConnection, partition: TopicIdPartition, question: OffsetQuestion
-) -> Told | None:
-    """The answer through the gateway; None: an error, which clients try again after."""
+) -> OffsetReply | None:
+    """Return the answer through the gateway; None: an error, which clients try again after."""
     api_key, version = question.api_key, question.version
     try:
         body = await connection.exchange(api_key, version, offset_request(question, partition))
     except UpstreamClosedError:
         return None
-    told = read_offset_response(api_key, version, bytes(body))
-    assert told.error in _OFFSETS_TRY_AGAIN, f"{told.error!r}"
-    return told if told.error is ErrorCode.none else None
+    reply = read_offset_response(api_key, version, bytes(body))
+    assert reply.error in _OFFSETS_TRY_AGAIN, f"{reply.error!r}"
+    return reply if reply.error is ErrorCode.none else None
 
 
 def fetched_answer(
     version: int, body: memoryview, row: FetchedPartition, offset: int, *, read_committed: bool
 ) -> Answer:
-    """What a client makes of one partition of a Fetch response that it asked for from ``offset`` on."""
+    """Return what a client makes of one partition of a Fetch response that it asked for from ``offset`` on."""
     if row.error_code == OFFSET_OUT_OF_RANGE:
         return Answer(fate=Fate.OUT_OF_RANGE, offset=offset, why="by the gateway")
     if row.error_code in _CLIENT_TRIES_AGAIN:
@@ -221,7 +222,8 @@ def fetched_answer(
 
 
 def shown_by_kafka_client(data: bytes, aborted: tuple[tuple[int, int], ...], position: int) -> list[int]:
-    """As Java's ``CompletedFetch`` goes through the batches: a transaction is hidden from its first offset to its marker."""
+    """Return the offsets as Java's ``CompletedFetch`` goes through the batches: a transaction is hidden from its first offset
+    to its marker."""
     waiting, hidden, shown = sorted(aborted, key=lambda one: one[1]), set[int](), list[int]()
     for at, header in iter_batch_headers(data):
         while waiting and waiting[0][1] <= header.last_offset:

@@ -28,28 +28,28 @@ from tiersidecar.services.gateway.exchange import UpstreamClosedError
 _MOST = 50_000
 _MAX_WAIT_MS = 500
 _VERSIONS = (7, 11, 12, 13, 17)
-"""Of Fetch, all with sessions: by name and by id, rigid and flexible."""
+"""Versions of Fetch, all with sessions: by name and by id, rigid and flexible."""
 
 
 class ClientSession:
-    """``org.apache.kafka.clients.FetchSessionHandler``: what the broker has been told, and what the next Fetch says."""
+    """``org.apache.kafka.clients.FetchSessionHandler``: the partitions requested so far, and those of the next Fetch."""
 
     def __init__(self) -> None:
         self.id, self.epoch = 0, FULL_EPOCH
-        self._told: dict[PartitionKey, FetchPartition] = {}
+        self._requested: dict[PartitionKey, FetchPartition] = {}
 
     def next(
         self, wanted: Mapping[PartitionKey, FetchPartition]
     ) -> tuple[dict[PartitionKey, FetchPartition], list[PartitionKey]]:
-        """The partitions to ask for, and those to forget."""
-        told, self._told = self._told, dict(wanted)
+        """Return the partitions to ask for, and those to forget."""
+        known, self._requested = self._requested, dict(wanted)
         if self.epoch == FULL_EPOCH:
             return dict(wanted), []
-        changed = {key: asked for key, asked in wanted.items() if told.get(key) != asked}
-        return changed, [key for key in told if key not in wanted]
+        changed = {key: asked for key, asked in wanted.items() if known.get(key) != asked}
+        return changed, [key for key in known if key not in wanted]
 
     def answered(self, response: FetchResponse) -> str:
-        """Take in an answer; a sentence if a client cannot make sense of it, else empty."""
+        """Apply an answer; return a sentence if a client cannot make sense of it, else empty."""
         if response.error_code != NO_ERROR:
             self.id = 0 if response.error_code == FETCH_SESSION_ID_NOT_FOUND else self.id
             self.epoch = FULL_EPOCH
@@ -57,14 +57,14 @@ class ClientSession:
         keys, is_full = {row.key for row in response.partitions}, self.epoch == FULL_EPOCH
         self.id = response.session_id
         self.epoch = FULL_EPOCH if self.id == 0 else self.epoch + 1
-        if len(keys) < len(response.partitions) or keys - self._told.keys():
-            return f"is told of {[row.key for row in response.partitions]}, and asked for {list(self._told)}"
-        if is_full and self._told.keys() - keys:
-            return f"is told only of {list(keys)} in a full answer, and asked for {list(self._told)}"
+        if len(keys) < len(response.partitions) or keys - self._requested.keys():
+            return f"gets {[row.key for row in response.partitions]}, and asked for {list(self._requested)}"
+        if is_full and self._requested.keys() - keys:
+            return f"gets only {list(keys)} in a full answer, and asked for {list(self._requested)}"
         return ""
 
     def lost(self) -> None:
-        """Nobody knows whether the last Fetch arrived: the session is closed, and another one asked for."""
+        """Close the session, for it is not known whether the last Fetch arrived: it is closed, and another one asked for."""
         self.epoch = FULL_EPOCH
 
 
@@ -89,7 +89,7 @@ class SessionConsumer:
         self._last = "nothing was read"
 
     async def consume(self) -> None:
-        """Until nothing fails any more."""
+        """Read until nothing fails any more."""
         chances = self._world.chances
         while True:
             await asyncio.sleep(chances.between(f"{self.name} pause", 0.3, 3.0))
@@ -106,7 +106,7 @@ class SessionConsumer:
             self._max_bytes[at] = _MOST
         while left := [at for at in left if not self._world.is_spoiled(self._partitions[at])]:
             leader = self._partitions[left[0]].leader
-            assert leader is not None, "everybody is there"
+            assert leader is not None, "every process is there"
             self._go_to(leader)
             asked = [at for at in left if self._partitions[at].leader == leader]
             if await self._poll(asked):
@@ -118,7 +118,7 @@ class SessionConsumer:
             await asyncio.sleep(1.0)
 
     def _end(self, at: int) -> int:
-        """Exclusive, as the leader knows it."""
+        """Return the end, exclusive, as the leader knows it."""
         log = self._partitions[at].history_log
         return self._partitions[at].last_stable_offset(log) if self._read_committed else log.high_watermark
 
@@ -152,10 +152,10 @@ class SessionConsumer:
     # -- one Fetch
 
     async def _poll(self, wanted: Sequence[int]) -> bool:
-        """Ask for these partitions; whether there was an answer, and none of the partitions' was an error."""
+        """Ask for these partitions; return whether there was an answer, and none of the partitions' was an error."""
         serving = self._servers[self._broker].serving
         if serving is None:
-            self._check.outcomes["nobody there"] += 1
+            self._check.outcomes["no process there"] += 1
             return False
         connection, fetch = self._connected(serving), self._fetch(wanted)
         seen = {at: self._check.begin(self._partitions[at], self._broker, serving) for at in wanted}
@@ -177,11 +177,11 @@ class SessionConsumer:
             self._check.outcomes["session ended"] += 1
             return False
         by_key = {key_of(self._version, self._partitions[at].topic_id_partition): at for at in wanted}
-        judged = [
-            await self._judge(serving, by_key[row.key], positions, body, row, seen[by_key[row.key]])
+        checked = [
+            await self._check_row(serving, by_key[row.key], positions, body, row, seen[by_key[row.key]])
             for row in response.partitions
         ]
-        return all(judged)
+        return all(checked)
 
     def _connected(self, serving: Serving) -> ClientConnection:
         if self._served_by is None or self._served_by[0] is not serving:
@@ -216,10 +216,10 @@ class SessionConsumer:
             read_committed=self._read_committed,
         )
 
-    async def _judge(
+    async def _check_row(
         self, serving: Serving, at: int, positions: Sequence[int], body: memoryview, row: FetchedPartition, seen: Seen
     ) -> bool:
-        """Whether the partition was read; it goes on from there."""
+        """Check a partition's row, and return whether it was read; it goes on from there."""
         partition, offset = self._partitions[at], positions[at]
         answer = fetched_answer(self._version, body, row, offset, read_committed=self._read_committed)
         ask = Ask(
@@ -231,7 +231,7 @@ class SessionConsumer:
             version=self._version,
         )
         self._last = f"{answer.fate.value} {answer.why}"
-        next_offset = self._check.judge(f"{self.name} of {at} at broker {self._broker}", partition, ask, answer, seen)
+        next_offset = self._check.check(f"{self.name} of {at} at broker {self._broker}", partition, ask, answer, seen)
         self._positions[at] = max(offset, next_offset)
         if answer.fate is Fate.TRY_AGAIN and self._epochs:
             self._epochs[at] = partition.epoch  # it looks at Metadata
@@ -240,18 +240,18 @@ class SessionConsumer:
         return answer.fate is Fate.READ
 
     async def _reset(self, serving: Serving, partition: SimulatedPartition, at: int) -> None:
-        """To the earliest, once the leader has said that it is out of range (KIP-392)."""
+        """Reset to the earliest, once the leader has said that it is out of range (KIP-392)."""
         if self._broker != partition.leader:
             self._go_to(partition.leader or self._broker)
             return
         earliest = await self._client.answer(serving, serving.earliest(partition.topic_id_partition))
         if earliest is not None:
-            self._check.judge_earliest(f"{self.name} at broker {self._broker}", partition, earliest)
+            self._check.check_earliest(f"{self.name} at broker {self._broker}", partition, earliest)
             self._positions[at] = earliest
 
 
 async def _answer(connection: ClientConnection, fetch: SessionFetch) -> memoryview | None:
-    """None: the connection has ended."""
+    """Return the answer; None: the connection has ended."""
     try:
         return await connection.exchange(ApiKey.FETCH, fetch.version, fetch_request(fetch))
     except UpstreamClosedError:

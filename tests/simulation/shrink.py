@@ -11,7 +11,7 @@ Simulate = Callable[[Kind, int, frozenset[str]], Outcome]
 
 
 def shrink(failed: Outcome, *, run: Simulate = simulate, most_runs: int = 60) -> Outcome:
-    """The smallest failing run found within ``most_runs``; ``failed`` itself where every fault is needed."""
+    """Return the smallest failing run found within ``most_runs``; ``failed`` itself where every fault is needed."""
     best, muted, runs = failed, frozenset[str](), 0
     size = max(len(best.faults) // 2, 1)
     while best.faults and runs < most_runs:

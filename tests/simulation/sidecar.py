@@ -67,7 +67,8 @@ _KEY_ID, _KEY_BITS, _UNREAD = "simulated", 1344, "/unread: the key ring is made 
 
 
 def config_of(world: Environment, broker: int, instance: str = "") -> Config:
-    """What a user would write for this cluster, with shorter waits; ``instance`` is the name of the state.dir."""
+    """Return the configuration that a user would write for this cluster, with shorter waits; ``instance`` is the name of the
+    state.dir."""
     scenario = world.scenario
     hazard = scenario.hazard if world.is_mistyped else None
     rule: dict[str, object] = {
@@ -111,7 +112,7 @@ def config_of(world: Environment, broker: int, instance: str = "") -> Config:
 
 
 def instance_of(broker: int) -> str:
-    """The state.dir's of the sidecar that belongs beside the broker."""
+    """Return the name of the state.dir of the sidecar that belongs beside the broker."""
     return f"state-{broker}"
 
 
@@ -145,7 +146,7 @@ class Sidecar:
         return self.process is not None
 
     def start(self) -> None:
-        """A new process; it knows only what is durable."""
+        """Start a new process; it knows only what is durable."""
         self._incarnation += 1
         self.process = process = Process(f"{self._name} {self.broker}.{self._incarnation}", self._world.loop)
         task = process.start(self._main(process))
@@ -153,23 +154,23 @@ class Sidecar:
         task.add_done_callback(lambda done: self._world.process_ended(process, done))
 
     def kill(self) -> None:
-        """As kill -9."""
+        """Kill it as kill -9 does."""
         if self.process is not None:
             self.process.kill()
             self.process = self.serving = None
 
     async def stop_in_order(self) -> None:
-        """As SIGTERM, and wait for its end."""
+        """Stop it as SIGTERM does, and wait for its end."""
         if self.process is None:
             return
         process, task = self.buried[-1]
-        process.is_told_to_end = True
+        process.is_asked_to_end = True
         self.process = self.serving = None
         task.cancel()
         await asyncio.wait([task])
 
     async def _main(self, process: Process) -> None:
-        """As ``app.supervise`` does it."""
+        """Run the roles as ``app.supervise`` does."""
         async with AsyncExitStack() as stack:
             parts = await open_parts(
                 stack,
@@ -182,7 +183,7 @@ class Sidecar:
                 instance=self.instance,
             )
             if Role.GATEWAY in self._roles:
-                bucket = _bucket_of(self._world, parts.ids, tells_rules=False)
+                bucket = _bucket_of(self._world, parts.ids, informs_rules=False)
                 path = await open_process_read_path(stack, replace(parts, store=_store_of(bucket, parts)))
                 parts = replace(parts, read_path=path)
                 self.serving = open_serving(
@@ -201,17 +202,17 @@ class Sidecar:
 
 
 def _bucket_of(
-    world: Environment, ids: Ids, *, tells_rules: bool, acts: Callable[[str], None] = lambda what: None
+    world: Environment, ids: Ids, *, informs_rules: bool, acts: Callable[[str], None] = lambda what: None
 ) -> NetworkStore:
-    """``tells_rules`` of what is fetched: a consumer's read proves nothing."""
+    """Return the bucket over the network.  ``informs_rules`` of what is fetched: a consumer's read proves nothing."""
     scenario = world.scenario
     return NetworkStore(
         world.bucket,
         world.network,
         world.chances,
-        scenario.store_rates if tells_rules else scenario.reader_rates,
+        scenario.store_rates if informs_rules else scenario.reader_rates,
         ids,
-        tells_of_reads=tells_rules,
+        informs_of_reads=informs_rules,
         is_local=scenario.store_is_local,
         acts=acts,
     )
@@ -241,7 +242,7 @@ async def open_parts(
     roles: frozenset[Role] = TIER_ROLES,
     instance: str = "",
 ) -> Parts:
-    """What :func:`tiersidecar.app.wiring.open_parts` opens, with every edge simulated but files."""
+    """Open what :func:`tiersidecar.app.wiring.open_parts` opens, with every edge simulated but files."""
     scenario, chances = world.scenario, world.chances
     instance = instance or instance_of(broker)
     incarnation = f"{instance}/{name}"
@@ -264,7 +265,7 @@ async def open_parts(
         world.topics, world.network, world.loop, chances, scenario.topic_rates, name, _sends(acts)
     )
     tuning = initial_tuning(config, clock)
-    store = _bounded(_bucket_of(world, ids, tells_rules=True, acts=acts), config, tuning, clock)
+    store = _bounded(_bucket_of(world, ids, informs_rules=True, acts=acts), config, tuning, clock)
     metadata = await stack.enter_async_context(
         open_metadata_topic(
             MetadataTopicSettings(
@@ -344,7 +345,7 @@ async def open_parts(
 
 
 def _sends(acts: Callable[[str], None]) -> Sends:
-    """Of what is said of segments; that all objects are deleted is no act any more."""
+    """Call ``acts`` for what is said of segments; that all objects are deleted is no act any more."""
 
     def sends(topic: str, value: bytes | None) -> None:
         if topic != METADATA_TOPIC or value is None:
@@ -373,7 +374,7 @@ async def _open_trash_clock(config: Config, roles: frozenset[Role], clock: Simul
 
 @cache
 def _key_ring() -> KeyRing:
-    """One for all runs: the same in each process, for a seed replays exactly."""
+    """Return one for all runs: the same in each process, for a seed replays exactly."""
     key = RSA.generate(_KEY_BITS, randfunc=random.Random("the simulation's key").randbytes)
     return KeyRing(active_key_id=_KEY_ID, keys={_KEY_ID: RsaKeyPair(public=key.public_key(), private=key)})
 

@@ -1,4 +1,4 @@
-"""From a seed to what came of it."""
+"""Running a seed to its outcome."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 
 import structlog
 
-from tests.simulation.blows import strike
 from tests.simulation.chances import Chances
-from tests.simulation.oracle import judge
+from tests.simulation.faults import inject
+from tests.simulation.hazard_steps import steps_of_hazard
+from tests.simulation.oracle import check_end
 from tests.simulation.scenario import Kind, scenario_of
-from tests.simulation.strangers import meet
 from tests.simulation.virtual_time import MOST_TURNS, NoEndError, VirtualTimeLoop, current_process
 from tests.simulation.world import World
 
@@ -29,7 +29,7 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one run.  ``faults`` are names of those that happened, in order; ``reads`` counts consumers' by how they
+    """Outcome of one run.  ``faults`` are names of those that happened, in order; ``reads`` counts consumers' by how they
     ended, and the records that were compared."""
 
     kind: Kind
@@ -45,7 +45,7 @@ _BURIAL_TURNS = 100_000
 
 
 def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset(), *, most_turns: int = MOST_TURNS) -> Outcome:
-    """One run; the same arguments give the same outcome, trace and all.  ``muted`` faults are left out; a run that has not
+    """Run once; the same arguments give the same outcome, trace and all.  ``muted`` faults are left out; a run that has not
     ended after ``most_turns`` of the loop is a violation like others."""
     directory = Path(tempfile.mkdtemp(prefix="tiersidecar-simulation-", dir=_MEMORY if _MEMORY.is_dir() else None))
     chances = Chances(seed, muted)
@@ -83,24 +83,24 @@ def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset(), *, most
 
 async def _run(world: World) -> None:
     try:
-        await world.live([*(strike(world, blow) for blow in world.scenario.blows), *meet(world)])
+        await world.live([*(inject(world, planned) for planned in world.scenario.faults), *steps_of_hazard(world)])
         await world.end()
-        await judge(world)
+        await check_end(world)
     finally:
         await world.bury()
 
 
 def _unheard(world: World, context: dict[str, Any]) -> None:
-    """An error that nobody waited for; at the very end nobody waits any more."""
+    """Complain of an error that nothing waited for; at the very end nothing waits any more."""
     if not world.is_over:
         error = context.get("exception")
-        told = "".join(traceback.format_exception(error)) if error is not None else ""
-        world.complain(f"unheard: {context.get('message')} {told}")
+        trace = "".join(traceback.format_exception(error)) if error is not None else ""
+        world.complain(f"unheard: {context.get('message')} {trace}")
 
 
 @contextmanager
 def _log_into(world: World) -> Iterator[None]:
-    """The sidecars' logs become part of the trace; an error that is nobody's fault but ours is a breach."""
+    """Make the sidecars' logs part of the trace; an error that only we are to blame for is a breach."""
 
     def keep(logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if world.is_over:

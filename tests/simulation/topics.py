@@ -16,12 +16,12 @@ from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import Uuid
 
 _IDLE_POLL_S = 5.0
-"""A poll that finds nothing: longer than aiokafka's, for each costs a turn of the loop."""
+"""Time of a poll that finds nothing: longer than aiokafka's, for each costs a turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecord:
-    """As aiokafka's ConsumerRecord, as far as it is asked for."""
+    """A record with the fields of aiokafka's ConsumerRecord that are used."""
 
     offset: int
     timestamp: int
@@ -31,7 +31,7 @@ class TopicRecord:
 
 
 class SimulatedTopic:
-    """All partitions of one topic, with the settings that it was made with; ``written`` is told each record."""
+    """All partitions of one topic, with the settings that it was made with; ``written`` is called with each record."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class SimulatedTopic:
         self.waiting: list[asyncio.Future[None]] = []
 
     def append(self, partition: int, *, key: bytes | None, value: bytes | None, timestamp_ms: int, now_s: float) -> int:
-        """The offset of the new record."""
+        """Append a record, and return its offset."""
         log = self.partitions[partition]
         log.append(TopicRecord(offset=len(log), timestamp=timestamp_ms, key=key, value=value, written_s=now_s))
         self.written(self.name, key, value)
@@ -76,7 +76,7 @@ class SimulatedConsumer:
         return self._positions[partition]
 
     async def getmany(self, *, timeout_ms: int, max_records: int = 500) -> dict[TopicPartition, list[TopicRecord]]:
-        """What shows by now; else what comes first, or nothing after a while."""
+        """Return what shows by now; else what comes first, or nothing after a while."""
         if found := self._visible(max_records):
             return found
         woken: asyncio.Future[None] = self._loop.create_future()
@@ -100,13 +100,13 @@ class SimulatedConsumer:
         return found
 
     def _next_shows_s(self) -> float:
-        """Until the next record that is written already shows."""
+        """Return the time until the next record that is written already shows."""
         written = [log[at].written_s for part, at in self._positions.items() if at < len(log := self._log(part))]
         return max(min(written, default=self._loop.time() + _IDLE_POLL_S) + self._lag_s - self._loop.time(), 0.0) + 1e-6
 
 
 Sends = Callable[[str, bytes | None], None]
-"""Told topic and value of each record as it leaves a process."""
+"""Called with topic and value of each record as it leaves a process."""
 
 
 class SimulatedProducer:

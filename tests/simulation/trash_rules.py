@@ -13,15 +13,15 @@ from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 DELETE_DELAY_MS, USER_DELETE_DELAY_MS = 20_000, 10_000
-"""What the sidecars here are configured with."""
+"""Delays that the sidecars here are configured with."""
 _MOST_ON_ITS_WAY_MS = 20_000
-"""How long a publish waits for its read-back at most: an older decision is none of this record's."""
+"""Longest time for which a publish waits for its read-back: an older decision is none of this record's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """That all below ``up_to``, or ``segments``, goes; decided at ``at_ms``: the delay counts from the decision, and its record
-    may take a while to become durable."""
+    """Decision that all below ``up_to``, or ``segments``, goes; taken at ``at_ms``: the delay counts from the decision, and its
+    record may take a while to become durable."""
 
     up_to: int
     segments: frozenset[str]
@@ -38,7 +38,7 @@ class TrashRules:
         self._starts: dict[str, int] = {}
 
     def record(self, key: bytes | None, value: bytes | None, now_ms: int) -> None:
-        """A record of the state topic became durable."""
+        """Note that a record of the state topic became durable."""
         if key is None or value is None:
             return
         name, document = key.decode(), json.loads(value)
@@ -52,7 +52,8 @@ class TrashRules:
             self._start_moves(partition, document["remote_log_start_offset"])
 
     def _start_moves(self, partition: str, start: int) -> None:
-        """The first start is found out, not decided; one that was said before may be said again."""
+        """Check that a start is announced.  The first one is found out, not decided; one that was said before may be said
+        again."""
         before = self._starts.get(partition, -1)
         self._starts[partition] = max(start, before)
         if before >= 0 and start > before and not any(one.up_to >= start for one in self._said.get(partition, ())):
@@ -61,7 +62,7 @@ class TrashRules:
             )
 
     def delete_started(self, metadata: RemoteLogSegmentMetadata, now_ms: int) -> None:
-        """DELETE_SEGMENT_STARTED of a finished segment became durable."""
+        """Note that DELETE_SEGMENT_STARTED of a finished segment became durable."""
         uuid = format_uuid(metadata.remote_log_segment_id.uuid)
         about = [
             one
@@ -70,7 +71,7 @@ class TrashRules:
         ]
         if any(now_ms - one.at_ms >= self._delay_of(one) for one in about):
             return
-        self._complain(f"{metadata.remote_log_segment_id} is deleted before it is due: {about or 'nobody decided it'}")
+        self._complain(f"{metadata.remote_log_segment_id} is deleted before it is due: {about or 'nothing decided it'}")
 
     def _delay_of(self, said: Said) -> int:
         return self._user_delay_ms if said.kind == "user" else self._delay_ms

@@ -21,9 +21,9 @@ _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simul
 
 
 BEGAN_S = 1000.0
-"""What every loop's clock says at first."""
+"""Time of every loop's clock at first."""
 MOST_TURNS = 2_000_000
-"""Of the loop in one run: some twenty times what a long one takes."""
+"""Most turns of the loop in one run: some twenty times what a long one takes."""
 
 
 class NoEndError(Exception):
@@ -90,13 +90,13 @@ class _Turn(asyncio.Handle):
             self._process.held.append(self)
 
     def late(self) -> None:
-        """What was held, if nobody cancelled it meanwhile."""
+        """Run what was held, if it was not cancelled meanwhile."""
         if not self._cancelled:
             self._run()
 
 
 class _TimedTurn(asyncio.TimerHandle):
-    """As :class:`_Turn`, at a time; of nobody's process where there is none."""
+    """A :class:`_Turn` at a time; without a process where there is none."""
 
     __slots__ = ("_process",)
     _when: float
@@ -126,7 +126,7 @@ class _TimedTurn(asyncio.TimerHandle):
             self._process.held.append(self)
 
     def late(self) -> None:
-        """As :meth:`_Turn.late`."""
+        """Run what was held, if it was not cancelled meanwhile."""
         if not self._cancelled:
             self._run()
 
@@ -149,7 +149,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping.now_s
 
     def allow(self, turns: int) -> None:
-        """So many from now on."""
+        """Allow so many turns from now on."""
         self._jumping.turns_left = turns
 
     def call_soon(  # type: ignore[override]
@@ -178,8 +178,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self.call_at(self._jumping.now_s + delay, callback, *args, context=context)
 
     def outside(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> None:
-        """Call back after ``delay_s`` in no process's name: what the network, a store or a broker does goes on whatever
-        becomes of who asked for it."""
+        """Call back after ``delay_s`` in no process's name: what the network, a store or a broker does goes on whatever becomes
+        of the process that asked for it."""
         self.call_at(self._jumping.now_s + delay_s, callback, *args, context=contextvars.Context())
 
 
@@ -197,7 +197,7 @@ class Process:
     def __init__(self, name: str, loop: VirtualTimeLoop) -> None:
         self.name, self._loop = name, loop
         self.state = ProcessState.RUNNING
-        self.is_told_to_end = False
+        self.is_asked_to_end = False
         self.held: list[_Turn | _TimedTurn] = []
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -207,7 +207,7 @@ class Process:
         return self._loop.create_task(main, name=self.name, context=context)
 
     def kill(self) -> None:
-        """At whatever await each of its tasks stands."""
+        """Kill it at whatever await each of its tasks stands."""
         self.state = ProcessState.DEAD
 
     def stop(self) -> None:
@@ -222,7 +222,7 @@ class Process:
         self._run_again()
 
     def bury(self) -> None:
-        """The run is over: let the tasks be cancelled and end like any others."""
+        """Bury it once the run is over: let the tasks be cancelled and end like any others."""
         self._run_again()
 
     def _run_again(self) -> None:
@@ -233,5 +233,5 @@ class Process:
 
 
 def current_process() -> Process | None:
-    """Whose code runs now; None outside of all processes."""
+    """Return the process whose code runs now; None outside of all processes."""
     return _PROCESS.get()

@@ -26,7 +26,7 @@ _INT32, _LIMITS = struct.Struct(">i"), struct.Struct(">iiib")
 
 
 def key_of(version: int, partition: TopicIdPartition) -> PartitionKey:
-    """What a Fetch of ``version`` names the partition by."""
+    """Return the key by which a Fetch of ``version`` names the partition."""
     return (partition.topic_id if is_by_topic_id(version) else partition.topic), partition.partition
 
 
@@ -46,7 +46,7 @@ class SessionFetch:
 
 
 def fetch_request(fetch: SessionFetch) -> bytes:
-    """As a consumer sends it."""
+    """Write a request as a consumer does."""
     version, flexible = fetch.version, is_flexible(fetch.version)
     no_tags = b"\0" if flexible else b""
     rows = {key: _asked_row(version, key[1], asked) + no_tags for key, asked in fetch.partitions.items()}
@@ -79,7 +79,7 @@ def _asked_row(version: int, number: int, asked: FetchPartition) -> bytes:
 def fetch_response(
     version: int, rows: Mapping[PartitionKey, FilledPartition], *, session_id: int = 0, error_code: int = NO_ERROR
 ) -> bytes:
-    """A broker's answer; outside of a session without its id."""
+    """Write a broker's answer; outside of a session without its id."""
     head = _THROTTLE + (_HEAD.pack(error_code, session_id) if version >= FIRST_WITH_SESSIONS else b"")
     written = {key: b"".join(write_partition(version, key[1], row)) for key, row in rows.items()}
     return head + _by_topic(version, written) + (b"\0" if is_flexible(version) else b"")
@@ -97,6 +97,6 @@ def _by_topic(version: int, rows: Mapping[PartitionKey, bytes]) -> bytes:
 
 
 def records_in(version: int, body: memoryview, row: FetchedPartition) -> bytes:
-    """The record batches of one partition of a response: they stand last in it."""
+    """Return the record batches of one partition of a response: they stand last in it."""
     stop = row.stop - (1 if is_flexible(version) else 0)
     return bytes(body[stop - row.records_bytes : stop])

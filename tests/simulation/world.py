@@ -14,7 +14,7 @@ from tests.simulation.environment import Environment
 from tests.simulation.native_walk import deletions_in_reach
 from tests.simulation.records import Marker
 from tests.simulation.rules import SegmentFate
-from tests.simulation.scenario import Blow, Scenario
+from tests.simulation.scenario import Fault, Scenario
 from tests.simulation.sidecar import ALL_ROLES, READING_ROLES, TIER_ROLES, Sidecar
 from tests.simulation.virtual_time import VirtualTimeLoop
 from tiersidecar.domain.ids import format_uuid
@@ -26,15 +26,15 @@ from tiersidecar.tasks.lanes import Backoff
 _PRODUCERS = (101, 102)
 _SETTLE_S = 900.0
 _LOOKS_SETTLED = 4
-"""Five seconds from one to the next."""
+"""Number of looks, five seconds from one to the next."""
 _QUIET_S = 16.0
 _HALTED_S = Backoff().halted_s + _QUIET_S
 """A halted lane tries again by then: what it has left undone is not for ever."""
 
 
 class World(Environment):
-    """Who acts: ``sidecars`` by broker, ``gateways`` where they have processes of their own, ``consumers``, and
-    ``strangers``: sidecars that should not be there."""
+    """The processes that act: ``sidecars`` by broker, ``gateways`` where they have processes of their own, ``consumers``, and
+    ``extra_sidecars``, which should not be there."""
 
     def __init__(self, scenario: Scenario, chances: Chances, directory: Path, loop: VirtualTimeLoop) -> None:
         super().__init__(scenario, chances, directory, loop)
@@ -43,20 +43,20 @@ class World(Environment):
         self.sidecars = {
             broker: Sidecar(self, broker, "sidecar", TIER_ROLES if apart else ALL_ROLES) for broker in self.disks
         }
-        self.strangers: list[Sidecar] = []
+        self.extra_sidecars: list[Sidecar] = []
         self.keeps_transactions_open = False
         self.gateways = {broker: Sidecar(self, broker, "gateway", READING_ROLES) for broker in self.disks if apart}
         self.consumers = Consumers(self, self.gateways or self.sidecars)
 
     @property
     def processes(self) -> list[Sidecar]:
-        """All that may be struck."""
-        return [*self.sidecars.values(), *self.gateways.values(), *self.strangers]
+        """Return all processes that faults may hit."""
+        return [*self.sidecars.values(), *self.gateways.values(), *self.extra_sidecars]
 
     # -- what happens
 
-    async def live(self, blows: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """The bad times, in which ``blows`` strike, then good ones until nothing is left to do."""
+    async def live(self, faults: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Live through the bad times, with ``faults``, then good ones until nothing is left to do."""
         hazard = self.scenario.hazard
         if hazard is None or not hazard.from_start:
             for process in self.processes:
@@ -66,8 +66,8 @@ class World(Environment):
         self.spawn(self._clean_up())
         for consumer in self.consumers:
             self.spawn(consumer.consume())
-        for blow in blows:
-            self.spawn(blow)
+        for fault in faults:
+            self.spawn(fault)
         await asyncio.sleep(self.scenario.duration_s)
         await self._end_the_bad_times()
         await self._settle()
@@ -75,7 +75,7 @@ class World(Environment):
         await self._settle()  # meanwhile more may have expired
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something that happens by itself until the end."""
+        """Start something that happens by itself until the end."""
         self._tasks.append(self.loop.create_task(work))
 
     async def end(self) -> None:
@@ -100,7 +100,7 @@ class World(Environment):
             await asyncio.wait(left, timeout=300)
 
     async def _produce(self) -> None:
-        """Producers write until the bad times are over, at whatever leader there is."""
+        """Produce: producers write until the bad times are over, at whatever leader there is."""
         chances, scenario = self.chances, self.scenario
         while True:
             await asyncio.sleep(chances.between("produce pause", 0.2, 1.8) * scenario.produce_every_s)
@@ -112,7 +112,7 @@ class World(Environment):
                     self._produce_to(partition)
 
     def _has_no_room(self, broker: int) -> bool:
-        """Of a broker; a real one would give its log dir up."""
+        """Return whether a broker has no room; a real one would give its log dir up."""
         return self.disks[broker].takes_no_more(self.loop.time())
 
     def _produce_to(self, partition: SimulatedPartition) -> None:
@@ -132,7 +132,7 @@ class World(Environment):
         partition.commit()
 
     def _timestamp_ms(self, now_ms: int) -> int:
-        """As a producer gives it to a record: not always in the order in which they come."""
+        """Return a timestamp as a producer gives it to a record: not always in the order in which they come."""
         late_ms = self.scenario.timestamps_late_ms
         return now_ms - int(self.chances.between("record is late", 0, late_ms)) if late_ms else now_ms
 
@@ -147,14 +147,14 @@ class World(Environment):
                         self.cluster.replicate(partition, broker, at_most=5)
 
     async def _clean_up(self) -> None:
-        """What brokers do now and then."""
+        """Do what brokers do now and then."""
         while True:
             await asyncio.sleep(5.0)
             self.cluster.write_high_watermarks()
             self.cluster.clean_up(int(self.topic_configs["retention.ms"]), self.clock.true_ms())
 
     async def _end_the_bad_times(self) -> None:
-        """Nothing fails from now on; everybody is there, and every transaction is ended."""
+        """End the bad times: nothing fails from now on, every process is there, and every transaction is ended."""
         self.note("the bad times are over")
         self.chances.quiet = True
         self.bucket.away = False
@@ -162,7 +162,9 @@ class World(Environment):
             self.disks[broker].is_full = False
             if broker not in self.cluster.alive:
                 self.cluster.start_broker(broker)
-            if self.sidecars[broker].clock.skew_ms or any(blow.blow is Blow.CLOCK for blow in self.scenario.blows):
+            if self.sidecars[broker].clock.skew_ms or any(
+                planned.fault is Fault.CLOCK for planned in self.scenario.faults
+            ):
                 self.sidecars[broker].clock.skew_ms = 0
                 self.sidecars[broker].kill()
         self.cluster.catch_up()
@@ -177,7 +179,8 @@ class World(Environment):
                 one.process.go_on()
 
     async def _settle(self) -> None:
-        """Until every sealed segment is remote, no lane is halted and nothing has been written for a while, or time is up."""
+        """Wait until every sealed segment is remote, no lane is halted and nothing has been written for a while, or time is
+        up."""
         until_s = self.loop.time() + _SETTLE_S
         settled = 0
         while self.loop.time() < until_s:
@@ -199,13 +202,13 @@ class World(Environment):
         )
 
     def all_sealed_is_remote(self) -> bool:
-        """As far as the metadata topic says it."""
+        """Return whether it is, as far as the metadata topic says so."""
         return all(self.first_not_remote(partition) is None for partition in self.cluster.partitions.values())
 
     def unfinished(self) -> list[SegmentFate]:
-        """Segments that a process that is there has yet to clean up.  A copy that another broker began gets a day, and so does
-        one that the sidecar's journal does not have, because its disk did not take the line.  Where the broker tiers the topic
-        itself, it alone finishes begun deletions, as far as its walk gets, and all else stays."""
+        """Return segments that a process that is there has yet to clean up.  A copy that another broker began gets a day, and
+        so does one that the sidecar's journal does not have, because its disk did not take the line.  Where the broker tiers
+        the topic itself, it alone finishes begun deletions, as far as its walk gets, and all else stays."""
         if self.topic_configs["remote.storage.enable"] == "true":
             in_reach = {
                 segment.remote_log_segment_id
@@ -233,13 +236,14 @@ class World(Environment):
         return deletions_in_reach(segments, Lineage(tuple(log.epochs)), log.log_end_offset)
 
     def _has_journalled(self, fate: SegmentFate) -> bool:
-        """In the state.dir of the process that has the broker's tier role: what another began is left to a grace."""
+        """Return whether it is in the state.dir of the process that has the broker's tier role: what another began is left to a
+        grace."""
         instance = self.lease_rules.holder(fate.metadata.broker_id).partition("/")[0]
         path, segment = self.directory / instance / "copies-in-flight", fate.metadata.remote_log_segment_id.uuid
         return path.exists() and f"+ {format_uuid(segment)}" in path.read_text()
 
     def pressed(self) -> list[str]:
-        """Where the disk lacks its reserve, though the policy lets go what is remote, and some of it is still there."""
+        """Return where the disk lacks its reserve, though the policy lets go what is remote, and some of it is still there."""
         if not self.scenario.trims_for_space:
             return []
         return [
@@ -255,15 +259,16 @@ class World(Environment):
         ]
 
     def emptying(self) -> bool:
-        """Whether a broker still has files to delete where the reserve is lacking: what more must go is seen only then."""
+        """Return whether a broker still has files to delete where the reserve is lacking: what more must go is seen only
+        then."""
         now_s = self.loop.time()
         return self.scenario.trims_for_space and any(
             disk.lacks_reserve(now_s) and disk.has_renamed() for disk in self.disks.values()
         )
 
     def first_not_remote(self, partition: SimulatedPartition) -> int | None:
-        """The first offset below the leader's active segment that must be readable, and that no finished segment holds: what
-        the broker has deleted and only pins have any more is on its way, too."""
+        """Return the first offset below the leader's active segment that must be readable, and that no finished segment holds:
+        what the broker has deleted and only pins have any more is on its way, too."""
         log = partition.leader_log
         offset, end = min(log.log_start_offset, self.may_begin_at(partition)), log.segments[-1]
         held = sorted(
@@ -277,7 +282,7 @@ class World(Environment):
         return offset if offset < end else None
 
     def _last_written_s(self) -> float:
-        """Not counting the leases, which are renewed for as long as a sidecar lives."""
+        """Return the time, not counting the leases, which are renewed for as long as a sidecar lives."""
         logs = [log for topic in self.topics.values() for log in topic.partitions]
         last = (
             next((one for one in reversed(log) if not (one.key or b"").startswith(b"lease/")), None) for log in logs

@@ -37,7 +37,7 @@ class AzuriteServer:
         self._ask("PUT", f"{self.url}/{name}?restype=container&{account_sas()}")
 
     def unfinished_blobs(self, container: str) -> list[str]:
-        """Names of blobs that have blocks, none of which was ever committed."""
+        """Return names of blobs that have blocks, none of which was ever committed."""
         return sorted(self._names(container, "&include=uncommittedblobs") - self.names(container))
 
     def access_tiers(self, container: str) -> dict[str, str]:
@@ -45,7 +45,7 @@ class AzuriteServer:
         return dict(re.findall(r"<Name>(.*?)</Name>.*?<AccessTier>(.*?)</AccessTier>", answer))
 
     def names(self, container: str) -> set[str]:
-        """Of all blobs that are committed."""
+        """Return the names of all blobs that are committed."""
         return self._names(container, "")
 
     def _names(self, container: str, more: str) -> set[str]:
@@ -60,7 +60,7 @@ class AzuriteServer:
 
 
 def account_sas(*, permissions: str = "rwdlactfi", key: str = ACCOUNT_KEY) -> str:
-    """A shared access signature for all blobs of the account, for an hour, as the service's documentation has it."""
+    """Return a shared access signature for all blobs of the account, for an hour, as the service's documentation has it."""
     expiry = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
     fields = [ACCOUNT, permissions, "b", "sco", "", expiry, "", "", _VERSION, "", ""]
     mac = hmac.new(base64.b64decode(key), "\n".join(fields).encode(), hashlib.sha256)
@@ -69,7 +69,7 @@ def account_sas(*, permissions: str = "rwdlactfi", key: str = ACCOUNT_KEY) -> st
 
 
 def azure_store_section(server: AzuriteServer, container: str) -> dict[str, Any]:
-    """The configuration's store section for a container of ``server``."""
+    """Return the configuration's store section for a container of ``server``."""
     return {
         "type": "azure",
         "azure.account.name": ACCOUNT,

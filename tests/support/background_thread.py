@@ -45,7 +45,7 @@ class BackgroundThread(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """In the thread."""
+        """Run in the thread."""
 
     def _join(self) -> None:
         self.stopping.set()
@@ -54,7 +54,7 @@ class BackgroundThread(ABC):
     def _run(self) -> None:
         try:
             self.work()
-        except BaseException as error:  # noqa: BLE001 - told by raise_failure, in the test's own thread
+        except BaseException as error:  # noqa: BLE001 - raised by raise_failure, in the test's own thread
             self._failure = error
 
 

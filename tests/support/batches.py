@@ -15,7 +15,7 @@ __all__ = ["batch_bytes", "legacy_message", "plain_segment", "record_bytes", "si
 
 
 def xerial(data: bytes, block_size: int = 32 * 1024) -> bytes:
-    """Snappy as snappy-java's SnappyOutputStream frames it."""
+    """Compress by Snappy as snappy-java's SnappyOutputStream frames it."""
     out = bytearray(b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1))
     for start in range(0, len(data), block_size):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + block_size]))
@@ -26,7 +26,7 @@ def xerial(data: bytes, block_size: int = 32 * 1024) -> bytes:
 def legacy_message(
     offset: int, key: bytes | None, value: bytes | None, *, magic: int, attributes: int = 0, timestamp: int = 0
 ) -> bytes:
-    """One message of format 0 or 1."""
+    """Return one message of format 0 or 1."""
 
     def field(data: bytes | None) -> bytes:
         return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
@@ -39,7 +39,7 @@ def legacy_message(
 
 
 def plain_segment(sizes: Iterable[int], *, base_offset: int = 0, epochs: Sequence[int] = (0,)) -> bytes:
-    """A .log without gaps: a batch per size, each of three offsets and as many payload bytes; the epochs in turns."""
+    """Return a .log without gaps: a batch per size, each of three offsets and as many payload bytes; the epochs in turns."""
     sizes = list(sizes)
     batches = []
     for number, size in enumerate(sizes):

@@ -43,28 +43,28 @@ class BucketServer(Daemon):
 
     @property
     def command(self) -> list[str]:
-        """How it is started."""
+        """Return how it is started."""
         return [sys.executable, "-m", "tiersidecar", "serve", "--config", str(self.config_path)]
 
     @property
     def http_url(self) -> str:
-        """The read service."""
+        """Return the read service."""
         return f"http://{self.settings['http']['listen']}"
 
     def access(self, user: str = "", mechanism: str = "SCRAM-SHA-512") -> Access:
-        """How a Kafka client connects; as nobody without a user."""
+        """Return how a Kafka client connects; anonymously without a user."""
         servers = str(self.settings["kafka"]["listen"])
         if not user:
             return Access(servers=servers)
         return Access(servers=servers, mechanism=mechanism, username=user, password=USERS[user])
 
     def looks(self) -> float:
-        """How often the bucket has been listed."""
+        """Return how often the bucket has been listed."""
         return self.metric("tiersidecar_bucket_looks_total")
 
 
 def tiered_ends(root: Path) -> dict[str, dict[int, int]]:
-    """The ends (exclusive) of what a bucket holds, by topic and partition, as its manifests say."""
+    """Return the ends (exclusive) of what a bucket holds, by topic and partition, as its manifests say."""
     ends: dict[str, dict[int, int]] = {}
     for path in root.rglob("*.rsm-manifest"):
         segment = json.loads(path.read_bytes())["remoteLogSegmentMetadata"]
@@ -75,7 +75,7 @@ def tiered_ends(root: Path) -> dict[str, dict[int, int]]:
 
 
 def golden_records(topic: str, isolation: str, *, below: Mapping[int, int]) -> list[Shown]:
-    """What Kafka itself read of a topic of the golden log dirs, by partition, up to the offsets that were tiered.
+    """Return what Kafka itself read of a topic of the golden log dirs, by partition, up to the offsets that were tiered.
 
     It was asked for read_committed only where there were transactions: elsewhere both levels see the same.
     """
@@ -90,7 +90,7 @@ def golden_records(topic: str, isolation: str, *, below: Mapping[int, int]) -> l
 
 
 def shown(seen: Sequence[Seen]) -> Iterator[Shown]:
-    """Records as a client saw them, in the golden form."""
+    """Yield records as a client saw them, in the golden form."""
     for partition, offset, timestamp_ms, _, value, headers in seen:
         content = value or b""
         digest = hashlib.sha256(content).hexdigest()[:16]

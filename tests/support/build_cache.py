@@ -1,4 +1,4 @@
-"""What is downloaded or built once per user: the broker's jars, servers written in Go."""
+"""Files that are downloaded or built once per user: the broker's jars, servers written in Go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MissingProgramError(RuntimeError):
 
 
 def require_program(name: str, *, debian: str, rpm: str) -> str:
-    """The path of ``name``.
+    """Return the path of ``name``.
 
     Raises:
         MissingProgramError: it is not on PATH.

@@ -25,7 +25,7 @@ class IssuedCertificate:
 
 
 class CertificateAuthority:
-    """Signs certificates into ``directory``; ``name`` tells one authority from a stranger's."""
+    """Signs certificates into ``directory``; ``name`` distinguishes one authority from another."""
 
     def __init__(self, directory: Path, name: str = "tiersidecar tests") -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ class CertificateAuthority:
         self.authority_path.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
     def issue(self, common_name: str) -> IssuedCertificate:
-        """A certificate for servers on loopback and for clients alike."""
+        """Return a certificate for servers on loopback and for clients alike."""
         key = ec.generate_private_key(ec.SECP256R1())
         hosts = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate = (

@@ -43,7 +43,7 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket, self._numbers = socket, itertools.count(1)
         self.messages: list[str] = []
-        """What the browser wrote to its console, such as what a policy refused."""
+        """Return what the browser wrote to its console, such as what a policy refused."""
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol, and return its result."""
@@ -75,20 +75,20 @@ class Page:
             assert time.monotonic() < deadline_s, f"{url} is not loaded"
 
     async def value(self, expression: str) -> Any:
-        """The value of a JavaScript expression, awaited if it is a promise."""
+        """Return the value of a JavaScript expression, awaited if it is a promise."""
         done = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 
     async def press(self, key: str) -> None:
-        """One key, such as Tab."""
+        """Press one key, such as Tab."""
         for kind in ("keyDown", "keyUp"):
             await self.call(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode={"Tab": 9}[key]
             )
 
     async def picture(self, path: Path) -> None:
-        """The whole page as PNG."""
+        """Write the whole page as PNG."""
         done = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(done["data"]))
@@ -102,7 +102,7 @@ class Page:
 
 @asynccontextmanager
 async def browsing() -> AsyncIterator[Page]:
-    """A browser with a profile of its own; its process has ended when this is left."""
+    """Yield a browser with a profile of its own; its process has ended when this is left."""
     browser = bring_browser()
     with tempfile.TemporaryDirectory(prefix="tiersidecar-browser-", ignore_cleanup_errors=True) as profile:
         log = Path(profile, "browser.log")

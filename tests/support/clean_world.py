@@ -102,7 +102,7 @@ class CleanWorld:
         return self.table.assignment[self.owner]
 
     def lead(self, epoch: int, role: PartitionRole = PartitionRole.LEADER) -> None:
-        """Broker 1 has this role in this epoch from now on."""
+        """Give broker 1 this role in this epoch from now on."""
         view = LeaderView(
             topic_id_partition=self.owner,
             leader_id=BROKER,
@@ -155,7 +155,7 @@ class CleanWorld:
 
     @property
     def producers(self) -> tuple[ProducerState, ...]:
-        """Of all that was added."""
+        """Return the producers of all that was added."""
         return self.states.states
 
     def _follow(self, batch: LocalBatch) -> None:
@@ -170,7 +170,7 @@ class CleanWorld:
             self.walk.take(memoryview(batch.data), where="log", position=0)
 
     def task(self, actions: dict[str, Callable[[], Awaitable[None]]] | None = None) -> CleanTask:
-        """A new process's."""
+        """Return a new process's."""
         blocking, ids, failpoints = InlineBlocking(), SystemIds(), ScriptedFailpoints(actions)
         store, metadata = self.builder.run.store, self.builder.run.metadata
         stream, blobs, pace = self._reading()
@@ -224,7 +224,7 @@ class CleanWorld:
         return await self.task(actions).run(self.partition)
 
     async def clean_all(self) -> list[CleanedChunk]:
-        """Until there is nothing to do."""
+        """Clean until there is nothing to do."""
         done = []
         while True:
             done.append(await self.clean())
@@ -247,13 +247,13 @@ class CleanWorld:
         return b"".join(parts)
 
     def given(self, offset: int) -> RemoteLogSegmentMetadata | None:
-        """What a reader of the offset is given."""
+        """Return what a reader of the offset is given."""
         epoch = self.lineages.known.epoch_for_offset(offset)
         metadata = self.builder.run.metadata
         return None if epoch is None else metadata.remote_log_segment_metadata(self.owner, epoch, offset)
 
     async def read(self, start_offset: int = 0) -> list[LogSegment]:
-        """As a consumer would that begins at ``start_offset``, one segment after the other."""
+        """Read as a consumer would that begins at ``start_offset``, one segment after the other."""
         found, offset = list[LogSegment](), start_offset
         while (segment := self.given(offset)) is not None:
             log = await self.log_of(segment)
@@ -262,10 +262,10 @@ class CleanWorld:
         return found
 
     async def table_read(self) -> dict[bytes, Record]:
-        """Key to last record; tombstones are in it."""
+        """Return key to last record; tombstones are in it."""
         return table(committed_records(await self.read()))
 
 
 def live(found: dict[bytes, Record]) -> dict[bytes, tuple[int, bytes | None]]:
-    """Without tombstones: what a reader takes for the state of things."""
+    """Return it without tombstones: what a reader takes for the state of things."""
     return {key: (one.offset, one.value) for key, one in found.items() if one.value is not None}

@@ -1,6 +1,6 @@
 """``python -m tests.support.clock_ahead FILE run ...``: the daemon, under a wall clock that is ahead by what FILE says.
 
-FILE has milliseconds, or nothing yet; it is read whenever somebody asks for the time.  Nothing else of the daemon is changed.
+FILE has milliseconds, or nothing yet; it is read whenever the time is asked for.  Nothing else of the daemon is changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DaemonAhead(Daemon):
         return self.directory / "clock-ahead-ms"
 
     def set_clock_ahead(self, by_ms: int) -> None:
-        """From now on; whole at once."""
+        """Set it from now on; whole at once."""
         scratch = self._skew_path.with_suffix(".new")
         scratch.write_text(str(by_ms))
         scratch.replace(self._skew_path)

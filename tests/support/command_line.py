@@ -27,13 +27,13 @@ def run_command(config: Path, *arguments: str, stdin: str = "") -> subprocess.Co
 
 
 def run_without_config(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Likewise, of a command that needs no configuration file."""
+    """Run a command that needs no configuration file."""
     command = [sys.executable, "-m", "tiersidecar", *arguments]
     return subprocess.run(command, env=program_environment(), capture_output=True, text=True, timeout=120, check=False)
 
 
 def answer_of(config: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
-    """The JSON document of a command that must end with ``code``."""
+    """Return the JSON document of a command that must end with ``code``."""
     done = run_command(config, *arguments, "--json")
     assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -44,7 +44,7 @@ class LogSegment:
 
     @property
     def cleanable(self) -> CleanableSegment:
-        """For :func:`group_segments`."""
+        """Return it for :func:`group_segments`."""
         return CleanableSegment(
             start_offset=Offset(self.base_offset),
             end_offset=Offset(self.next_base_offset - 1),
@@ -55,7 +55,7 @@ class LogSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedLog:
-    """What a round left: the new segments, what lies beside each, its transaction index, and the new cleaner offset."""
+    """The result of a round: the new segments, what lies beside each, its transaction index, and the new cleaner offset."""
 
     segments: tuple[LogSegment, ...]
     artefacts: tuple[RewrittenSegment, ...]
@@ -72,7 +72,7 @@ def data_batch(
     transactional: bool = False,
     base_timestamp: int = NOW_MS - 1_000_000,
 ) -> bytes:
-    """Records of key and value; ``producer`` is id, epoch and base sequence."""
+    """Return records of key and value; ``producer`` is id, epoch and base sequence."""
     body = b"".join(
         record_bytes(n, key, value, timestamp_delta=n * 3, headers=((b"n", b"%d" % n),) if n % 2 else ())
         for n, (key, value) in enumerate(records)
@@ -91,7 +91,7 @@ def data_batch(
 
 
 def marker_batch(base_offset: int, kind: int, *, producer_id: int, epoch: int = 0) -> bytes:
-    """An end-transaction marker: 0 aborts, 1 commits."""
+    """Return an end-transaction marker: 0 aborts, 1 commits."""
     body = record_bytes(0, struct.pack(">hh", 0, kind), struct.pack(">hi", 0, 0))
     return batch_bytes(
         base_offset,
@@ -104,7 +104,7 @@ def marker_batch(base_offset: int, kind: int, *, producer_id: int, epoch: int = 
 
 
 def aborted_of(segments: Iterable[LogSegment]) -> tuple[AbortedTransaction, ...]:
-    """Off the batches."""
+    """Return them off the batches."""
     walk = TransactionWalk()
     for segment in segments:
         for position, header in iter_batch_headers(segment.log):
@@ -128,7 +128,7 @@ def clean(
     slice_bytes: int = 700,
     renews_from: int | None = None,
 ) -> CleanedLog:
-    """One round over ``segments``, all of which may be cleaned; the second pass has them in slices.  ``renews_from``: see
+    """Run one round over ``segments``, all of which may be cleaned; the second pass has them in slices.  ``renews_from``: see
     ``CleaningTerms.first_dirty_offset``."""
     known = tuple(aborted_of(segments) if aborted is None else aborted)
     bound = segments[-1].next_base_offset if upper_bound_offset is None else upper_bound_offset
@@ -188,7 +188,7 @@ def _clean_group(
 
 
 def all_records(log: bytes) -> list[Record]:
-    """Markers too."""
+    """Return them, markers too."""
     return [
         record
         for position, header in iter_batch_headers(log)
@@ -197,7 +197,7 @@ def all_records(log: bytes) -> list[Record]:
 
 
 def committed_records(segments: Iterable[LogSegment]) -> list[Record]:
-    """What a read_committed consumer of the whole log is shown, by following markers."""
+    """Return what a read_committed consumer of the whole log is shown, by following markers."""
     log = b"".join(segment.log for segment in segments)
     aborted = {
         (transaction.producer_id, transaction.first_offset, transaction.last_offset)
@@ -214,7 +214,7 @@ def committed_records(segments: Iterable[LogSegment]) -> list[Record]:
 
 
 def table(records: Iterable[Record]) -> dict[bytes, Record]:
-    """Key to last record; tombstones are in it."""
+    """Return key to last record; tombstones are in it."""
     found: dict[bytes, Record] = {}
     for record in records:
         if record.key is not None:

@@ -81,7 +81,7 @@ async def _end(producer: AIOKafkaProducer, draw: random.Random) -> None:
 
 
 def read_segments(broker: KafkaBroker, topic: str, partition: int) -> tuple[LogSegment, ...]:
-    """All segments of a partition as they lie on disk; the last one is active."""
+    """Return all segments of a partition as they lie on disk; the last one is active."""
     directory = broker.partition_dir(topic, partition)
     bases = sorted(int(path.stem) for path in directory.glob("*.log"))
     end = broker.admin.latest_offset(topic, partition)
@@ -92,7 +92,8 @@ def read_segments(broker: KafkaBroker, topic: str, partition: int) -> tuple[LogS
 
 
 def wait_until_cleaned(broker: KafkaBroker, topic: str, offsets: Sequence[int]) -> None:
-    """Until the broker's cleaner has come to each partition's offset: cleaned segments are swapped in before that is said."""
+    """Wait until the broker's cleaner has come to each partition's offset: cleaned segments are swapped in before that is
+    said."""
 
     def is_cleaned() -> bool:
         return all(cleaner_offset(broker, topic, number) == offset for number, offset in enumerate(offsets))
@@ -101,7 +102,7 @@ def wait_until_cleaned(broker: KafkaBroker, topic: str, offsets: Sequence[int]) 
 
 
 def cleaner_offset(broker: KafkaBroker, topic: str, partition: int) -> int | None:
-    """What the broker's checkpoint says."""
+    """Return what the broker's checkpoint says."""
     path = broker.log_dirs[0] / CLEANER_CHECKPOINT
     if not path.exists():
         return None

@@ -19,7 +19,7 @@ _OTHER_LEADER = (
 
 
 def read_with_confluent(access: Access, reading: Reading) -> list[Seen]:
-    """In either group protocol, or with partitions of its own choice."""
+    """Read in either group protocol, or with partitions of its own choice."""
     consumer = confluent_kafka.Consumer(_settings(access, reading))
     try:
         _begin(consumer, reading)

@@ -1,6 +1,6 @@
-"""What the events of one partition say of how it was copied: without a gap, and with the overlaps that elections explain.
+"""The story of a partition's copies by its events: without a gap, and with the overlaps that elections explain.
 
-Everything here is judged in the order of the metadata topic, which is the one order that all sidecars share.
+Everything here is checked in the order of the metadata topic, which is the one order that all sidecars share.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class CopyStory:
 
     @property
     def interrupted(self) -> int:
-        """Copies that were not finished."""
+        """Return copies that were not finished."""
         return len(self._began_at) - len(self._finished)
 
     @property
     def finished(self) -> list[RemoteLogSegmentMetadata]:
-        """In the order in which they were finished."""
+        """Return them in the order in which they were finished."""
         return self._finished
 
     def in_state(self, state: State) -> list[RemoteLogSegmentMetadata]:
-        """Segments whose last event leaves them in ``state``, ascending by start offset."""
+        """Return segments whose last event leaves them in ``state``, ascending by start offset."""
         chosen = [segment for segment in self.segments.values() if segment.state is state]
         return sorted(chosen, key=lambda segment: (segment.start_offset, segment.end_offset))
 
@@ -103,14 +103,14 @@ class CopyStory:
             self.copied_by.append(segment.broker_id)
 
     def _is_late(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether another broker has finished a part of it since it was begun."""
+        """Return whether another broker has finished a part of it since it was begun."""
         began_at, _ = self._began_at[segment.remote_log_segment_id]
         since = (one for one in self._finished[began_at:] if one.broker_id != segment.broker_id)
         return any(one.end_offset >= segment.start_offset for one in since)
 
 
 class CopyStories:
-    """The stories of all partitions, told as the events come."""
+    """The stories of all partitions, which grow as the events come."""
 
     def __init__(self) -> None:
         self.by_partition: dict[TopicIdPartition, CopyStory] = {}
@@ -127,7 +127,7 @@ class CopyStories:
 
 
 def copy_stories(events: Iterable[MetadataEvent]) -> dict[TopicIdPartition, CopyStory]:
-    """The story of each user partition.
+    """Return the story of each user partition.
 
     Raises:
         AssertionError: as :meth:`CopyStory.apply`.

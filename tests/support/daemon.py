@@ -28,7 +28,7 @@ READY_TIMEOUT_S = 60.0
 def daemon_settings(
     directory: Path, *, bootstrap_servers: str, log_dirs: list[Path], topics: list[dict[str, Any]], **others: Any
 ) -> dict[str, Any]:
-    """A whole configuration as YAML data: short intervals, one replica, everything below ``directory``.
+    """Return a whole configuration as YAML data: short intervals, one replica, everything below ``directory``.
 
     Deletes are done at once, unlike by default: most tests that delete ask what is left of objects and metadata.  Those of
     the trash itself set the delays.
@@ -118,25 +118,25 @@ class Daemon:
             YAML().dump(self.settings, file)
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM, and return the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(patient_s(timeout_s))
 
     def send_signal(self, number: signal.Signals) -> None:
-        """To the process, which must have been started."""
+        """Send a signal to the process, which must have been started."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def kill9(self) -> None:
-        """SIGKILL, if it still runs."""
+        """Send SIGKILL, if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
         if self._process is not None:
             self._process.wait()
 
     def wait_for_exit(self, timeout_s: float = 60.0) -> int:
-        """The exit code of a daemon that ends by itself (negative: by a signal)."""
+        """Return the exit code of a daemon that ends by itself (negative: by a signal)."""
         assert self._process is not None
         return self._process.wait(patient_s(timeout_s))
 
@@ -146,11 +146,11 @@ class Daemon:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it stands still, by SIGSTOP."""
+        """Return whether it stands still, by SIGSTOP."""
         return self.is_running and Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     def wait_until_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Until /readyz answers 200."""
+        """Wait until /readyz answers 200."""
 
         def ready() -> bool:
             assert self.is_running, f"the daemon ended:\n{self.log_tail()}"
@@ -159,7 +159,7 @@ class Daemon:
         wait_until(ready, f"the daemon is ready; its log:\n{self.log_tail()}", timeout_s=timeout_s)
 
     def status(self, path: str) -> tuple[int, str]:
-        """Code and body of a status page; (0, reason) while nothing listens."""
+        """Return code and body of a status page; (0, reason) while nothing listens."""
         basic = base64.b64encode(self.credentials.encode()).decode()
         return get(f"{self.status_url}{path}", headers={"Authorization": f"Basic {basic}"} if basic else None)
 
@@ -173,7 +173,7 @@ class Daemon:
         return total
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """The log's events so far, of one name or all."""
+        """Return the log's events so far, of one name or all."""
         lines = self.log_path.read_text().splitlines() if self.log_path.exists() else []
         events = [json.loads(line) for line in lines if line.startswith("{")]
         return [event for event in events if not name or event.get("event") == name]
@@ -184,11 +184,11 @@ class Daemon:
         return "\n".join(self.log_path.read_text().splitlines()[-lines:])
 
     def peak_rss_bytes(self) -> int:
-        """The most memory that was ever resident."""
+        """Return the most memory that was ever resident."""
         return self._memory_bytes("VmHWM")
 
     def rss_bytes(self) -> int:
-        """The memory that is resident now."""
+        """Return the memory that is resident now."""
         return self._memory_bytes("VmRSS")
 
     def _memory_bytes(self, figure: str) -> int:
@@ -198,7 +198,7 @@ class Daemon:
 
 
 def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0) -> tuple[int, str]:
-    """Code and body; (0, reason) when nobody answers."""
+    """Return code and body; (0, reason) when nothing answers."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         with urllib.request.urlopen(request, timeout=timeout_s) as response:
@@ -210,7 +210,7 @@ def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float 
 
 
 def wait_for(condition: Any, what: str, daemon: Daemon, timeout_s: float = 60.0) -> Any:
-    """As ``wait_until``, but a daemon that ended, or the time, fails with the daemon's log."""
+    """Wait as ``wait_until`` does, but a daemon that ended, or the time, fails with the daemon's log."""
     timeout_s = patient_s(timeout_s)
     deadline_s = time.monotonic() + timeout_s
     while True:

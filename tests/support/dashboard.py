@@ -31,7 +31,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def panel_queries() -> list[PanelQuery]:
-    """Each query of each panel, rows apart."""
+    """Return each query of each panel, rows apart."""
     return [
         PanelQuery(
             panel=panel["title"],
@@ -44,7 +44,7 @@ def panel_queries() -> list[PanelQuery]:
 
 
 def variable_queries() -> Iterator[str]:
-    """The selectors whose label values the variables offer."""
+    """Yield the selectors whose label values the variables offer."""
     for variable in dashboard()["templating"]["list"]:
         if variable["type"] == "query":
             found = re.fullmatch(r"label_values\((.+), \w+\)", variable["query"]["query"])

@@ -1,4 +1,4 @@
-"""The deep check of one remote segment, with what the reconcile job would tell it of the others."""
+"""The deep check of one remote segment, with what the reconcile job would give it of the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiersidecar.reconcile.deep_check import DeepCheck, Preceding
 async def deep_findings(
     store: Store, metadata: RemoteLogSegmentMetadata, others: Iterable[RemoteLogSegmentMetadata]
 ) -> list[Finding]:
-    """Of the segment of ``metadata``; ``others`` are the live ones of its partition."""
+    """Return the findings in the segment of ``metadata``; ``others`` are the live ones of its partition."""
     key = recorded_keys(metadata).manifest
     manifest = read_manifest(await store.fetch_object(key, max_bytes=2**30), where=key)
     row, preceding = await _row(store, metadata), preceding_of(metadata, list(others))
@@ -28,7 +28,7 @@ async def deep_findings(
 def preceding_of(
     metadata: RemoteLogSegmentMetadata, others: Sequence[RemoteLogSegmentMetadata]
 ) -> tuple[Preceding, ...]:
-    """As the job joins them."""
+    """Return the preceding segments as the job joins them."""
     start = metadata.start_offset
     ended = _ending_at(start, others)
     return ended or tuple(

@@ -23,7 +23,7 @@ class Description:
         self._paths = {_pattern(path): item["get"] for path, item in document["paths"].items()}
 
     def operation_of(self, path: str) -> str | None:
-        """The operation's id, None where there is no such path."""
+        """Return the operation's id, None where there is no such path."""
         operation = self._operation(path)
         return None if operation is None else str(operation["operationId"])
 

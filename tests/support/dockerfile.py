@@ -1,4 +1,4 @@
-"""As much of a Dockerfile as ours uses, run without Docker: each stage's steps in a scratch directory.
+"""The part of a Dockerfile's language that ours uses, run without Docker: each stage's steps in a scratch directory.
 
 Absolute paths of the image become paths below the scratch root; the base image's Python is a fresh virtual environment.
 """
@@ -29,7 +29,7 @@ class Instruction:
 
     @property
     def words(self) -> list[str]:
-        """The exec form's list, or the shell's words."""
+        """Return the exec form's list, or the shell's words."""
         if self.arguments.startswith("["):
             words: list[str] = json.loads(self.arguments)
             return words
@@ -37,7 +37,7 @@ class Instruction:
 
 
 def read_dockerfile(text: str) -> list[list[Instruction]]:
-    """The instructions of each stage, the ``FROM`` first; what comes before the first stage is dropped."""
+    """Return the instructions of each stage, the ``FROM`` first; what comes before the first stage is dropped."""
     stages: list[list[Instruction]] = []
     for instruction in _instructions(text):
         if instruction.keyword == "FROM":
@@ -58,7 +58,7 @@ def _instructions(text: str) -> Iterator[Instruction]:
 
 @dataclass(slots=True, kw_only=True)
 class ScratchImage:
-    """What the steps of one stage leave behind in ``root``."""
+    """Files that the steps of one stage leave behind in ``root``."""
 
     root: Path
     context: Path
@@ -70,7 +70,7 @@ class ScratchImage:
 
     @classmethod
     def with_python(cls, root: Path, context: Path) -> ScratchImage:
-        """An image whose ``python`` is a fresh environment of this Python, with pip and nothing else."""
+        """Return an image whose ``python`` is a fresh environment of this Python, with pip and nothing else."""
         venv.create(root / "python", with_pip=True)
         keep = {key: value for key, value in os.environ.items() if not key.startswith(("UV_", "VIRTUAL_ENV", "PYTHON"))}
         keep["PATH"] = f"{root / 'python' / 'bin'}:/usr/local/bin:/usr/bin:/bin"
@@ -96,7 +96,7 @@ class ScratchImage:
                 pass
 
     def run(self, command: list[str], more: Mapping[str, str] | None = None) -> str:
-        """What ``command`` prints, run in the image's environment and working directory.
+        """Return what ``command`` prints, run in the image's environment and working directory.
 
         Raises:
             AssertionError: it failed; the message has what it printed.

@@ -15,7 +15,7 @@ _ORDER = list(RemoteLogSegmentState)
 
 
 def event_sequence(seed: int, owner: TopicIdPartition = ORDERS) -> list[MetadataEvent]:
-    """Up to fourteen events; each has a time of its own."""
+    """Draw up to fourteen events; each has a time of its own."""
     chance = random.Random(seed)
     found: list[MetadataEvent] = []
     for _ in range(chance.randint(1, 8)):

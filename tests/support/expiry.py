@@ -32,7 +32,7 @@ def segments(
 def segment(
     start: int, end: int, *, age_h: float = 0, copied_h: float | None = None, size_bytes: int = SEGMENT_BYTES, **f: Any
 ) -> RemoteLogSegmentMetadata:
-    """A finished segment whose newest record is ``age_h`` hours old, copied as long ago unless said otherwise."""
+    """Return a finished segment whose newest record is ``age_h`` hours old, copied as long ago unless said otherwise."""
     copied_ago_h = age_h if copied_h is None else copied_h
     return remote_segment(
         start,
@@ -56,8 +56,8 @@ def view(
     start: int = -1,
     **fields: Any,
 ) -> ExpiryView:
-    """A view that nothing stops; ``local`` are base offsets, the last one active; ``start`` our remote log start.
-    What was trimmed was remote, unless ``held_offset`` says something else."""
+    """Return a view that nothing stops; ``local`` are base offsets, the last one active; ``start`` our remote log start.  What
+    was trimmed was remote, unless ``held_offset`` says something else."""
     retention_ms = -1 if retention_h is None else int(retention_h * HOUR_MS)
     policy = fields.pop("policy", TopicPolicy(retention_ms=retention_ms, retention_bytes=retention_bytes))
     return ExpiryView(
@@ -73,5 +73,5 @@ def view(
 
 
 def going(plan: ExpiryPlan) -> list[tuple[int, int]]:
-    """Offsets of the segments that expire, both inclusive."""
+    """Return offsets of the segments that expire, both inclusive."""
     return [(removal.metadata.start_offset, removal.metadata.end_offset) for removal in plan.expired]

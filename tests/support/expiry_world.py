@@ -49,7 +49,7 @@ from tiersidecar.tasks.topic_checks import TopicChecks
 
 @coroutine
 def pause(name: str) -> Generator[str, None, None]:
-    """A place where another may run, or where the process may end."""
+    """Yield a place where another may run, or where the process may end."""
     yield name
 
 
@@ -172,7 +172,7 @@ class FixedLineage:
 
 
 class World:
-    """What survives every sidecar: metadata, state and objects of one partition."""
+    """The parts that survive every sidecar: metadata, state and objects of one partition."""
 
     def __init__(self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> None:
         self.topic_id_partition = topic_id_partition
@@ -181,7 +181,7 @@ class World:
         run(self.metadata.assign([topic_id_partition]))
 
     def journal(self, broker_id: int) -> HeldJournal:
-        """What the sidecars beside this broker have begun."""
+        """Return what the sidecars beside this broker have begun."""
         return self._journals[broker_id]
 
     def add(self, segment: RemoteLogSegmentMetadata, *, objects: bool = True, native: bool = False) -> None:
@@ -202,7 +202,7 @@ class World:
         return list(self.metadata.list_remote_log_segments(self.topic_id_partition))
 
     def readable(self) -> list[RemoteLogSegmentMetadata]:
-        """Finished segments with all their objects."""
+        """Return finished segments with all their objects."""
         return [
             segment
             for segment in self.segments()
@@ -211,11 +211,11 @@ class World:
         ]
 
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """As ``reading.segment_presence``."""
+        """Return it as ``reading.segment_presence`` does."""
         return self.store.keys.issuperset(planned_keys(metadata).in_upload_order)
 
     def orphans(self) -> set[str]:
-        """Objects that no event names any more."""
+        """Return objects that no event names any more."""
         return self.store.keys - {key for one in self.segments() for key in planned_keys(one).in_upload_order}
 
     @property
@@ -317,11 +317,11 @@ class Sidecar:
         return TieredPartition(view=view, role=PartitionRole.LEADER, policy=self.policy)
 
     def round(self) -> Coroutine[Any, Any, None]:
-        """One round of expiry, to be stepped."""
+        """Return one round of expiry, to be stepped."""
         return self.expire.run(self.partition)
 
     def resign(self) -> None:
-        """The watch has seen that another leads."""
+        """Have the watch see that another leads."""
         self.table.assignment = {}
 
     def _local(self, segments: tuple[LocalSegment, ...]) -> LocalPartition:

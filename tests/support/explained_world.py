@@ -60,7 +60,7 @@ class StoreThatMayBeAway(MemoryStore):
 
 
 def expire_of(shell: TierShell, limits: ExpiryLimits, delays: TrashDelays, *, observe_only: bool = False) -> ExpireTask:
-    """The shell's expiry, which has a round at each look."""
+    """Return the shell's expiry, which has a round at each look."""
     return ExpireTask(
         sources=shell.sources,
         edges=shell.edges,
@@ -107,7 +107,7 @@ class ExplainedWorld:
         return await self._task.explain(TOPIC, 1, offset)
 
     async def account(self, offset: int) -> Account:
-        """Of the first segment that holds ``offset``."""
+        """Return the account of the first segment that holds ``offset``."""
         return (await self.explain(offset)).accounts[0]
 
     async def set_policy(self, **wanted: Any) -> None:
@@ -115,7 +115,7 @@ class ExplainedWorld:
         await self.shell.look()
 
     async def round(self) -> None:
-        """As many looks of the watch as it takes for what is done to lead to what is done next."""
+        """Take as many looks of the watch as it takes for what is done to lead to what is done next."""
         for _ in range(_LOOKS_IN_A_ROUND):
             await self.shell.checks.check([TOPIC])
             tiered = self.shell.table.assignment[self.topic_id_partition]
@@ -143,7 +143,7 @@ class ExplainedWorld:
     # -- what happened
 
     def remote_at(self, offset: int) -> list[RemoteLogSegmentMetadata]:
-        """What the metadata have of an offset, in any state but deleted."""
+        """Return what the metadata have of an offset, in any state but deleted."""
         held = self.shell.metadata.list_remote_log_segments(self.topic_id_partition)
         return [
             one
@@ -166,7 +166,7 @@ class ExplainedWorld:
     # -- what befalls it
 
     def roll(self, *, records: int = 50) -> None:
-        """The broker seals the active segment, which is known to end ``records`` after its begin by now."""
+        """Seal the active segment, which is known to end ``records`` after its begin by now."""
         directory, base = self.shell.log_dir / NAME, 196 + records
         for suffix in ("log", "index", "timeindex"):
             (directory / f"{base:020d}.{suffix}").touch()
@@ -174,7 +174,7 @@ class ExplainedWorld:
         self.shell.broker.last_stable_offsets[self.topic_id_partition] = base
 
     async def broker_removes(self) -> None:
-        """The files of what lies below its log start."""
+        """Remove the files of what lies below its log start."""
         for path in (self.shell.log_dir / NAME).glob("0*.*"):
             if (
                 int(path.name.split(".")[0]) < self.shell.broker.log_starts[self.topic_id_partition]
@@ -184,14 +184,14 @@ class ExplainedWorld:
         await self.shell.look()
 
     async def change_a_byte(self, offset: int) -> None:
-        """Of the .log in the store; done twice it is as it was."""
+        """Change a byte of the .log in the store; done twice it is as it was."""
         key = recorded_keys(self.remote_at(offset)[0], self.shell.settings.key_prefix).log
         changed = bytearray(await self.store.fetch_object(key, max_bytes=2**30))
         changed[200] ^= 1
         await self.store.put_object(key, BytesBody(bytes(changed)))
 
     def halt_copying(self) -> None:
-        """By what only another leader epoch, or a repair, mends."""
+        """Halt it by what only another leader epoch, or a repair, mends."""
 
         async def halt() -> None:
             raise SegmentWithoutEpochError(
@@ -201,7 +201,7 @@ class ExplainedWorld:
         self.lanes.start(self.topic_id_partition, Lane.COPY, halt, "halted")
 
     async def delete_records(self, offset: int) -> None:
-        """By a user, through the gateway or the command."""
+        """Delete by a user, through the gateway or the command."""
         view = self.shell.table.assignment[self.topic_id_partition].view
         asker = Asker(by="a user", now_ms=self.clock.now_ms(), delays=self._delays)
         delete = UserDelete(offset=offset, leader_epoch=view.leader_epoch, trims=False)  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ async def open_explained_world(
     delays: TrashDelays = NO_DELAYS,
     observe_only: bool = False,
 ) -> AsyncIterator[ExplainedWorld]:
-    """Nothing is remote, nothing has a limit, and the store has been tried."""
+    """Begin where nothing is remote, nothing has a limit, and the store has been tried."""
     clock = ManualClock(now_ms=NOW_MS)
     shell = TierShell(
         directory,

@@ -16,7 +16,7 @@ class FaultyStore:
     """``ports.store.Store`` in front of another one.
 
     ``bend`` sees every fetched body (its range is None for a whole object) and returns, or raises, what the reader gets.
-    While ``gate`` is not set, fetches of ``.log`` objects wait; ``log_fetch_begun`` tells that one does.
+    While ``gate`` is not set, fetches of ``.log`` objects wait; ``log_fetch_begun`` shows that one does.
     ``fetched`` has what was asked for, in order.
     """
 
@@ -39,7 +39,7 @@ class FaultyStore:
         return self._inner.max_name_bytes
 
     def log_fetches(self) -> list[tuple[str, ByteRange | None]]:
-        """Those of ``fetched`` that were of .log objects."""
+        """Return those of ``fetched`` that were of .log objects."""
         return [(key, byte_range) for key, byte_range in self.fetched if key.endswith(".log")]
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
@@ -78,7 +78,7 @@ class FaultyStore:
 
 
 def away(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
-    """The store does not answer."""
+    """Raise, for the store does not answer."""
     raise StoreError(verb="fetch", key=key, reason="connection reset")
 
 

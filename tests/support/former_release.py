@@ -48,7 +48,7 @@ class FormerDaemon(Daemon):
 
     @property
     def command(self) -> list[str]:
-        """As the successor's; ``-m`` finds the package of the working directory first."""
+        """Return the command as the successor's; ``-m`` finds the package of the working directory first."""
         return [*self._here, *super().command]
 
     def run_command(self, *arguments: str) -> None:

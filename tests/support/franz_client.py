@@ -13,7 +13,7 @@ from tests.support.reading import DEADLINE_S, Access, Reading, Seen, in_order
 
 
 def read_with_franz(access: Access, reading: Reading) -> list[Seen]:
-    """In either group protocol, or with partitions of its own choice."""
+    """Read in either group protocol, or with partitions of its own choice."""
     task = {"access": asdict(access), "reading": {**asdict(reading), "deadline_s": DEADLINE_S}}
     done = subprocess.run(
         [go_tool("franz-reader")],

@@ -46,5 +46,5 @@ class GatewayDaemon(Daemon):
 
     @property
     def client_settings(self) -> dict[str, str]:
-        """For aiokafka's clients."""
+        """Return the settings for aiokafka's clients."""
         return {"bootstrap_servers": self.bootstrap_server}

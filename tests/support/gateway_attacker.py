@@ -43,28 +43,28 @@ class Attacker:
 
     @property
     def address(self) -> str:
-        """As others see it."""
+        """Return the address as others see it."""
         host, port = self.socket.getsockname()
         return f"{host}:{port}"
 
     def send(self, *frames: bytes) -> None:
-        """All of it at once."""
+        """Send all of it at once."""
         self.socket.sendall(b"".join(frames))
 
     def frame(self) -> bytes | None:
-        """The next answer, without its size; None: the connection has ended."""
+        """Return the next answer, without its size; None: the connection has ended."""
         size = self._exactly(4)
         return None if size is None else self._exactly(*struct.unpack(">i", size))
 
     def frames_until_the_end(self) -> list[bytes]:
-        """All that still comes.  One that does not end within 20 s fails with TimeoutError."""
+        """Return all that still comes.  One that does not end within 20 s fails with TimeoutError."""
         found = []
         while (frame := self.frame()) is not None:
             found.append(frame)
         return found
 
     def call(self, api_key: int, version: int, **fields: Any) -> Any:
-        """One request, and its answer.
+        """Send one request, and return its answer.
 
         Raises:
             ConnectionError: the connection has ended instead.
@@ -94,7 +94,8 @@ class Attacker:
         return request_frame(SYNC_GROUP, 1, **fields, assignments=())
 
     def _joined(self, group: str) -> Any:
-        """None while the group has no coordinator: to look for one is to have its topic made."""
+        """Join the group, and return the answer; None while it has no coordinator: to look for one is to have its topic
+        made."""
         self.call(FIND_COORDINATOR, 1, key=group, key_type=0)
         self.send(join_frame(group))
         frame = self.frame()
@@ -116,7 +117,7 @@ class Attacker:
 
 
 def request_frame(api_key: int, version: int, **fields: Any) -> bytes:
-    """A whole frame, by kio."""
+    """Return a whole frame, by kio."""
     schema = load_request_schema(api_key, version)
     header = schema.__header_schema__(
         request_api_key=schema.__api_key__,
@@ -137,7 +138,7 @@ def read_answer(api_key: int, version: int, frame: bytes) -> Any:
 
 
 def fetch_frame(topic: str, *, offset: int = 0, max_bytes: int = 2**24) -> bytes:
-    """Version 11, of partition 0 from ``offset`` on."""
+    """Return a Fetch of version 11, of partition 0 from ``offset`` on."""
     topic_type, row_type = _item_types(FETCH, 11, "topics", "partitions")
     row = row_type(
         partition=0, current_leader_epoch=-1, fetch_offset=offset, log_start_offset=-1, partition_max_bytes=max_bytes
@@ -159,12 +160,12 @@ def fetch_frame(topic: str, *, offset: int = 0, max_bytes: int = 2**24) -> bytes
 
 
 def delete_frame(topic: str, offset: int) -> bytes:
-    """DeleteRecords version 1, of partition 0."""
+    """Return a DeleteRecords of version 1, of partition 0."""
     return deletes_frame({topic: offset})
 
 
 def deletes_frame(offsets: Mapping[str, int]) -> bytes:
-    """DeleteRecords version 1, of partition 0 of each topic."""
+    """Return a DeleteRecords of version 1, of partition 0 of each topic."""
     topic_type, row_type = _item_types(DELETE_RECORDS, 1, "topics", "partitions")
     topics = tuple(
         topic_type(name=topic, partitions=(row_type(partition_index=0, offset=offset),))
@@ -178,7 +179,7 @@ def metadata_frame() -> bytes:
 
 
 def join_frame(group: str) -> bytes:
-    """Of a new member: where the group has one already, the answer waits until that one has joined again."""
+    """Return the request of a new member: where the group has one already, the answer waits until that one has joined again."""
     (protocols_type,) = _item_types(JOIN_GROUP, 2, "protocols")
     return request_frame(
         JOIN_GROUP,
@@ -204,7 +205,7 @@ def assignment_like_a_fetch_answer(topic: str) -> bytes:
 
 
 def assignment_like_a_delete_answer(topic: str, low_watermark: int) -> bytes:
-    """As DeleteRecords v1 says it.  Its number of topics lies over the error code and the upper half of the length, the
+    """Write it as DeleteRecords v1 does.  Its number of topics lies over the error code and the upper half of the length, the
     length of the first name over the lower half: two topics, and as many rows as make up that length."""
     name = topic.encode()
     other = b"x" * ((2 * 65_536 - 4 - 2 - 4) % 14)
@@ -217,7 +218,7 @@ def assignment_like_a_delete_answer(topic: str, low_watermark: int) -> bytes:
 
 
 def records_bytes(answer: Any) -> int:
-    """Of a Fetch answer."""
+    """Return the bytes of records in a Fetch answer."""
     return sum(len(row.records or b"") for topic in answer.responses for row in topic.partitions)
 
 

@@ -27,12 +27,12 @@ _numbers = itertools.count()
 
 
 def twins_of(cell: Cell) -> Twins:
-    """What it reads."""
+    """Return what the cell reads."""
     return MOVING if cell.start in ("latest", "hops") else ORDERS
 
 
 def run_cell(world: TieredWorld, cell: Cell) -> tuple[list[Seen], list[Seen]]:
-    """What the client sees through the gateway, and what it sees of the copy, directly."""
+    """Return what the client sees through the gateway, and what it sees of the copy, directly."""
     client, twins = _client(world, cell.client), twins_of(cell)
     reading = _reading(world, cell)
     known_end = world.moving.end_offset
@@ -78,7 +78,7 @@ def _reading(world: TieredWorld, cell: Cell) -> Reading:
 
 
 async def _commit(world: TieredWorld, topics: Mapping[str, str], offsets: Mapping[int, int]) -> None:
-    """By group.  Through the gateway for the one that is read through it."""
+    """Commit by group; through the gateway for the one that is read through it."""
     for group, topic in topics.items():
         settings: Any = world.access(through=topic == ORDERS.topic).python_settings
         async with AIOKafkaConsumer(**settings, group_id=group, enable_auto_commit=False) as consumer:
@@ -88,14 +88,14 @@ async def _commit(world: TieredWorld, topics: Mapping[str, str], offsets: Mappin
 
 
 def _timestamp_within(world: TieredWorld) -> int:
-    """Of a record a third from the start, past the first few of its batch: a marker, whose time is the broker's, is none of
-    the first that are not before it."""
+    """Return the time of a record a third from the start, past the first few of its batch: a marker, whose time is the
+    broker's, is none of the first that are not before it."""
     of_first = [one for one in world.produced if one.partition == 0]
     return of_first[len(of_first) // 3].timestamp_ms + 5
 
 
 def _hops(world: TieredWorld) -> tuple[int, ...]:
-    """To and fro over the border where it is now; it moves on meanwhile."""
+    """Return offsets to and fro over the border where it is now; it moves on meanwhile."""
     world.moving.wait_for_end(200)
     world.wait_until_moved()
     border, end = world.border(MOVING.topic, 0), world.moving.end_offset

@@ -100,10 +100,10 @@ class FillsAll:
         for view in self._views(PARTITIONS):
             self.sidecar.tiers(view)
 
-    def classify_at_once(self, asked: Any, told: Any = None) -> Any:
+    def classify_at_once(self, asked: Any, asker: Any = None) -> Any:
         return {key: Classified(verdict=OutOfRange.FILL, partition=PARTITIONS[key[0]]) for key in asked}
 
-    def is_still_of(self, classified: Any, told: Any = None) -> bool:
+    def is_still_of(self, classified: Any, asker: Any = None) -> bool:
         return True
 
     def fill_at_once(self, wanted: Any) -> Any:
@@ -139,7 +139,7 @@ class FillsAll:
     async def list_offsets(
         self, partitions: Mapping[TopicIdPartition, LeaderEpoch], spec: OffsetSpec | int
     ) -> dict[TopicIdPartition, OffsetAnswer]:
-        """Of a leader that has done whatever its answer said that it did."""
+        """Answer as a leader that has done whatever its answer said that it did."""
         answer = OffsetAnswer(offset=Offset(2**40), timestamp_ms=-1, leader_epoch=LeaderEpoch(0))
         return dict.fromkeys(partitions, answer)
 
@@ -171,7 +171,7 @@ class FillsAll:
 
 
 def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
-    """The gateway's own table, but for what reads the store."""
+    """Return the gateway's own table, but for what reads the store."""
     everything: Any = tier
     rewrites = frame_rewrites(ADVERTISED, raw_tokens=raw_tokens)
     rewrites[FETCH] = FetchRewrite(
@@ -292,7 +292,7 @@ def with_size(payload: bytes) -> bytes:
 
 
 def frame(key: int, topic: str = SECRET) -> bytes:
-    """Of an API whose body matters little."""
+    """Return a frame of an API whose body matters little."""
     match key:
         case _ if key == DELETE_RECORDS:
             return delete_frame(topic, 150)
@@ -320,7 +320,7 @@ def handshake(mechanism: str, version: int) -> bytes:
 
 
 def token_frame(token: bytes, version: int) -> bytes:
-    """As the handshake's ``version`` has it."""
+    """Return the token as the handshake's ``version`` has it."""
     if version == 0:
         return with_size(token)
     return with_size(struct.pack(">hhihci", AUTHENTICATE, 0, CORRELATION_ID, 1, b"c", len(token)) + token)
@@ -330,7 +330,7 @@ def token_frame(token: bytes, version: int) -> bytes:
 
 
 async def converse(seed: int) -> list[str]:
-    """What is wrong with the conversation of this seed."""
+    """Return what is wrong with the conversation of this seed."""
     draw = random.Random(seed)
     script = draw_script(draw)
     tier = FillsAll()
@@ -404,7 +404,7 @@ class _Passage:
         self.heard += core.client.take()
 
     async def _settled(self) -> bytes:
-        """What the broker says to what the gateway asks of it once more, before it answers its client."""
+        """Return what the broker says to what the gateway asks of it once more, before it answers its client."""
         core, said = self.core, b""
         await core.settled()
         if core.is_rewriting and (asked := core.broker.take()):
@@ -412,7 +412,7 @@ class _Passage:
         return self._forge(said) if self.forges and said else said
 
     def _forge(self, said: bytes) -> bytes:
-        """Once, when there is something that it can be done to."""
+        """Forge an answer once, when there is something that it can be done to."""
         frames = split(said)
         key = struct.unpack_from(">h", self.broker.frames[-1])[0] if len(self.broker.frames[-1]) > 1 else -1
         last, _ = self.broker.answers[-1]
@@ -437,7 +437,7 @@ class _Passage:
 
 
 def split(data: bytes) -> list[bytes]:
-    """Frames, with their sizes; what is left of one is one."""
+    """Return frames, with their sizes; what is left of one is one."""
     found, at = [], 0
     while at < len(data):
         (size,) = struct.unpack(">i", data[at : at + 4].ljust(4, b"\0"))
@@ -447,7 +447,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 def _harm(script: Script, core: Core, tier: FillsAll, broker: ModelBroker, passage: _Passage) -> list[str]:
-    """What must not be, whatever was said."""
+    """Return what must not be, whatever was said."""
     wrong = list[str]()
     heard = bytes(passage.heard)
     if remote_records(SECRET) in heard:
@@ -476,10 +476,13 @@ def _harm(script: Script, core: Core, tier: FillsAll, broker: ModelBroker, passa
 
 
 def _not_audited(core: Core, tier: FillsAll, broker: ModelBroker) -> list[str]:
-    """Each delete that the broker accepted, and each conversation that was refused, has an event of its own."""
-    told = Counter((str(facts["topic"]), facts["offset"]) for facts in tier.audited.of("gateway.audit.delete"))
+    """Return what is not audited: each delete that the broker accepted, and each conversation that was refused, has an event of
+    its own."""
+    audited = Counter((str(facts["topic"]), facts["offset"]) for facts in tier.audited.of("gateway.audit.delete"))
     wrong = [
-        f"no event of a delete of {one}" for one, count in Counter(broker.accepted_deletes).items() if told[one] < count
+        f"no event of a delete of {one}"
+        for one, count in Counter(broker.accepted_deletes).items()
+        if audited[one] < count
     ]
     is_refused = core.refusal is not None and core.refusal not in (Refusal.FAULT, Refusal.BROKER_GONE)
     events = core.audited.of("gateway.audit.refused")
@@ -490,7 +493,7 @@ def _not_audited(core: Core, tier: FillsAll, broker: ModelBroker) -> list[str]:
 
 
 def _differences(script: Script, core: Core, direct: ModelBroker, passage: _Passage) -> list[str]:
-    """Against what an honest broker says to the same client."""
+    """Compare with what an honest broker says to the same client."""
     if core.refusal is Refusal.UNBOUND:
         return [f"an honest broker's answer was refused: {core.error}"]
     allowed, is_cut = _allowed(script, direct)
@@ -509,7 +512,7 @@ def _differences(script: Script, core: Core, direct: ModelBroker, passage: _Pass
 
 
 def _allowed(script: Script, direct: ModelBroker) -> tuple[list[tuple[int, bytes]], bool]:
-    """The broker's answers, each with its API, up to where the gateway ends the conversation; and whether it does."""
+    """Return the broker's answers, each with its API, up to where the gateway ends the conversation; and whether it does."""
     by_frame, allowed = dict(direct.answers), list[tuple[int, bytes]]()
     for number, payload in enumerate(direct.frames):
         answer, is_raw = by_frame.get(number), number in direct.raw_frames
@@ -529,7 +532,7 @@ _TOKEN = -1
 
 
 def _is_refused(script: Script, payload: bytes, key: int, version: int, *, is_raw: bool) -> bool:
-    """Whether the gateway ends the conversation before this frame."""
+    """Return whether the gateway ends the conversation before this frame."""
     if is_raw:
         return not script.raw_tokens
     if len(payload) < 10 or is_no_request(payload):
@@ -545,10 +548,10 @@ def _is_same(key: int, got: bytes, due: bytes) -> bool:
     if key != FETCH:
         return False
     rows, expected = (read_fetch_response(memoryview(one)[8:], VERSIONS[FETCH]) for one in (got, due))
-    return got[4:14] == due[4:14] and _told(rows, got) == _told(expected, due)
+    return got[4:14] == due[4:14] and _contents(rows, got) == _contents(expected, due)
 
 
-def _told(response: FetchResponse, data: bytes) -> list[tuple[PartitionKey, int, bytes]]:
+def _contents(response: FetchResponse, data: bytes) -> list[tuple[PartitionKey, int, bytes]]:
     return [
         (row.key, row.error_code, data[8 + row.records_start :][: row.records_bytes]) for row in response.partitions
     ]

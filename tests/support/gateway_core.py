@@ -37,7 +37,7 @@ class Collected:
 
 
 class RecordedAudit:
-    """``services.gateway.audit.AuditTopic``: what it was told, in order."""
+    """``services.gateway.audit.AuditTopic``: the events it got, in order."""
 
     def __init__(self) -> None:
         self.events = list[tuple[str, Mapping[str, object]]]()
@@ -53,7 +53,7 @@ _ENOUGH_TURNS = 1000
 
 
 class Core:
-    """Also the conversation's host: its work are tasks of the running loop, until :meth:`idle`."""
+    """The core and the conversation's host: its work are tasks of the running loop, until :meth:`idle`."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Core:
 
     @property
     def is_rewriting(self) -> bool:
-        """Whether an answer waits to be passed on: what goes to the broker now, no client has sent."""
+        """Return whether an answer waits to be passed on: what goes to the broker now, no client has sent."""
         return self.conversation._rewriting is not None
 
     async def settled(self) -> None:
-        """Until all work is done, or waits for the broker."""
+        """Wait until all work is done, or waits for the broker."""
         for _ in range(_ENOUGH_TURNS):
             if not self._tasks or self.broker.data:
                 break
@@ -118,13 +118,13 @@ class Core:
             self.conversation.taken()
 
     async def idle(self) -> None:
-        """Until all work is done."""
+        """Wait until all work is done."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         self.conversation.taken()
 
     def close(self) -> None:
-        """As a connection does that is lost."""
+        """Close as a connection does that is lost."""
         self.conversation.close()
         for task in self._tasks:
             task.cancel()

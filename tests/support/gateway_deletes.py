@@ -17,7 +17,7 @@ from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRew
 
 DELETE_RECORDS, VERSION = 21, 2
 LOCAL_START, MARK = 200, 220
-"""Of the broker's log: its start, and the high watermark."""
+"""Offsets of the broker's log: its start, and the high watermark."""
 Between = Callable[[World], None]
 NO_WAIT, WAIT = timedelta(0), timedelta(seconds=1)
 OTHERS = "not-tiered"
@@ -87,7 +87,7 @@ def _topics(schema: Any, rows: Mapping[Key, dict[str, Any]]) -> tuple[Any, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Asked:
-    """What becomes of a request; ``first`` is what goes to the broker in its place, which answers that with ``refuses``.
+    """Outcome of a request; ``first`` is what goes to the broker in its place, which answers that with ``refuses``.
     ``is_passed``: the client gets the broker's own bytes."""
 
     rows: dict[Key, Row] = field(default_factory=dict)
@@ -138,6 +138,6 @@ async def asked_for(
 
 
 def audited(logs: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, str]]:
-    """Topic, offset and outcome of each event."""
+    """Return topic, offset and outcome of each event."""
     events = [entry for entry in logs if entry["event"] == "gateway.audit.delete"]
     return [(entry["topic"], entry["offset"], entry["outcome"]) for entry in events]

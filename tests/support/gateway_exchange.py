@@ -36,11 +36,11 @@ def exchange_of(api_key: int, api_version: int, *, request: bytes = b"") -> Exch
 
 
 def rewritten_at_once(answer: Rewritten | Coroutine[Any, Any, Rewritten]) -> Rewritten:
-    """What a rewrite gives that awaits nothing."""
+    """Return what a rewrite gives that awaits nothing."""
     assert not isinstance(answer, Coroutine)
     return answer
 
 
 async def rewritten(answer: Rewritten | Coroutine[Any, Any, Rewritten]) -> Rewritten:
-    """What a rewrite gives, at once or later."""
+    """Return what a rewrite gives, at once or later."""
     return await answer if isinstance(answer, Coroutine) else answer

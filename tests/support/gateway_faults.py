@@ -27,7 +27,7 @@ def tokens_begin_though_the_broker_refuses() -> Patches:
     return [patch.object(Login, "shaken", shaken)]
 
 
-def frames_are_judged_before_the_handshake_is_answered() -> Patches:
+def frames_are_checked_before_the_handshake_is_answered() -> Patches:
     return [patch.object(SaslHandshakeRewrite, "alone", new=False)]
 
 
@@ -112,7 +112,7 @@ def refusals_leave_no_event() -> Patches:
 
 FAULTS: tuple[Callable[[], Patches], ...] = (
     tokens_begin_though_the_broker_refuses,
-    frames_are_judged_before_the_handshake_is_answered,
+    frames_are_checked_before_the_handshake_is_answered,
     tokens_without_an_answer_are_dropped,
     tokens_go_without_headers_though_that_is_off,
     requests_keep_the_client_s_ids,

@@ -40,7 +40,7 @@ class Cell:
     limits: str
 
     def __str__(self) -> str:
-        """A sentence."""
+        """Return a sentence."""
         member = {"assigned": "on its own", "classic": "in a classic group", "consumer": "in a group of KIP-848"}
         start = {
             "earliest": "from the earliest offset",
@@ -61,7 +61,7 @@ class Cell:
 
 
 def can_meet(values: Mapping[str, str]) -> bool:
-    """Whether some client can do all of this at once."""
+    """Return whether some client can do all of this at once."""
     limited = _CAN_DO_LITTLE.get(values.get("client", ""), {})
     if any(values[name] not in able for name, able in limited.items() if name in values):
         return False
@@ -79,7 +79,7 @@ def can_meet(values: Mapping[str, str]) -> bool:
 
 
 def all_pairs() -> frozenset[frozenset[tuple[str, str]]]:
-    """Each two values of different dimensions that can meet."""
+    """Return each two values of different dimensions that can meet."""
     return frozenset(
         frozenset(pair)
         for one, other in combinations(DIMENSIONS, 2)
@@ -89,7 +89,7 @@ def all_pairs() -> frozenset[frozenset[tuple[str, str]]]:
 
 
 def pairs_of(cell: Cell) -> frozenset[frozenset[tuple[str, str]]]:
-    """Those that meet in one cell."""
+    """Return those that meet in one cell."""
     return frozenset(frozenset(pair) for pair in combinations(cell.values().items(), 2))
 
 

@@ -107,7 +107,7 @@ class FixedPending:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSource:
+class ScriptedSource:
     """The source of a mount: what of it is at fault, and what is not known, by partition."""
 
     faults: Mapping[TopicIdPartition, str]
@@ -182,7 +182,7 @@ class World:
     mounts: MountedLogs
     source_faults: dict[TopicIdPartition, str]
     source_unknown: dict[TopicIdPartition, str]
-    """Of what is mounted read-only: why the source has nothing of it."""
+    """The reason, for what is mounted read-only, why the source has nothing of it."""
 
     @property
     def tiers(self) -> BothTiers:
@@ -230,7 +230,7 @@ async def open_world(
             reader=path.reader,
             clock=clock,
             telemetry=telemetry,
-            source=ToldSource(source_faults, source_unknown),
+            source=ScriptedSource(source_faults, source_unknown),
         )
         offsets = BrokerOffsetsCache(broker=broker, clock=clock, mounts=mounts if is_mounted else None)
         stack.push_async_callback(offsets.aclose)
@@ -279,14 +279,14 @@ async def open_world(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a client asks of one partition."""
+    """Return what a client asks of one partition."""
 
     offset: int
     max_bytes: int = 1024 * 1024
 
 
 def fetch_request(version: int, asked: Mapping[TopicIdPartition, Ask], **fields: Any) -> bytes:
-    """A request, by kio; ``session`` is its id and epoch, ``forgotten`` the partitions to leave out from now on."""
+    """Return a request, by kio; ``session`` is its id and epoch, ``forgotten`` the partitions to leave out from now on."""
     schema: Any = load_request_schema(FETCH_API_KEY, version)
     defaults: dict[str, Any] = {
         "min_bytes": 1,
@@ -306,7 +306,7 @@ def fetch_request(version: int, asked: Mapping[TopicIdPartition, Ask], **fields:
 def fetch_response(
     version: int, rows: Mapping[TopicIdPartition, Mapping[str, Any]], *, session_id: int = 0, throttle_ms: int = 0
 ) -> bytes:
-    """A broker's answer, by kio; ``rows`` are its fields by partition."""
+    """Return a broker's answer, by kio; ``rows`` are its fields by partition."""
     schema: Any = load_response_schema(FETCH_API_KEY, version)
     aborted_type = _item_type(_item_type(_item_type(schema, "responses"), "partitions"), "aborted_transactions")
 
@@ -327,12 +327,12 @@ def fetch_response(
 
 
 def out_of_range() -> dict[str, Any]:
-    """As the broker says it: with nothing else."""
+    """Return the row as the broker has it: with nothing else."""
     return {"error_code": ErrorCode.offset_out_of_range}
 
 
 def read_rows(version: int, pieces: Sequence[bytes | bytearray | memoryview]) -> dict[tuple[str | bytes, int], Any]:
-    """The partitions of a response, by kio."""
+    """Return the partitions of a response, by kio."""
     schema: Any = load_response_schema(FETCH_API_KEY, version)
     body = b"".join(pieces)
     message, end = read_message(schema, body)

@@ -41,11 +41,11 @@ class GcsFaultProxy(S3FaultProxy):
 
     @property
     def unfinished(self) -> int:
-        """How many uploads were neither ended nor cancelled."""
+        """Return how many uploads were neither ended nor cancelled."""
         return sum(session.ended_by is None and not session.is_cancelled for session in self.sessions.values())
 
     def name_of(self, request: web.BaseRequest) -> str:
-        """As ``/bucket/key``; the path of an upload has the bucket alone."""
+        """Return the path as ``/bucket/key``; the path of an upload has the bucket alone."""
         bucket = request.path.partition("/b/")[2].partition("/")[0]
         return f"/{bucket}/{request.query.get('name', '')}"
 
@@ -110,6 +110,6 @@ def _upload_id_in(url: str) -> str:
 
 @asynccontextmanager
 async def running_gcs_fault_proxy(upstream: str) -> AsyncIterator[GcsFaultProxy]:
-    """In this process's event loop, on a free port of loopback."""
+    """Run the proxy in this process's event loop, on a free port of loopback."""
     async with running_fault_proxy(GcsFaultProxy(url=""), upstream) as proxy:
         yield proxy

@@ -28,7 +28,7 @@ class GcsServer:
         self._ask(Request(f"{self.url}/storage/v1/b", data=body, headers={"Content-Type": "application/json"}))
 
     def names(self, bucket: str) -> set[str]:
-        """Of all objects."""
+        """Return the names of all objects."""
         return {found["name"] for found in self._listing(bucket)}
 
     def storage_classes(self, bucket: str) -> dict[str, str]:
@@ -47,7 +47,7 @@ class GcsServer:
 
 
 def gcs_store_section(url: str, bucket: str) -> dict[str, Any]:
-    """The configuration's store section for a bucket of a server at ``url``."""
+    """Return the configuration's store section for a bucket of a server at ``url``."""
     return {
         "type": "gcs",
         "gcs.bucket.name": bucket,

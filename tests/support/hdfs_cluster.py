@@ -33,7 +33,7 @@ ChecksumType = Literal["CRC32C", "CRC32"]
 
 
 def hadoop_jars() -> Path:
-    """The directory of Hadoop's jars: a few seconds and 105 MB the first time.
+    """Return the directory of Hadoop's jars: a few seconds and 105 MB the first time.
 
     Raises:
         MissingProgramError: Maven is needed and not there.
@@ -57,12 +57,12 @@ class HdfsCluster:
     process_id: int
 
     def make_directory(self, path: str) -> None:
-        """One that the user :data:`USER` owns."""
+        """Make one that the user :data:`USER` owns."""
         self._ask("PUT", path, op="MKDIRS")
         self._ask("PUT", path, op="SETOWNER", owner=USER)
 
     def files(self, path: str) -> set[str]:
-        """Paths of all files below ``path``, relative to it."""
+        """Return paths of all files below ``path``, relative to it."""
         return {entry for entry, is_file in self._walk(path, "") if is_file}
 
     def directories(self, path: str) -> set[str]:
@@ -79,7 +79,7 @@ class HdfsCluster:
         self._ask("PUT", source, op="RENAME", destination=target, renameoptions="NONE")
 
     def _walk(self, root: str, below: str) -> Iterator[tuple[str, bool]]:
-        """All that a client sees in one page or several."""
+        """Yield all that a client sees in one page or several."""
         after = ""
         while True:
             said = json.loads(self._ask("GET", f"{root}/{below}", op="LISTSTATUS_BATCH", startafter=after))
@@ -102,7 +102,7 @@ class HdfsCluster:
 
 
 def hdfs_options(url: str, directory: str, **others: object) -> dict[str, object]:
-    """The section ``options`` for a directory of the cluster at ``url``."""
+    """Return the section ``options`` for a directory of the cluster at ``url``."""
     return {"namenodes": [url], "directory": directory, "user": USER, **others}
 
 
@@ -139,7 +139,7 @@ def running_hdfs(directory: Path, *, checksum_type: ChecksumType = "CRC32C") -> 
 
 
 def _url_of(process: subprocess.Popen[bytes], said: Path) -> str:
-    """What it prints when it is up."""
+    """Line that it prints when it is up."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], _UP_WITHIN_S)
     line = process.stdout.readline().decode().strip() if readable else ""

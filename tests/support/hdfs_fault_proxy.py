@@ -18,7 +18,7 @@ class HdfsFaultProxy(S3FaultProxy):
     """The address of the data node goes into the query of what the client is sent on to; data nodes pass over it."""
 
     def name_of(self, request: web.BaseRequest) -> str:
-        """An object is written when it gets its name."""
+        """Return the name: an object is written when it gets its name."""
         return request.query.get("destination", request.path)
 
     async def forward(

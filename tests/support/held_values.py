@@ -44,7 +44,7 @@ class HeldValues:
 
 
 def held_by(roots: Iterable[object], *, stop_at: Callable[[object], bool] = lambda _: False) -> HeldValues:
-    """What can be reached from ``roots``, not going on from what ``stop_at`` says or from any configuration.
+    """Return what can be reached from ``roots``, not going on from what ``stop_at`` says or from any configuration.
 
     Nor from the task that looks: a test knows what it wants to find, and whatever has a time limit leads to its task.
     """

@@ -22,7 +22,7 @@ class JavaClients:
         self._tools, self._directory = tools, directory
 
     def console(self, access: Access, reading: Reading) -> list[Seen]:
-        """Each record as it is printed, behind its partition and offset."""
+        """Return each record as it is printed, behind its partition and offset."""
         if reading.start == "timestamp":
             starts = self._reset_to_time(access, reading)
             return in_order(self._console(access, reading, reading.visible_from(starts), ()), reading)
@@ -34,7 +34,7 @@ class JavaClients:
         return in_order(self._console(access, reading, count, place), reading)
 
     def performance(self, access: Access, reading: Reading) -> list[Seen]:
-        """The number of records and their megabytes, which is all it tells; of both topics where there are two."""
+        """Return the number of records and their megabytes, which is all it prints; of both topics where there are two."""
         printed = self._tools.run(
             "org.apache.kafka.tools.ConsumerPerformance",
             *("--bootstrap-server", access.servers, "--command-config", self.config(access, reading)),
@@ -48,7 +48,7 @@ class JavaClients:
         return [(0, int(figures[4]), figures[2])]
 
     def config(self, access: Access, reading: Reading | None = None) -> str:
-        """The path of a file with what a tool, or a consumer for ``reading``, has to know."""
+        """Return the path of a file with what a tool, or a consumer for ``reading``, has to know."""
         settings = dict(access.java_settings)
         if reading is not None:
             settings |= _consumer_settings(reading)
@@ -80,7 +80,7 @@ class JavaClients:
         return [_seen(line) for line in printed.splitlines()]
 
     def _reset_to_time(self, access: Access, reading: Reading) -> Mapping[int, int]:
-        """The group's offsets, by kafka-consumer-groups."""
+        """Return the group's offsets, by kafka-consumer-groups."""
         printed = self._tools.run(
             "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
             *("--bootstrap-server", access.servers, "--command-config", self.config(access)),
@@ -92,7 +92,7 @@ class JavaClients:
 
 
 def utc_datetime(at_ms: int) -> str:
-    """As ``--to-datetime`` takes it."""
+    """Return the time as ``--to-datetime`` takes it."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{at_ms % 1000:03}Z"
 
 

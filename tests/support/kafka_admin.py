@@ -1,4 +1,4 @@
-"""What tests ask a broker to do, in Kafka's own messages and blocking: topics, settings, who leads.
+"""Requests of tests to a broker, in Kafka's own messages and blocking: topics, settings, leaders.
 
 It is the tests' own client, so that a fault in the product's cannot hide itself.
 """
@@ -81,7 +81,7 @@ class KafkaConnection:
         self._correlation_id = 0
 
     def call(self, request: RequestPayload) -> object:
-        """The response to ``request``, an entity of kio.
+        """Return the response to ``request``, an entity of kio.
 
         Raises:
             OSError: the broker went away, or did not answer in time.
@@ -130,7 +130,7 @@ class KafkaAdmin:
 
     @contextmanager
     def connected(self, timeout_s: float = 20) -> Iterator[KafkaConnection]:
-        """A connection, logged in."""
+        """Yield a connection, logged in."""
         with socket.create_connection(("127.0.0.1", self._port), timeout=timeout_s) as sock:
             connection = KafkaConnection(sock)
             if self._credentials is not None:
@@ -138,7 +138,7 @@ class KafkaAdmin:
             yield connection
 
     def describe_cluster(self) -> MetadataResponse:
-        """The brokers that are alive (unfenced), as this broker knows them."""
+        """Return the brokers that are alive (unfenced), as this broker knows them."""
         with self.connected(timeout_s=5) as connection:
             request = MetadataRequest(
                 topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False
@@ -146,7 +146,7 @@ class KafkaAdmin:
             return cast(MetadataResponse, connection.call(request))
 
     def describe_topic(self, topic: str) -> MetadataResponseTopic:
-        """Id, partitions, leaders, epochs, ISR of ``topic``, as this broker knows them."""
+        """Return id, partitions, leaders, epochs, ISR of ``topic``, as this broker knows them."""
         with self.connected() as connection:
             request = MetadataRequest(
                 topics=(MetadataRequestTopic(topic_id=None, name=TopicName(topic)),),
@@ -198,16 +198,16 @@ class KafkaAdmin:
         wait_until(lambda: not self._knows(topic), f"{topic} is gone")
 
     def earliest_offset(self, topic: str, partition: int) -> int:
-        """The broker's log start offset."""
+        """Return the broker's log start offset."""
         return self._offset(topic, partition, -2)
 
     def latest_offset(self, topic: str, partition: int) -> int:
-        """The high watermark."""
+        """Return the high watermark."""
         return self._offset(topic, partition, -1)
 
     def settled_end(self, topic: str, partition: int) -> int:
-        """The high watermark of a log with records once no transaction is open in it: a producer is told that its transaction
-        has ended before the marker is written, which takes the next offset."""
+        """Return the high watermark of a log with records once no transaction is open in it: a producer gets the answer that
+        its transaction has ended before the marker is written, which takes the next offset."""
 
         def settled() -> int | None:
             end = self.latest_offset(topic, partition)
@@ -226,7 +226,7 @@ class KafkaAdmin:
         return deleted.low_watermark
 
     def _offset(self, topic: str, partition: int, spec: int, isolation_level: int = 0) -> int:
-        """A broker that has just started answers before it leads: that is asked again."""
+        """Ask for an offset.  A broker that has just started answers before it leads: that is asked again."""
         deadline = time.monotonic() + _LEADS_S
         while True:
             try:
@@ -280,7 +280,7 @@ class KafkaAdmin:
 
 
 def wait_until(ready: Callable[[], T | None], what: str, timeout_s: float = 30) -> T:
-    """The first truthy value of ``ready``, asked 20 times a second.
+    """Return the first truthy value of ``ready``, asked 20 times a second.
 
     Raises:
         TimeoutError: there was none within ``timeout_s``; the message says ``what`` was waited for.

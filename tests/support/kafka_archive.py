@@ -28,7 +28,8 @@ def prepare_class_archive(version: str = KAFKA_4) -> None:
 
 
 def _archive(version: str, directory: Path) -> None:
-    """Of one broker that has begun, and ends in good order: the JVM writes it then, and only a whole one is taken."""
+    """Write the archive of one broker that has begun, and ends in good order: the JVM writes it then, and only a whole one is
+    taken."""
     written = directory / "written.jsa"
     cluster = KafkaCluster(directory / "kafka", version=version)
     (broker,) = cluster.brokers

@@ -69,7 +69,7 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int:
-        """The process id of the JVM.
+        """Return the process id of the JVM.
 
         Raises:
             RuntimeError: it is not running.
@@ -80,7 +80,7 @@ class KafkaBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there (paused counts)."""
+        """Return whether the process is there (paused counts)."""
         return self._process is not None and self._process.poll() is None
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
@@ -145,12 +145,12 @@ class KafkaBroker:
         wait_until(are_written, f"broker {self.node_id} has written its first checkpoints")
 
     def stop(self) -> None:
-        """SIGTERM, which is a controlled shutdown, and wait for the end."""
+        """Send SIGTERM, which is a controlled shutdown, and wait for the end."""
         self.begin_to_end(signal.SIGTERM)
         self.wait_for_end()
 
     def kill9(self) -> None:
-        """SIGKILL, and wait for the end; what it had not flushed stays with the page cache."""
+        """Send SIGKILL, and wait for the end; what it had not flushed stays with the page cache."""
         self.begin_to_end(signal.SIGKILL)
         self.wait_for_end()
 
@@ -173,7 +173,7 @@ class KafkaBroker:
         running_brokers.discard(self)
 
     def restart(self) -> None:
-        """Controlled shutdown, start, wait until ready."""
+        """Restart: controlled shutdown, start, wait until ready."""
         self.stop()
         self.start()
 
@@ -187,7 +187,7 @@ class KafkaBroker:
         os.kill(self.pid, signal.SIGCONT)
 
     def wait_for_exit(self, timeout_s: float = START_TIMEOUT_S) -> int:
-        """The exit code of a broker that is expected to end by itself."""
+        """Return the exit code of a broker that is expected to end by itself."""
         if self._process is None:
             raise RuntimeError(f"broker {self.node_id} was not started")
         code = self._process.wait(patient_s(timeout_s))
@@ -195,7 +195,7 @@ class KafkaBroker:
         return code
 
     def partition_dir(self, topic: str, partition: int) -> Path:
-        """Where this broker keeps the partition; a new one's directory comes a moment after its metadata.
+        """Return where this broker keeps the partition; a new one's directory comes a moment after its metadata.
 
         Raises:
             TimeoutError: it has no replica of it.
@@ -204,7 +204,7 @@ class KafkaBroker:
         return wait_until(lambda: self._find(name), f"broker {self.node_id} has {name}", 10)
 
     def log_tail(self, lines: int = 60) -> str:
-        """The last lines that the process printed."""
+        """Return the last lines that the process printed."""
         if not self.log_path.exists():
             return "(nothing)"
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
@@ -241,7 +241,7 @@ class KafkaBroker:
 
 
 def java_command(version: str, *, level: str, target: str) -> list[str]:
-    """A java command line with the classes of Kafka ``version``, up to the main class; it logs to std``target``."""
+    """Return a java command line with the classes of Kafka ``version``, up to the main class; it logs to std``target``."""
     logging = [f"-Dkafka.log.level={level}"]
     if version.startswith("3."):
         logging += [f"-Dkafka.log.target=System.{target}"]
@@ -253,8 +253,8 @@ def java_command(version: str, *, level: str, target: str) -> list[str]:
 
 
 def _archived_classes(version: str) -> list[str]:
-    """Where there is an archive, a JVM need not parse and verify most classes.  One that it cannot take is no matter, and none
-    of a tool's output."""
+    """Return the archive's options.  Where there is one, a JVM need not parse and verify most classes.  One that it cannot take
+    is no matter, and none of a tool's output."""
     archive = class_archive(version)
     return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"] if archive.is_file() else []
 

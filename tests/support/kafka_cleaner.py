@@ -28,7 +28,7 @@ class CleanerCase:
     map_bytes: int
 
     def terms(self) -> str:
-        """As Java properties."""
+        """Return the terms as Java properties."""
         producers = [
             number
             for producer_id, one in self.producers.items()
@@ -50,7 +50,7 @@ class CleanerCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaCleaned:
-    """What was left: one segment out of all; the latest offset of the map; and what it took of the JVM's CPU time."""
+    """Result of the cleaner: one segment out of all; the latest offset of the map; and what it took of the JVM's CPU time."""
 
     segment: LogSegment
     transaction_index: bytes

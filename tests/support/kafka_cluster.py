@@ -87,7 +87,7 @@ class KafkaCluster:
         return self
 
     def stop(self) -> None:
-        """Controlled shutdown of all at once."""
+        """Shut all down in order, at once."""
         self._end(signal.SIGTERM)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class KafkaCluster:
         self.close()
 
     def __getitem__(self, node_id: int) -> KafkaBroker:
-        """The broker of that node id."""
+        """Return the broker of that node id."""
         return self.brokers[node_id - 1]
 
     @property
@@ -117,7 +117,7 @@ class KafkaCluster:
 
     @property
     def client_settings(self) -> dict[str, str]:
-        """Keyword arguments for aiokafka's clients: the bootstrap servers, and the admin's login if one is needed."""
+        """Return keyword arguments for aiokafka's clients: the bootstrap servers, and the admin's login if one is needed."""
         settings = {"bootstrap_servers": self.bootstrap_servers}
         if self._authorizer:
             settings |= {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
@@ -126,13 +126,15 @@ class KafkaCluster:
 
     @property
     def admin(self) -> KafkaAdmin:
-        """Requests to the first broker that runs.
+        """Return a client of the first broker that runs.
 
         Raises:
             LookupError: none does.
         """
         running = [broker for broker in self.brokers if broker.is_running]
-        if not running:  # not by next(): a StopIteration out of a thread leaves whoever awaits it waiting for ever
+        if (
+            not running
+        ):  # not by next(): a StopIteration out of a thread leaves the caller that awaits it waiting for ever
             raise LookupError("no broker of this cluster runs")
         return running[0].admin
 
@@ -146,7 +148,7 @@ class KafkaCluster:
         configs: Mapping[str, str] | None = None,
         nodes: Sequence[int] = (),
     ) -> str:
-        """Create ``topic``, on all brokers unless told otherwise; gives its name.  All of it is on ``nodes`` if there are any.
+        """Create ``topic``, on all brokers by default; gives its name.  All of it is on ``nodes`` if there are any.
 
         ``segment_bytes`` may be far below 1 MiB, the minimum of ``segment.bytes`` since Kafka 4.
         """
@@ -162,7 +164,7 @@ class KafkaCluster:
         return topic
 
     def leader_of(self, topic: str, partition: int) -> KafkaBroker:
-        """The broker that leads the partition.
+        """Return the broker that leads the partition.
 
         Raises:
             LookupError: none does.
@@ -173,7 +175,7 @@ class KafkaCluster:
         raise LookupError(f"{topic}-{partition} has no leader")
 
     def admin_of_leader(self, topic: str, partition: int) -> KafkaAdmin:
-        """Requests to the broker that leads the partition, as soon as one does."""
+        """Return a client of the broker that leads the partition, as soon as one does."""
         return wait_until(lambda: self._leader(topic, partition), f"{topic}-{partition} has a leader").admin
 
     def run_tool(

@@ -39,7 +39,7 @@ def format_brokers(brokers: Sequence[KafkaBroker], plan: ClusterPlan) -> None:
 
 
 def random_id() -> str:
-    """A UUID as Kafka writes them, without a dash at the front, which its tools would take for an option."""
+    """Return a UUID as Kafka writes them, without a dash at the front, which its tools would take for an option."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
 
 

@@ -19,7 +19,7 @@ OLDEST_JAVA = 17
 
 
 def java_program() -> str:
-    """The path of a java that runs Kafka.
+    """Return the path of a java that runs Kafka.
 
     Raises:
         MissingProgramError: there is none, or it is too old.
@@ -29,7 +29,7 @@ def java_program() -> str:
 
 @cache
 def _java() -> tuple[str, str]:
-    """Its path, and what it says of its version, asked once: each question is a JVM.
+    """Return its path, and what it says of its version, asked once: each question is a JVM.
 
     Raises:
         MissingProgramError: there is none, or it is too old.
@@ -46,7 +46,7 @@ def _java() -> tuple[str, str]:
 
 
 def kafka_jars(version: str = KAFKA_4) -> Path:
-    """The directory of all jars of Kafka ``version``: half a minute and 45 MB the first time.
+    """Return the directory of all jars of Kafka ``version``: half a minute and 45 MB the first time.
 
     Raises:
         MissingProgramError: Maven is needed and not there.
@@ -57,13 +57,13 @@ def kafka_jars(version: str = KAFKA_4) -> Path:
 
 
 def kafka_classpath(version: str = KAFKA_4) -> str:
-    """The class path of Kafka ``version``, in an order that is the same at each call."""
+    """Return the class path of Kafka ``version``, in an order that is the same at each call."""
     return ":".join(str(jar) for jar in sorted(kafka_jars(version).glob("*.jar")))
 
 
 def class_archive(version: str = KAFKA_4) -> Path:
-    """Where an archive of the classes of a broker of ``version`` is, or would be (:mod:`tests.support.kafka_archive`).  One
-    belongs to these jars and this java: any other makes its own."""
+    """Return where an archive of the classes of a broker of ``version`` is, or would be (:mod:`tests.support.kafka_archive`).
+    One belongs to these jars and this java: any other makes its own."""
     jars = kafka_jars(version)
     identity = f"{_java()}{jars}{jars.stat().st_mtime_ns}"
     return cache_dir() / f"kafka-{version}-classes-{hashlib.sha256(identity.encode()).hexdigest()[:12]}" / "broker.jsa"

@@ -59,7 +59,7 @@ def elect_preferred_leaders(admin: KafkaAdmin, topic: str, partitions: Sequence[
 
 
 def elect_uncleanly(admin: KafkaAdmin, topic: str, partition: int, node: int) -> None:
-    """The one replica that is up leads, whatever it lacks, when this returns."""
+    """Have the one replica that is up lead, whatever it lacks, when this returns."""
     wanted = TopicPartitions(topic=TopicName(topic), partitions=(i32(partition),))
 
     def led() -> bool:
@@ -81,7 +81,7 @@ def move_replica(admin: KafkaAdmin, topic: str, partition: int, log_dir: Path) -
 
 
 def place(admin: KafkaAdmin, topic: str, partition: int, nodes: Sequence[int]) -> None:
-    """The partition on these nodes, all in sync, the first one leading, when this returns."""
+    """Place the partition on these nodes, all in sync, the first one leading, when this returns."""
     reassign(admin, topic, {partition: nodes})
     wait_until(lambda: _isr(admin, topic, partition) == sorted(nodes), f"{topic}-{partition} is on {nodes}", 60)
 
@@ -99,7 +99,7 @@ def place(admin: KafkaAdmin, topic: str, partition: int, nodes: Sequence[int]) -
 
 
 def _isr(admin: KafkaAdmin, topic: str, partition: int) -> list[int]:
-    """In-sync replicas, once they are all the replicas there are."""
+    """Return in-sync replicas, once they are all the replicas there are."""
     row = _row(admin, topic, partition)
     return sorted(row.isr_nodes) if sorted(row.isr_nodes) == sorted(row.replica_nodes) else []
 

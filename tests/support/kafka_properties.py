@@ -42,7 +42,7 @@ class NodeAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """What the brokers of one cluster have in common."""
+    """The settings that the brokers of one cluster have in common."""
 
     version: str
     cluster_id: str
@@ -54,7 +54,7 @@ class ClusterPlan:
 
 
 def server_properties(plan: ClusterPlan, node: NodeAddress, log_dirs: tuple[Path, ...]) -> dict[str, str]:
-    """All properties of one combined broker and controller; ``plan.properties`` win."""
+    """Return all properties of one combined broker and controller; ``plan.properties`` win."""
     return {
         **_identity(plan, node, log_dirs),
         **_fast_and_small(len(plan.nodes)),
@@ -124,7 +124,7 @@ def _security(plan: ClusterPlan) -> dict[str, str]:
 
 
 def _internal_protocol(plan: ClusterPlan) -> SecurityProtocol:
-    """With ACLs the brokers must be somebody, so that ANONYMOUS can stay without rights."""
+    """Return the brokers' own protocol: with ACLs they need a user, so that ANONYMOUS can stay without rights."""
     return "SASL_PLAINTEXT" if plan.authorizer else "PLAINTEXT"
 
 

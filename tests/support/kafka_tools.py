@@ -49,7 +49,7 @@ class KafkaTools:
         self._process.communicate()
 
     def run(self, main_class: str, *arguments: str, check: bool = True, timeout_s: float = 90) -> ToolRun:
-        """What the tool said.
+        """Return what the tool said.
 
         Raises:
             AssertionError: it failed, and ``check`` was asked for; or it did not end in time.

@@ -42,11 +42,11 @@ class KeepProducing(BackgroundThread):
         self._acknowledged: list[list[ProducedRecord]] = [[] for _ in range(partitions)]
 
     def acknowledged(self, partition: int) -> list[ProducedRecord]:
-        """All that the brokers took so far, ascending without a hole from offset 0."""
+        """Return all that the brokers took so far, ascending without a hole from offset 0."""
         return self._acknowledged[partition][:]
 
     def end_offset(self, partition: int) -> int:
-        """The offset after the last one acknowledged."""
+        """Return the offset after the last one acknowledged."""
         return len(self._acknowledged[partition])
 
     def work(self) -> None:

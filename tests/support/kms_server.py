@@ -43,7 +43,7 @@ class KmsServer:
         }
 
     def create_key(self) -> str:
-        """A new symmetric key; returns its ARN."""
+        """Create a symmetric key; return its ARN."""
         return str(self.client.create_key()["KeyMetadata"]["Arn"])
 
     def point_alias(self, arn: str) -> None:
@@ -116,7 +116,7 @@ class DenyingKms:
 
 @contextmanager
 def denying_kms(upstream: str) -> Iterator[DenyingKms]:
-    """A :class:`DenyingKms` that passes on to ``upstream`` what it does not deny."""
+    """Yield a :class:`DenyingKms` that passes on to ``upstream`` what it does not deny."""
     denying = DenyingKms(upstream)
     thread = Thread(target=denying.server.serve_forever, daemon=True)
     thread.start()

@@ -1,4 +1,5 @@
-"""What lanes take of the process (``tasks/edges.py``), of what a test has: doubles know only what the lane in question asks."""
+"""The parts that lanes take of the process (``tasks/edges.py``), of what a test has: doubles know only what the lane in
+question asks."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def edges_of(
 def sources_of(
     *, table: PartitionTable, broker: Any = None, metadata: Any = None, state: Any = None, lineages: Any = None
 ) -> Sources:
-    """What is left out is asked by nobody."""
+    """Return the sources; what is left out is not asked for."""
     return Sources(table=table, broker=broker, metadata=metadata, state=state, lineages=lineages)
 
 
@@ -50,7 +51,7 @@ def actor_of(
     ownership: Ownership = UNQUESTIONED,
     observe_only: bool = False,
 ) -> Actor:
-    """Broker 1's sidecar, whose role nobody questions."""
+    """Broker 1's sidecar, whose role is not questioned."""
     return Actor(broker_id=broker_id, guard=guard, ownership=ownership, observe_only=observe_only)
 
 

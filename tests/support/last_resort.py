@@ -20,7 +20,7 @@ GRACE_S = 60
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Gives tests as much longer as their waits have."""
+    """Give tests as much longer as their waits have."""
     for item in items:
         limit_s = _get_item_settings(item).timeout
         if limit_s and PATIENCE > 1:
@@ -29,13 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Bounds setup and call together."""
+    """Bound setup and call together."""
     _bound(item)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Bounds teardown, that of shared fixtures too."""
+    """Bound teardown, that of shared fixtures too."""
     _bound(item)
 
 

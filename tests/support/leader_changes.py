@@ -21,7 +21,7 @@ class LeaderChanges(LastingThread):
         self._counts = Counter[str]()
 
     def count_of(self, topic: str) -> int:
-        """How often a leader of the topic has changed."""
+        """Return how often a leader of the topic has changed."""
         return self._counts[topic]
 
     def work(self) -> None:

@@ -19,7 +19,7 @@ class LocalBatch:
 
 @cache
 def local_batches(partition: str) -> tuple[LocalBatch, ...]:
-    """All batches of ``<topic>-<partition>``, in order."""
+    """Return all batches of ``<topic>-<partition>``, in order."""
     batches = []
     for path in sorted((CLEAN_LOG_DIR / partition).glob("*.log")):
         data = path.read_bytes()
@@ -29,7 +29,7 @@ def local_batches(partition: str) -> tuple[LocalBatch, ...]:
 
 
 def batches_between(partition: str, offset: int, stop_offset: int) -> bytes:
-    """Batches from the first whose last offset is ``offset`` or above, below ``stop_offset``."""
+    """Return batches from the first whose last offset is ``offset`` or above, below ``stop_offset``."""
     return b"".join(
         batch.data
         for batch in local_batches(partition)
@@ -39,7 +39,7 @@ def batches_between(partition: str, offset: int, stop_offset: int) -> bytes:
 
 @cache
 def consumed_records(partition: str, isolation: str) -> dict[int, tuple[int, str | None, int, str, int]]:
-    """By offset, what Kafka's console consumer printed: timestamp, key, and of the value length and hash, then the number
+    """Return by offset what Kafka's console consumer printed: timestamp, key, and of the value length and hash, then the number
     of headers.  For read_committed only where it differs from read_uncommitted was it run."""
     return {
         line["offset"]: (line["ts"], line["key"], line["len"], line["sha256_16"], line["headers"])

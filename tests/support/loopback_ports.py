@@ -18,7 +18,7 @@ _held: dict[int, IO[str]] = {}
 
 
 def free_port() -> int:
-    """A port that nothing listens on, ours until this process ends (a lock file says so to other runs)."""
+    """Return a port that nothing listens on, ours until this process ends (a lock file says so to other runs)."""
     locks = Path(tempfile.gettempdir()) / f"tiersidecar-ports-{os.getuid()}"
     locks.mkdir(exist_ok=True)
     for port in random.sample(range(_FIRST, _LAST), 500):

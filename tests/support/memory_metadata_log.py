@@ -126,7 +126,7 @@ class LaggingMetadataLog(MemoryMetadataLog):
         self._unread: list[MetadataEvent] = []
 
     def publish_elsewhere(self, event: MetadataEvent) -> None:
-        """Another process's publish, durable at once."""
+        """Take another process's publish, durable at once."""
         self._unread.append(event)
 
     async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a piece of work takes of memory and time at its worst, in a process of its own (Linux)."""
+"""Measuring what a piece of work takes of memory and time at its worst, in a process of its own (Linux)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def measure(work: Callable[[], Awaitable[str]]) -> Use:
 
 
 def measured_elsewhere(module: str, *arguments: str, timeout_s: float = 300.0) -> dict[str, Use]:
-    """What ``python -m module arguments`` prints: a JSON object of names and the fields of :class:`Use`."""
+    """Return what ``python -m module arguments`` prints: a JSON object of names and the fields of :class:`Use`."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False
     )

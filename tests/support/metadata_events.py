@@ -14,7 +14,7 @@ STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
 
 
 def segment_id(number: int, owner: TopicIdPartition = ORDERS) -> RemoteLogSegmentId:
-    """Segment ``number`` of ``owner``."""
+    """Return segment ``number`` of ``owner``."""
     return RemoteLogSegmentId(topic_id_partition=owner, uuid=Uuid(number.to_bytes(16, "big")))
 
 
@@ -30,7 +30,7 @@ def added(
     size: int = 1000,
     txn_index_empty: bool = True,
 ) -> RemoteLogSegmentMetadata:
-    """COPY_SEGMENT_STARTED of segment ``number`` with offsets ``[start, end]``; in epoch 0 unless ``epochs`` says."""
+    """Return COPY_SEGMENT_STARTED of segment ``number`` with offsets ``[start, end]``; in epoch 0 unless ``epochs`` says."""
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=segment_id(number, owner),
         start_offset=Offset(start),
@@ -55,7 +55,7 @@ def updated(
     broker: int = 1,
     custom: bytes | None = None,
 ) -> RemoteLogSegmentMetadataUpdate:
-    """An update of segment ``number`` to ``state``."""
+    """Return an update of segment ``number`` to ``state``."""
     return RemoteLogSegmentMetadataUpdate(
         remote_log_segment_id=segment_id(number, owner),
         broker_id=BrokerId(broker),

@@ -13,7 +13,7 @@ from tiersidecar.formats.metadata.serde import read_event
 
 
 class MetadataTail(BackgroundThread):
-    """Follows ``topic``, which must be there, from its start, whoever leads its partitions."""
+    """Follows ``topic``, which must be there, from its start, whichever broker leads its partitions."""
 
     def __init__(self, client_settings: Mapping[str, str], topic: str, *, partitions: int) -> None:
         super().__init__(f"tail of {topic}", ends_within_s=20)
@@ -21,7 +21,7 @@ class MetadataTail(BackgroundThread):
         self._events: list[MetadataEvent] = []
 
     def events(self, start: int = 0) -> list[MetadataEvent]:
-        """All events so far but the first ``start``, in order per user partition."""
+        """Return all events so far but the first ``start``, in order per user partition."""
         self.raise_failure()
         return self._events[start:]
 

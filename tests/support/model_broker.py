@@ -20,7 +20,7 @@ UNSUPPORTED_MECHANISM, ILLEGAL_STATE, AUTHENTICATION_FAILED, NOT_AUTHORIZED, OUT
 OWN, SECRET = "own", "secret"
 LOCAL_START, END = 100, 200
 HIGH_WATERMARK = -1
-"""Of a delete: all that there is, up to ``END``."""
+"""Offset of a delete of all that there is, up to ``END``."""
 LARGE_RECORDS = 70 * 1024
 VERSIONS = {PRODUCE: 7, FETCH: 11, METADATA: 1, HEARTBEAT: 0, SYNC_GROUP: 1, DELETE_RECORDS: 1, API_VERSIONS: 2}
 """The one version of each that clients of the model use."""
@@ -74,12 +74,12 @@ class ModelBroker:
             self._state = State.COMPLETE
 
     def tick(self) -> None:
-        """A second passes."""
+        """Let a second pass."""
         self._may_renew = True
 
     def feed(self, data: bytes, *, is_second: bool = False) -> bytes:
-        """What it answers to the frames that ``data`` completes; nothing once it is closed.  ``is_second``: it is the gateway's
-        own second request, whose answer has the number of the first."""
+        """Return what it answers to the frames that ``data`` completes; nothing once it is closed.  ``is_second``: it is the
+        gateway's own second request, whose answer has the number of the first."""
         self._kept += data
         self.second_requests += is_second
         first = len(self.answers)
@@ -120,7 +120,7 @@ class ModelBroker:
         return None if answer is None else struct.pack(">i", correlation_id) + answer
 
     def _close(self) -> bytes | None:
-        """No answer."""
+        """Give no answer."""
         self.is_closed = True
         return None
 
@@ -164,7 +164,7 @@ class ModelBroker:
         self._state, self._mechanism, self._has_headers, self._tokens = State.AUTHENTICATE, mechanism, has_headers, 0
 
     def _token(self, token: bytes) -> bytes | None:
-        """The broker's own, None if it has none; closes if it is wrong."""
+        """Return the broker's own, None if it has none; closes if it is wrong."""
         self._tokens += 1
         if not self._is_right(token):
             return self._close()
@@ -208,7 +208,7 @@ class ModelBroker:
         return b"\0\0"
 
     def _sync_group(self, version: int, body: memoryview) -> bytes:
-        """Its assignment lies where other APIs' answers have what matters: no serial in its throttle time."""
+        """Answer; its assignment lies where other APIs' answers have what matters: no serial in its throttle time."""
         return struct.pack(">ihi", 0, 0, len(self.assignment)) + self.assignment
 
     def _produce(self, version: int, body: memoryview) -> bytes | None:
@@ -252,19 +252,19 @@ class ModelBroker:
 
 
 def remote_records(topic: str) -> bytes:
-    """What the remote tier has of ``topic``."""
+    """Return what the remote tier has of ``topic``."""
     return b"remote records of " + topic.encode()
 
 
 def fetch_row(topic: str, partition: int, error: int, records: bytes) -> bytes:
-    """A topic of one partition, of version 11."""
+    """Return a topic of one partition, of version 11."""
     name = topic.encode()
     row = struct.pack(">ihqqqiii", partition, error, -1, -1, -1, -1, -1, len(records)) + records
     return struct.pack(">h", len(name)) + name + struct.pack(">i", 1) + row
 
 
 def delete_row(topic: str, partition: int, low_watermark: int, error: int) -> bytes:
-    """A topic of one partition, of version 1."""
+    """Return a topic of one partition, of version 1."""
     name = topic.encode()
     return struct.pack(">h", len(name)) + name + struct.pack(">iiqh", 1, partition, low_watermark, error)
 

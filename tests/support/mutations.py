@@ -219,7 +219,7 @@ def users_delete_not_shown() -> Patches:
 
 
 def open_transactions_not_carried() -> Patches:
-    """As the first release: what the broker has lost of producers, the remote tier has not either."""
+    """Behave as the first release: what the broker has lost of producers, the remote tier has not either."""
 
     async def at(*args: Any) -> tuple[ProducerState, ...]:
         return ()
@@ -367,7 +367,7 @@ def gateway_looks_for_timestamps_at_the_broker_only() -> Patches:
     return [patch.object(ListOffsetsRewrite, "_by_timestamp", by_timestamp)]
 
 
-def gateway_tells_epochs_as_the_broker_does() -> Patches:
+def gateway_answers_epochs_as_the_broker_does() -> Patches:
     return [patch.object(leader_epoch_rewrite, "epoch_end", lambda lineage, leader_epoch: None)]
 
 
@@ -405,7 +405,7 @@ def starts_move_without_an_entry() -> Patches:
 
 
 def start_from_what_is_remote() -> Patches:
-    """Nobody says a start before the first copy, and then the first remote segment's is taken for it."""
+    """No sidecar publishes a start before the first copy, and then the first remote segment's is taken for it."""
 
     async def ensure(self: FirstStart, *args: Any) -> None:
         return None
@@ -431,7 +431,7 @@ def copy_passes_over_what_is_past_retention() -> Patches:
 
 
 def start_passes_over_pins() -> Patches:
-    """What only pins have lies below the broker's log start, and counts as given up."""
+    """Segments that only pins have lie below the broker's log start, and count as given up."""
     original = first_start
 
     def start(**view: Any) -> Offset:
@@ -441,7 +441,7 @@ def start_passes_over_pins() -> Patches:
 
 
 def start_passes_over_what_no_scan_has_missed_yet() -> Patches:
-    """What the broker has deleted since the log dir was read, and only pins have, counts as given up."""
+    """Segments that the broker has deleted since the log dir was read, and only pins have, count as given up."""
 
     def listed(log_start_offset: Offset, segments: Sequence[LocalSegment], pins: Sequence[Pin]) -> Any:
         return tuple(segments)
@@ -509,7 +509,7 @@ def lease_is_ignored() -> Patches:
 
 
 def lease_is_valid_for_ever() -> Patches:
-    """Who has held it asks no clock any more."""
+    """A process that has held it asks no clock any more."""
     original = TierLease.reason_not_held
 
     def reason(self: TierLease) -> str:
@@ -524,7 +524,7 @@ def role_comes_back_with_what_was_known() -> Patches:
 
 
 def lease_is_not_read_back() -> Patches:
-    """Who has said that it holds the lease does, whoever was faster."""
+    """A process that has said that it holds the lease does, whichever was faster."""
     original = TierLease._publish
 
     async def publish(self: TierLease, lease: Lease) -> None:
@@ -542,7 +542,7 @@ def lease_is_not_read_back() -> Patches:
 
 
 def journal_is_ignored() -> Patches:
-    """Each copy that is not in flight here is a dead one of ours, as it was without a journal, and nobody asks right before
+    """Each copy that is not in flight here is a dead one of ours, as it was without a journal, and it is not asked right before
     whether the broker tiers the topic itself."""
     original, init = decide_cleanup, ExpireTask.__init__
 
@@ -590,7 +590,7 @@ class Mutation:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """For the length of the block."""
+        """Plant it for the length of the block."""
         patches = self.plant()
         for one in patches:
             one.start()
@@ -641,7 +641,7 @@ MUTATIONS = (
     Mutation(plant=sessions_of_other_connections_are_sent_away, kind=_C, seed=31),
     Mutation(plant=gateway_passes_over_what_is_between_the_tiers, kind=_Q, seed=0),
     Mutation(plant=gateway_looks_for_timestamps_at_the_broker_only, kind=_Q, seed=0),
-    Mutation(plant=gateway_tells_epochs_as_the_broker_does, kind=_Q, seed=2),
+    Mutation(plant=gateway_answers_epochs_as_the_broker_does, kind=_Q, seed=2),
     Mutation(plant=pressure_trims_what_is_not_remote, kind=_C, seed=1),
     Mutation(plant=pressure_does_nothing, kind=_C, seed=1),
     Mutation(plant=trash_is_due_at_once, kind=_C, seed=2),

@@ -26,7 +26,7 @@ _CODECS = {
 
 
 def odd_batches() -> dict[str, list[bytes]]:
-    """Batches by theme, each enough for some segments of 32 KiB."""
+    """Return batches by theme, each enough for some segments of 32 KiB."""
     draw = random.Random(16)
     return {
         "codecs": [_batch(_values(draw, size), codec=codec) for codec in _CODECS for size in (1, 3, 40, 250, 250)],
@@ -54,7 +54,7 @@ def _odd_sizes(draw: random.Random) -> list[list[bytes | None]]:
 
 
 def _odd_times(draw: random.Random) -> list[tuple[int, list[int]]]:
-    """Ascending, descending, all the same, long ago, far from now, and anything."""
+    """Return times ascending, descending, all the same, long ago, far from now, and anything."""
     rows = [
         (0, [0, 1, 2]),
         (NOW_MS, [0, -5_000, -10_000]),
@@ -75,7 +75,7 @@ def _at(draw: random.Random, base_ms: int, deltas: Sequence[int]) -> bytes:
 
 
 def _odd_headers(draw: random.Random) -> list[Headers]:
-    """Names that are empty, twice there, long, or no UTF-8; values that are null, empty or no text."""
+    """Return names that are empty, twice there, long, or no UTF-8; values that are null, empty or no text."""
     rows: list[Headers] = [
         [],
         [(b"", b"")],

@@ -116,7 +116,7 @@ def bomb(codec: str, shape: str, *, base_timestamp: int = BASE_MS) -> bytes:
 
 
 async def _looked_up(opening: Opening, batch: bytes, count: int) -> str:
-    """The last record by its time."""
+    """Return the last record by its time."""
     try:
         found = await opening.run_steps(partial(first_at, memoryview(batch), BASE_MS + count - 1, Offset(0)))
     except TiersidecarError as error:
@@ -127,7 +127,7 @@ async def _looked_up(opening: Opening, batch: bytes, count: int) -> str:
 
 
 async def _written(opening: Opening, batch: bytes, count: int) -> str:
-    """The last ten records as NDJSON."""
+    """Return the last ten records as NDJSON."""
     selection = Selection(offset=max(count - 10, 0), stop_offset=None, hidden=None, bytes_format=BytesFormat.BASE64)
     found = 0
     try:

@@ -31,7 +31,7 @@ BROKER = BrokerId(1)
 
 
 class HighWatermarks:
-    """What of ``ports.log_dirs.LogDirs`` a follower asks for."""
+    """The part of ``ports.log_dirs.LogDirs`` that a follower asks for."""
 
     def __init__(self) -> None:
         self.offsets: dict[TopicIdPartition, int] = {}
@@ -72,7 +72,7 @@ class PinShell:
         self.tiered = TieredPartition(view=_view(0), role=PartitionRole.LEADER, policy=TopicPolicy())
 
     async def open(self, *bases: int, ready: bool = True) -> None:
-        """The directory has segments at ``bases``; one round of the keeper."""
+        """Have the directory show segments at ``bases``, and do one round of the keeper."""
         self.see(*bases)
         if ready:
             await self.metadata.assign([TOPIC_ID_PARTITION])
@@ -85,7 +85,7 @@ class PinShell:
         faults: Iterable[str] = (),
         deleted: tuple[int, ...] = (),
     ) -> None:
-        """What a scan shows from now on, last written at ``written_ms``; no bases: no directory.  ``deleted`` are bases of
+        """Set what a scan shows from now on, last written at ``written_ms``; no bases: no directory.  ``deleted`` are bases of
         segments with other names."""
         written = tuple(replace(segment, modified_ms=self.written_ms) for segment in local_segments(*bases))
         found = local_partition(written, epochs=epochs)
@@ -95,7 +95,7 @@ class PinShell:
         self.table.assignment = {TOPIC_ID_PARTITION: self.tiered} if bases else {}
 
     def be(self, *, role: PartitionRole | None = None, epoch: int = 0, policy: TopicPolicy | None = None) -> None:
-        """Another role, epoch or policy from now on."""
+        """Take another role, epoch or policy from now on."""
         self.tiered = replace(
             self.tiered,
             view=_view(epoch),
@@ -105,12 +105,12 @@ class PinShell:
         self.table.assignment = {TOPIC_ID_PARTITION: self.tiered}
 
     async def round(self) -> None:
-        """The follow lane, if it has work."""
+        """Run the follow lane, if it has work."""
         if self.follow.has_work(self.tiered):
             await self.follow.run(self.tiered)
 
     async def finish_copy(self, start: int, end: int) -> None:
-        """A remote segment of [start, end], both inclusive."""
+        """Add a remote segment of [start, end], both inclusive."""
         started = remote_segment(start, end, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
         await self.metadata.publish(started)
         await self.metadata.publish(
@@ -124,7 +124,7 @@ class PinShell:
 
     @property
     def known(self) -> list[tuple[int, int]]:
-        """Offsets of the pins that the table has."""
+        """Return offsets of the pins that the table has."""
         return [(pin.base_offset, pin.next_base_offset) for pin in self.table.pins]
 
 

@@ -30,7 +30,7 @@ def pin_of(
     log_dir: str = LOG_DIR,
     topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION,
 ) -> Pin:
-    """A pin of offsets [base, following)."""
+    """Return a pin of offsets [base, following)."""
     return Pin(
         owner=PinnedPartition.of(topic_id_partition),
         log_dir=log_dir,

@@ -25,7 +25,7 @@ NOW_MS = 4_000_000_000_000
 class PluginBucket:
     """Objects of all runs in one directory, and their events; deletions left out, for the objects were kept.
 
-    One run was made under a key prefix, which only its custom metadata tell.
+    One run was made under a key prefix, which only its custom metadata say.
     """
 
     def __init__(self, root: Path) -> None:
@@ -55,7 +55,7 @@ class PluginBucket:
         return moved
 
     def known_topics(self) -> list[KnownTopic]:
-        """The runs copied the same log, so each holds what the others hold: as of a compacted topic."""
+        """Return the topics: the runs copied the same log, so each holds what the others hold: as of a compacted topic."""
         return [KnownTopic(topic=name, topic_id=topic_id, is_compacted=True) for topic_id, name in self.topics.items()]
 
 

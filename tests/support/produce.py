@@ -100,7 +100,7 @@ async def produce_mix(
 
 
 def _assert_distinct(produced: list[ProducedRecord]) -> None:
-    """A log that lost acknowledged records gives their offsets to others, and no read can agree with both."""
+    """Check the log.  One that lost acknowledged records gives their offsets to others, and no read can agree with both."""
     for (partition, offset), times in Counter((record.partition, record.offset) for record in produced).items():
         assert times == 1, f"{produced[0].topic}-{partition}: offset {offset} was acknowledged {times} times"
 
@@ -151,7 +151,7 @@ async def _send(producer: AIOKafkaProducer, style: Style, batches: list[DrawnBat
 def draw_batch(
     draw: random.Random, producer: AIOKafkaProducer, topic: str, partition: int, value_bytes: int
 ) -> DrawnBatch:
-    """A closed batch of records of all shapes, as many as ``producer`` lets into one."""
+    """Return a closed batch of records of all shapes, as many as ``producer`` lets into one."""
     builder = producer.create_batch()
     records: list[ProducedRecord] = []
     now_ms = time.time_ns() // 1_000_000
@@ -186,7 +186,7 @@ def _draw_key(draw: random.Random) -> bytes | None:
 
 
 def _draw_value(draw: random.Random, value_bytes: int) -> bytes | None:
-    """Half noise, half text, so that each codec finds something to do; now and then null or empty."""
+    """Return half noise, half text, so that each codec finds something to do; now and then null or empty."""
     chance = draw.random()
     if chance < 0.02:
         return None

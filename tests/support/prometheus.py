@@ -35,7 +35,7 @@ class Prometheus:
     url: str
 
     def query(self, expression: str) -> list[Sample]:
-        """The instant vector that ``expression`` is now; a scalar as one sample without labels.
+        """Return the instant vector that ``expression`` is now; a scalar as one sample without labels.
 
         Raises:
             AssertionError: Prometheus refuses it; the message has the expression and its answer.
@@ -46,16 +46,16 @@ class Prometheus:
         return [Sample(labels=one["metric"], value=float(one["value"][1])) for one in answered["result"]]
 
     def rules(self) -> list[dict[str, Any]]:
-        """Every rule, with ``health``, ``lastError`` and ``state`` as of its last evaluation."""
+        """Return every rule, with ``health``, ``lastError`` and ``state`` as of its last evaluation."""
         return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
 
     def targets(self) -> list[dict[str, Any]]:
-        """What is scraped, with ``health`` and ``lastError``."""
+        """Return what is scraped, with ``health`` and ``lastError``."""
         targets: list[dict[str, Any]] = self.ask("targets")["activeTargets"]
         return targets
 
     def ask(self, what: str, **parameters: str) -> Any:
-        """The data of an answer; raises as :meth:`query`."""
+        """Return the data of an answer; raises as :meth:`query`."""
         url = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=30) as answer:
@@ -111,7 +111,7 @@ def _is_ready(url: str) -> bool:
 
 
 def promtool(*arguments: str | Path, given: bytes = b"") -> str:
-    """What ``promtool`` says, with ``given`` on its standard input.
+    """Return what ``promtool`` says, with ``given`` on its standard input.
 
     Raises:
         AssertionError: it found fault; the message is what it said.

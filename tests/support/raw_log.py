@@ -31,10 +31,10 @@ ISOLATION_LEVELS: Mapping[str, int] = {"read_uncommitted": 0, "read_committed": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawLog:
-    """What Fetch and ListOffsets say of a partition.
+    """Answers of Fetch and ListOffsets about a partition.
 
     ``batches`` are the log's bytes by isolation level; ``aborted`` the producer id and first offset of each aborted
-    transaction that a read_committed reader was told; ``offsets`` the answer (timestamp, offset) to each timestamp asked.
+    transaction that a read_committed reader got; ``offsets`` the answer (timestamp, offset) to each timestamp asked.
     """
 
     batches: Mapping[str, bytes]
@@ -61,7 +61,7 @@ def send_batch(connection: KafkaConnection, topic: str, batch: bytes) -> int:
 
 
 def read_raw_log(admin: KafkaAdmin, topic: str, *, start: int, stop: int, timestamps: Iterable[int]) -> RawLog:
-    """Everything from ``start`` to ``stop`` (exclusive) of partition 0, and the offsets for ``timestamps``."""
+    """Return everything from ``start`` to ``stop`` (exclusive) of partition 0, and the offsets for ``timestamps``."""
     with admin.connected(timeout_s=60) as connection:
         answers = {
             level: list(_fetched(connection, topic, start, stop, number)) for level, number in ISOLATION_LEVELS.items()
@@ -79,14 +79,14 @@ def read_raw_log(admin: KafkaAdmin, topic: str, *, start: int, stop: int, timest
 
 
 def offset_for(connection: KafkaConnection, topic: str, timestamp: int) -> tuple[int, int]:
-    """The timestamp and the offset that ListOffsets answers for partition 0."""
+    """Return the timestamp and the offset that ListOffsets answers for partition 0."""
     answer = offset_row(connection, topic, timestamp)
     assert answer.error_code is ErrorCode.none, (timestamp, answer)
     return answer.timestamp, answer.offset
 
 
 def offset_row(connection: KafkaConnection, topic: str, timestamp: int) -> ListOffsetsPartitionResponse:
-    """What ListOffsets answers for partition 0."""
+    """Return what ListOffsets answers for partition 0."""
     row = ListOffsetsPartition(partition_index=i32(0), timestamp=i64(timestamp))
     wanted = ListOffsetsTopic(name=TopicName(topic), partitions=(row,))
     request = ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=(wanted,))
@@ -94,7 +94,7 @@ def offset_row(connection: KafkaConnection, topic: str, timestamp: int) -> ListO
 
 
 def offsets_of(batches: bytes) -> list[int]:
-    """The base offset of each batch."""
+    """Return the base offset of each batch."""
     found, position = [], 0
     while position < len(batches):
         base_offset, size = _HEAD.unpack_from(batches, position)
@@ -139,7 +139,7 @@ def _with_records(part: PartitionData, records: bytes) -> PartitionData:
 
 
 def _whole_batches(data: bytes) -> bytes:
-    """Without the part of a batch that a broker may send at the end."""
+    """Return it without the part of a batch that a broker may send at the end."""
     position = 0
     while position + _HEAD.size <= len(data):
         size = _HEAD.unpack_from(data, position)[1]

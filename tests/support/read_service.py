@@ -14,14 +14,14 @@ Shape = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | Non
 
 
 def shape_of(record: ProducedRecord) -> Shape:
-    """A produced record as the service gives it back."""
+    """Return a produced record as the service gives it back."""
     return (record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 
 
 def fetch_records(
     read_url: str, topic: str, partition: int, *, offset: int = 0, stop: int, isolation: str = "read_uncommitted"
 ) -> Iterator[Shape]:
-    """Records from ``offset`` up to, not including, ``stop``.
+    """Yield records from ``offset`` up to, not including, ``stop``.
 
     Raises:
         http.client.IncompleteRead: the service broke off.
@@ -35,7 +35,7 @@ def fetch_records(
 
 
 def shape_of_line(line: bytes | str) -> Shape:
-    """A record as a line of JSON, from the service or from an export."""
+    """Return a record as a line of JSON, from the service or from an export."""
     record = json.loads(line)
     headers = tuple((header["key"], _bytes(header["value"])) for header in record["headers"])
     return (record["offset"], record["timestamp_ms"], _bytes(record["key"]), _bytes(record["value"]), headers)

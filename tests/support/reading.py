@@ -1,4 +1,5 @@
-"""What a real client is to read, where and as whom it connects, and what it saw: the same for every client library."""
+"""The data that a real client is to read, where and as which user it connects, and what it saw: the same for every client
+library."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ DEADLINE_S = 90.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where a client connects to, and as whom: nobody without a ``mechanism``, and in clear without an ``authority``, which is
-    the PEM file to trust."""
+    """Where a client connects to, and as which user: none without a ``mechanism``, and in clear without an ``authority``, which
+    is the PEM file to trust."""
 
     servers: str
     mechanism: str = ""
@@ -30,12 +31,12 @@ class Access:
 
     @property
     def protocol(self) -> str:
-        """``security.protocol``."""
+        """Return ``security.protocol``."""
         return ("SASL_" if self.mechanism else "") + ("SSL" if self.authority else "PLAINTEXT")
 
     @property
     def python_settings(self) -> dict[str, Any]:
-        """For aiokafka and kafka-python."""
+        """Return the settings for aiokafka and kafka-python."""
         found: dict[str, Any] = {"bootstrap_servers": self.servers.split(","), "security_protocol": self.protocol}
         if self.authority:
             found["ssl_context"] = ssl.create_default_context(cafile=self.authority)
@@ -56,7 +57,7 @@ class Access:
 
     @property
     def java_settings(self) -> dict[str, str]:
-        """Without the bootstrap servers, which Kafka's tools take as an option."""
+        """Return them without the bootstrap servers, which Kafka's tools take as an option."""
         found = {"security.protocol": self.protocol}
         if self.authority:
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.authority}
@@ -97,12 +98,12 @@ class Reading:
     fetch_max_bytes: int = 50 * 1024 * 1024
     max_wait_ms: int = 500
     commits: bool = False
-    """Of a group that reads to ``ends``: it commits there, as far as it got, with the records' leader epochs where the client
-    library has that."""
+    """True for a group that reads to ``ends``: it commits there, as far as it got, with the records' leader epochs where the
+    client library has that."""
 
     @property
     def is_by_count(self) -> bool:
-        """Whether it ends by the number of records, not at the partitions' ends."""
+        """Return whether it ends by the number of records, not at the partitions' ends."""
         return self.start in ("latest", "hops")
 
     @property
@@ -111,11 +112,11 @@ class Reading:
 
     @property
     def reset(self) -> str:
-        """``auto.offset.reset``."""
+        """Return ``auto.offset.reset``."""
         return "latest" if self.start == "latest" else "earliest"
 
     def visible_from(self, starts: Mapping[int, int]) -> int:
-        """How many records are to be seen from these offsets on."""
+        """Return how many records are to be seen from these offsets on."""
         return sum(one >= starts.get(partition, 0) for partition, known in self.visible.items() for one in known)
 
 
@@ -142,7 +143,7 @@ class Progress:
         self._ends, self._deadline = ends, Deadline()
 
     def goes_on(self, positions: Mapping[int, int]) -> bool:
-        """Whether some partition is not at its end by these positions.
+        """Return whether some partition is not at its end by these positions.
 
         Raises:
             AssertionError: it took too long.
@@ -154,7 +155,7 @@ class Progress:
 
 
 def in_order(seen: Sequence[Seen], reading: Reading) -> list[Seen]:
-    """By partition, in each as they came; without what lies past the ends, or past the number."""
+    """Return by partition, in each as they came; without what lies past the ends, or past the number."""
     if reading.start == "hops":
         return list(seen)
     if reading.is_by_count:

@@ -17,7 +17,7 @@ _MARK = "TIERSIDECAR_TEST_PROCESS"
 
 
 def start_reaper() -> subprocess.Popen[bytes]:
-    """From now on; whoever calls it keeps what it gives for as long as children may live."""
+    """Start it; the caller keeps what this returns for as long as children may live."""
     os.environ[_MARK] = uuid.uuid4().hex
     command = [sys.executable, "-I", "-S", __file__, os.environ[_MARK]]
     return subprocess.Popen(command, stdin=subprocess.PIPE, env={}, start_new_session=True)

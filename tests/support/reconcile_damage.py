@@ -39,7 +39,7 @@ class Damages:
     expected: list[Expected] = field(default_factory=list)
     events: list[MetadataEvent] = field(default_factory=list)
     spans: dict[Expected, tuple[int, int]] = field(default_factory=dict)
-    """Of each damage to data, by what is expected: the offsets concerned, inclusive."""
+    """The offsets that each damage to data concerns, inclusive, by what is expected."""
 
     _gaps: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     _random: random.Random = field(init=False)
@@ -164,7 +164,7 @@ class Damages:
     # -- doing it
 
     def do(self, counts: Mapping[str, int]) -> None:
-        """So many of each, in an order of the seed's."""
+        """Do so many of each, in an order of the seed's."""
         names = [name for name, count in counts.items() for _ in range(count)]
         self._random.shuffle(names)
         # Gaps first: what is invented later may look like any segment that is left, and would fill them.
@@ -185,17 +185,17 @@ class Damages:
             await asyncio.gather(*sent)
 
     def restore(self, kind: K) -> None:
-        """What an operator would bring back: objects of this kind of damage, from versions of the bucket."""
+        """Return what an operator would bring back: objects of this kind of damage, from versions of the bucket."""
         for found, key in self.expected:
             if found is kind:
                 (self.root / key).write_bytes((self.backup / key).read_bytes())
 
     def lost_below(self, offset: int) -> dict[Expected, tuple[int, int]]:
-        """Damages to data that no broker has any more, if its log begins at ``offset``."""
+        """Return damages to data that no broker has any more, if its log begins at ``offset``."""
         return {expected: span for expected, span in self.spans.items() if span[0] < offset}
 
     def _is_beside_a_gap(self, one: RemoteLogSegmentMetadata) -> bool:
-        """Two gaps side by side would be one."""
+        """Return whether it is: two gaps side by side would be one."""
         return any(
             gap.end_offset + 1 == one.start_offset or one.end_offset + 1 == gap.start_offset for gap in self._gaps
         )
@@ -204,7 +204,7 @@ class Damages:
         return self._random.choice(self.segments)
 
     def _object(self, kind: ObjectKind) -> str:
-        """Of a real segment that nothing else happens to."""
+        """Return an object of a real segment that nothing else happens to."""
         self._taken = self.segments.pop()
         keys = planned_keys(self._taken)
         key = dict(zip(ObjectKind, keys.in_upload_order, strict=True))[kind]
@@ -226,7 +226,7 @@ class Damages:
     def _invented(
         self, like: RemoteLogSegmentMetadata, owner: TopicIdPartition | None = None
     ) -> RemoteLogSegmentMetadata:
-        """A segment that no broker has copied."""
+        """Return a segment that no broker has copied."""
         segment_id = RemoteLogSegmentId(topic_id_partition=owner or like.topic_id_partition, uuid=self._uuid())
         return replace(like, remote_log_segment_id=segment_id, state=State.COPY_SEGMENT_STARTED, custom_metadata=None)
 
@@ -257,7 +257,7 @@ class Damages:
 
 
 def shown(findings: Sequence[Mapping[str, Any]]) -> list[Expected]:
-    """Findings as :attr:`Damages.expected` has them."""
+    """Return findings as :attr:`Damages.expected` has them."""
     by_segment = {K.STUCK_COPY, K.DANGLING_DELETE, K.OFFSET_OVERLAP}
     found: list[Expected] = []
     for row in findings:

@@ -1,4 +1,4 @@
-"""What ``tiersidecar repair`` writes where the store has lost something."""
+"""Requests that ``tiersidecar repair`` writes where the store has lost something."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiersidecar.ports.state_records import RecopyRequest
 
 
 def request_for(lost: RemoteLogSegmentMetadata) -> RecopyRequest:
-    """To copy all offsets of ``lost`` again, and then give it up."""
+    """Return a request to copy all offsets of ``lost`` again, and then give it up."""
     return RecopyRequest(
         topic_id_partition=lost.topic_id_partition,
         start_offset=lost.start_offset,
@@ -20,9 +20,9 @@ def request_for(lost: RemoteLogSegmentMetadata) -> RecopyRequest:
 
 
 def rewrite_of(lacking: RemoteLogSegmentMetadata) -> RecopyRequest:
-    """To write ``lacking`` again from the store: its batches are right, its indexes are not."""
+    """Return a request to write ``lacking`` again from the store: its batches are right, its indexes are not."""
     return replace(request_for(lacking), from_store=True)
 
 
 async def always_wanted() -> None:
-    """Nobody else copies: for an ``upload_again`` that no lane asks for."""
+    """Return at once, for nothing else copies: for an ``upload_again`` that no lane asks for."""

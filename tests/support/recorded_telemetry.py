@@ -26,18 +26,18 @@ class RecordedTelemetry(NoTelemetry):
         self._observed.setdefault(_key(metric, "histogram", value, labels)[0], []).append(value)
 
     def observations(self, metric: Metric) -> list[float]:
-        """What was added to a histogram, in order."""
+        """Return what was added to a histogram, in order."""
         return self._observed.get(metric.name, [])
 
     def forget(self, metric: Metric, **labels: str) -> None:
         self.values.pop((metric.name, tuple(sorted(labels.items()))), None)
 
     def by_label(self, metric: Metric, label: str) -> dict[str, float]:
-        """The last values of one metric by one of its labels."""
+        """Return the last values of one metric by one of its labels."""
         return {dict(labels)[label]: value for (name, labels), value in self.values.items() if name == metric.name}
 
     def value(self, metric: Metric, **labels: str) -> float | None:
-        """What was measured last, None when nothing was."""
+        """Return what was measured last, None when nothing was."""
         return self.values.get((metric.name, tuple(sorted(labels.items()))))
 
 

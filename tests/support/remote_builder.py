@@ -28,7 +28,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSource:
-    """What one remote segment is made of.  ``epochs`` is its epoch blob: epoch to start offset."""
+    """The parts of one remote segment.  ``epochs`` is its epoch blob: epoch to start offset."""
 
     batches: Sequence[LocalBatch]
     start_offset: int
@@ -58,7 +58,7 @@ class RemoteBuilder:
         )
 
     async def add(self, source: SegmentSource) -> RemoteLogSegmentMetadata:
-        """One segment, up to its state."""
+        """Add one segment, up to its state, and return it."""
         data = b"".join(batch.data for batch in source.batches)
         metadata = self._metadata(source, data)
         encryption = new_segment_encryption(key_ring(), self._ids.random_bytes) if self._encrypted else None

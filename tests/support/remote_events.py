@@ -1,4 +1,4 @@
-"""What really is in the metadata topic and in the store, read without any code of the daemon's but the codecs."""
+"""Contents of the metadata topic and in the store, read without any code of the daemon's but the codecs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiersidecar.formats.metadata.serde import read_event
 
 
 async def fetch_events(client_settings: Mapping[str, Any], topic: str) -> list[MetadataEvent]:
-    """Every event of the metadata topic up to its end now, in order per partition."""
+    """Return every event of the metadata topic up to its end now, in order per partition."""
     async with AIOKafkaConsumer(**client_settings, auto_offset_reset="none", enable_auto_commit=False) as consumer:
         await consumer._client.force_metadata_update()
         partitions = [TopicPartition(topic, p) for p in consumer.partitions_for_topic(topic) or ()]
@@ -42,7 +42,7 @@ def read_events(client_settings: Mapping[str, Any], topic: str) -> list[Metadata
 
 
 def fold(events: list[MetadataEvent]) -> list[RemoteLogSegmentMetadata]:
-    """The last state of each segment, ascending by start offset, plainly folded."""
+    """Return the last state of each segment, ascending by start offset, plainly folded."""
     segments: dict[object, RemoteLogSegmentMetadata] = {}
     for event in events:
         match event:
@@ -60,7 +60,8 @@ def in_state(segments: list[RemoteLogSegmentMetadata], state: RemoteLogSegmentSt
 
 
 def object_keys_in(root: Path) -> set[str]:
-    """Keys of all objects below a filesystem store's root, which must exist; a daemon may delete what is below it meanwhile."""
+    """Return keys of all objects below a filesystem store's root, which must exist; a daemon may delete what is below it
+    meanwhile."""
     # Not by rglob: until Python 3.13 it raises when a directory goes between its listing and its turn, and the store removes
     # emptied ones.  A poll of what a deletion leaves met that moment once in some hundred runs.
     root.stat()

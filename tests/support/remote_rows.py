@@ -25,14 +25,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SilentBroker:
-    """``planning.AbortedBeyond``: tells what it is given, by partition."""
+    """``planning.AbortedBeyond``: returns what it is given, by partition."""
 
-    told: Mapping[TopicIdPartition, Sequence[AbortedTransaction]] = field(default_factory=dict)
+    aborted: Mapping[TopicIdPartition, Sequence[AbortedTransaction]] = field(default_factory=dict)
 
     async def aborted_beyond(
         self, topic_id_partition: TopicIdPartition, history: History, open_at_end: frozenset[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
-        return self.told.get(topic_id_partition)
+        return self.aborted.get(topic_id_partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What the real plugin left in the store and in the metadata topic, loaded into memory: remote partitions to read."""
+"""Data that the real plugin left in the store and in the metadata topic, loaded into memory: remote partitions to read."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class FixedLogStarts:
         self.erased: frozenset[Uuid] = frozenset()
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        assert isinstance(lineage, Lineage), "the real one cannot tell without it"
+        assert isinstance(lineage, Lineage), "the real one needs it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
     def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         return Offset(self.held.get(topic_id_partition, NO_OFFSET))
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
-        assert isinstance(leader_epoch, int), "the real one cannot tell without it"
+        assert isinstance(leader_epoch, int), "the real one needs it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
     def replaced_segments(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid]:
@@ -110,7 +110,7 @@ def key_ring() -> KeyRing:
 
 
 async def load_run(run: str) -> RemoteRun:
-    """The partitions of ``run`` whose objects were kept."""
+    """Return the partitions of ``run`` whose objects were kept."""
     store = MemoryStore(clock=ManualClock(), ids=SystemIds())
     objects = _objects(run)
     for key, data in objects.items():
@@ -136,7 +136,7 @@ async def load_run(run: str) -> RemoteRun:
 
 @cache
 def _objects(run: str) -> dict[str, bytes]:
-    """By key, in its order."""
+    """Return them by key, in its order."""
     root = AIVEN_OBJECTS / run
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
@@ -165,7 +165,7 @@ async def open_run(
     settings: ReadSettings | None = None,
     chunk_layers: Sequence[ChunkLayer] = (),
 ) -> AsyncIterator[ReadPath]:
-    """The read path over ``run``; ``store`` stands in front of the run's own."""
+    """Yield the read path over ``run``; ``store`` stands in front of the run's own."""
     store, clock, blocking = store or run.store, clock or ManualClock(), blocking or InlineBlocking()
     telemetry = telemetry or RecordedTelemetry()
     async with AsyncExitStack() as stack:
@@ -199,5 +199,5 @@ async def open_run(
 
 
 def segments_of(run: RemoteRun, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-    """The partition's segments, ascending."""
+    """Return the partition's segments, ascending."""
     return list(run.metadata.list_remote_log_segments(partition))

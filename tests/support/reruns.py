@@ -25,8 +25,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _end_shared_fixtures(item: pytest.Item) -> None:
-    """The shared brokers and whatever this test shares with others of its module: it may hold such a broker, and pytest does
-    not always know that (``getfixturevalue``)."""
+    """Drop the shared brokers and whatever this test shares with others of its module: it may hold such a broker, and pytest
+    does not always know that (``getfixturevalue``)."""
     definitions = [each[-1] for each in item._fixtureinfo.name2fixturedefs.values()]  # type: ignore[attr-defined]
     shared = [each for each in definitions if each.scope in {"class", "module", "package"}]
     for name in SHARED_BROKERS:
@@ -43,7 +43,7 @@ class _AtOnce:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Of one phase of a test."""
+        """Note the report of one phase of a test."""
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is None or str(report.outcome) != "rerun":
             return
@@ -54,13 +54,13 @@ class _AtOnce:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """When the plugin is registered."""
+    """Run when the plugin is registered."""
     config.pluginmanager.register(_AtOnce(config), "reruns-at-once")
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Every report that a rerun took the place of, whole: it may be all that there ever is of a rare bug."""
+    """Keep every report that a rerun took the place of, whole: it may be all that there ever is of a rare bug."""
     reports: list[pytest.TestReport] = terminalreporter.getreports("rerun")
     if not reports:
         return

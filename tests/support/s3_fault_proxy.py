@@ -58,7 +58,7 @@ class Fault:
     code: str = "SlowDown"
 
     def strikes(self, request: web.BaseRequest) -> bool:
-        """Whether this request is one of them; counts it."""
+        """Return whether this request is one of them; counts it."""
         query = request.rel_url.raw_query_string
         is_meant = request.method == self.method and self.query in query and self.without not in query
         if self.times <= 0 or not is_meant or (self.header and self.header not in request.headers):
@@ -70,7 +70,7 @@ class Fault:
 @dataclass(slots=True)
 class S3FaultProxy:
     """``url`` for the store.  ``requests`` counts what came by method; ``most_at_once`` is of requests with a body.
-    ``written_ms`` is, by path or as :meth:`name_of` says, when the server last answered a PUT or POST: whoever sent it may be
+    ``written_ms`` is, by path or as :meth:`name_of` says, when the server last answered a PUT or POST: its sender may be
     gone by then."""
 
     url: str
@@ -135,13 +135,13 @@ class S3FaultProxy:
         return answer
 
     def name_of(self, request: web.BaseRequest) -> str:
-        """The bucket and the key that a request writes, as ``/bucket/key``."""
+        """Return the bucket and the key that a request writes, as ``/bucket/key``."""
         return request.path
 
     async def forward(
         self, request: web.BaseRequest, body: bytes, upstream: str, session: aiohttp.ClientSession
     ) -> web.Response:
-        """The server's answer; where a proxy makes up for what a server lacks, it does it here."""
+        """Return the server's answer; where a proxy makes up for what a server lacks, it does it here."""
         return await forward_request(request, body, upstream, session)
 
 
@@ -156,7 +156,7 @@ def error_body(fault: Fault) -> str:
 def _reset(request: web.BaseRequest) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
-    return web.Response(status=500)  # nobody is there to read it
+    return web.Response(status=500)  # no client is there to read it
 
 
 def _garbled(answer: web.Response) -> web.Response:
@@ -171,7 +171,7 @@ def _with_another_byte(data: bytes) -> bytes:
 
 
 async def _cut(request: web.BaseRequest, answer: web.Response) -> web.StreamResponse:
-    """The whole head, half the body, and an end."""
+    """Send the whole head, half the body, and an end."""
     assert isinstance(answer.body, bytes)
     cut = web.StreamResponse(status=answer.status, headers=answer.headers)
     cut.content_length = len(answer.body)
@@ -188,7 +188,7 @@ async def forward_request(
     session: aiohttp.ClientSession,
     changed_headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    """The server's own answer.  Host and path stay as they were signed."""
+    """Return the server's own answer.  Host and path stay as they were signed."""
     headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP)
     headers.update(changed_headers or {})
     url = URL(f"{upstream}{request.rel_url.raw_path_qs}", encoded=True)
@@ -204,7 +204,7 @@ async def forward_request(
 
 @asynccontextmanager
 async def running_s3_fault_proxy(upstream: str) -> AsyncIterator[S3FaultProxy]:
-    """In this process's event loop, on a free port of loopback."""
+    """Run the proxy in this process's event loop, on a free port of loopback."""
     async with running_fault_proxy(S3FaultProxy(url=""), upstream) as proxy:
         yield proxy
 
@@ -229,7 +229,7 @@ async def running_fault_proxy(proxy: Proxy, upstream: str) -> AsyncIterator[Prox
 
 @contextmanager
 def fault_proxy_in_a_thread(proxy: Proxy, upstream: str) -> Iterator[Proxy]:
-    """The same for tests that are no coroutines."""
+    """Yield the same for tests that are no coroutines."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="fault proxy")
     thread.start()

@@ -50,7 +50,7 @@ def make_reader(server: S3Server, bucket: str, name: str, secret: str) -> None:
 
 
 def s3_client(url: str, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> Any:
-    """Of boto, for what the store does not do."""
+    """Return a client of boto, for what the store does not do."""
     return botocore.session.get_session().create_client(
         "s3",
         region_name="us-east-1",
@@ -64,7 +64,7 @@ def s3_client(url: str, access_key: str = ACCESS_KEY, secret_key: str = SECRET_K
 def s3_store_section(
     url: str, bucket: str, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY
 ) -> dict[str, Any]:
-    """The configuration's store section for a bucket of a server that :func:`running_s3_server` started."""
+    """Return the configuration's store section for a bucket of a server that :func:`running_s3_server` started."""
     return {
         "type": "s3",
         "s3.bucket.name": bucket,
@@ -87,7 +87,7 @@ def running_s3_server(
     """versitygw with its objects and its own files below ``directory``, by TLS if it has a certificate; killed at the end.
 
     ``has_users``: accounts can be made, by :func:`make_reader`.
-    With a ``virtual_domain``, a bucket is also ``<bucket>.<virtual_domain>``, which whoever asks must resolve to loopback.
+    With a ``virtual_domain``, a bucket is also ``<bucket>.<virtual_domain>``, which clients must resolve to loopback.
 
     Raises:
         RuntimeError: it did not come up; the message has what it said.

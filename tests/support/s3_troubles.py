@@ -1,4 +1,4 @@
-"""What may go wrong between the daemon and its store, drawn from a seed: network (toxiproxy), answers (fault proxy), server.
+"""Troubles between the daemon and its store, drawn from a seed: network (toxiproxy), answers (fault proxy), server.
 
 The way is daemon, toxiproxy, fault proxy, and versitygw or another server.
 """
@@ -24,7 +24,7 @@ FOR_EVER = 1_000_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """All of it at once, until ``requests`` have come through or ``at_most_s`` have passed.  ``is_stopped``: SIGSTOP of the
-    server; ``is_refused``: nobody takes connections.  ``faults`` makes new ones each time, for they count."""
+    server; ``is_refused``: no server takes connections.  ``faults`` makes new ones each time, for they count."""
 
     name: str
     requests: int
@@ -60,12 +60,12 @@ class Troubled(Generic[ServerOf]):
 
     @property
     def requests(self) -> int:
-        """How many came as far as the fault proxy."""
+        """Return how many came as far as the fault proxy."""
         return sum(self.proxy.requests.values())
 
     @contextmanager
     def troubled_by(self, trouble: Trouble) -> Iterator[None]:
-        """Until the end of the block."""
+        """Cause the trouble until the end of the block."""
         self.proxy.faults[:] = trouble.faults()
         for toxic in trouble.toxics:
             self.network.add(toxic)
@@ -86,7 +86,7 @@ TroubledS3 = Troubled[S3Server]
 
 @contextmanager
 def running_troubled_s3(directory: Path) -> Iterator[TroubledS3]:
-    """All three, on free ports of loopback; nothing is wrong yet."""
+    """Yield all three, on free ports of loopback; nothing is wrong yet."""
     with (
         running_s3_server(directory / "s3") as server,
         fault_proxy_in_a_thread(S3FaultProxy(url=""), server.url) as proxy,

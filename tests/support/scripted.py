@@ -1,4 +1,4 @@
-"""Ports that do what a test tells them: a broker with given offsets, failpoints that act, a state log in memory."""
+"""Ports that do what a test asks of them: a broker with given offsets, failpoints that act, a state log in memory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ScriptedBroker:
         return (4, 3)
 
     async def replica_log_starts(self, views: Sequence[LeaderView]) -> dict[TopicIdPartition, ReplicaStarts]:
-        """Of every partition those of ``replica_starts``: by broker where its log starts, or why it does not say."""
+        """Return for every partition those of ``replica_starts``: by broker where its log starts, or why it does not say."""
         starts = {BrokerId(one): Offset(start) for one, start in self.replica_starts.items() if isinstance(start, int)}
         silent = {BrokerId(one): why for one, why in self.replica_starts.items() if isinstance(why, str)}
         return {view.topic_id_partition: ReplicaStarts(starts=starts, silent=silent) for view in views}
@@ -128,7 +128,7 @@ class ScriptedBroker:
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]
     ) -> dict[TopicIdPartition, EpochEndAnswer]:
-        """As the logs in ``epochs`` do; one that is not there knows its leader's epoch."""
+        """Answer as the logs in ``epochs`` do; one that is not there knows its leader's epoch."""
         return {topic_id_partition: self._end_of(topic_id_partition, one) for topic_id_partition, one in asked.items()}
 
     def _end_of(self, topic_id_partition: TopicIdPartition, asked: EpochAsked) -> EpochEndAnswer:
@@ -208,7 +208,7 @@ class MemoryStateLog:
         self.claims: dict[TopicIdPartition, tuple[CleanerClaim, ...]] = {}
         self._unread: list[tuple[TopicIdPartition, PartitionState]] = []
         self.said: list[frozenset[PartitionOfTopic] | None] = []
-        """Of which partitions each record is; None for what may concern any."""
+        """The partitions that each record is of; None for what may concern any."""
 
     def accepted_losses(self) -> Collection[str]:
         return self.losses
@@ -235,7 +235,7 @@ class MemoryStateLog:
         self._read()
 
     def publish_elsewhere(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
-        """Another process's publish, durable at once."""
+        """Take another process's publish, durable at once."""
         self._unread.append((topic_id_partition, state))
 
     def _read(self) -> None:
@@ -256,7 +256,7 @@ class MemoryStateLog:
         return None if None in said else frozenset[PartitionOfTopic]().union(*(one for one in said if one is not None))
 
     async def advanced(self) -> None:
-        """What others write, they write while nobody waits for it."""
+        """Wait for ever: what others write, they write while no caller waits for it."""
         await asyncio.Event().wait()
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:

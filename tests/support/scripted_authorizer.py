@@ -8,7 +8,7 @@ from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
 
 
 class ScriptedAuthorizer:
-    """``ports.broker.AuthorizeRead``: ``anonymous`` topics for everybody, ``users`` by name: password and their
+    """``ports.broker.AuthorizeRead``: ``anonymous`` topics for all clients, ``users`` by name: password and their
     topics; ``tokens`` by token: its topics."""
 
     def __init__(

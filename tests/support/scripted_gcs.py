@@ -42,7 +42,7 @@ class ScriptedGcs:
 
 
 def description(key: str, data: bytes, *, generation: str | None = "7", writer: str | None = None) -> bytes:
-    """What the service says of an object."""
+    """Return what the service says of an object."""
     document: dict[str, object] = {
         "kind": "storage#object",
         "name": key,
@@ -58,7 +58,7 @@ def description(key: str, data: bytes, *, generation: str | None = "7", writer: 
 
 
 def refusal(code: int, message: str, reason: str) -> web.Response:
-    """The service's own error document."""
+    """Return the service's own error document."""
     error = {"code": code, "message": message, "errors": [{"reason": reason, "message": message}]}
     return web.json_response({"error": error}, status=code)
 
@@ -67,7 +67,7 @@ def refusal(code: int, message: str, reason: str) -> web.Response:
 async def scripted_gcs_store(
     answer: Callable[[web.Request], web.StreamResponse], settings: GcsSettings = SETTINGS
 ) -> AsyncIterator[tuple[GcsStore, ScriptedGcs]]:
-    """A store whose service answers as ``answer`` says."""
+    """Yield a store whose service answers as ``answer`` says."""
     service = ScriptedGcs(answer)
     app = web.Application(client_max_size=64 * CHUNK_BYTES)
     app.router.add_route("*", "/{rest:.*}", service.handle)

@@ -24,13 +24,13 @@ ADVERTISED = AdvertisedAddresses(pattern="gateway-{node.id}:9092")
 
 
 def request(api_key: int, version: int, correlation_id: int, body: bytes = b"", *, client_id: bytes = b"c") -> bytes:
-    """A whole frame with a header of the old kind, which is enough where nobody reads it."""
+    """Return a whole frame with a header of the old kind, which is enough where it is not read."""
     payload = struct.pack(">hhih", api_key, version, correlation_id, len(client_id)) + client_id + body
     return struct.pack(">i", len(payload)) + payload
 
 
 def response(correlation_id: int, body: bytes = b"") -> bytes:
-    """A whole frame, with a header of the old kind."""
+    """Return a whole frame, with a header of the old kind."""
     return struct.pack(">ii", 4 + len(body), correlation_id) + body
 
 
@@ -48,7 +48,7 @@ class Ids:
         self._passing = 0
 
     def sent(self, data: bytes) -> None:
-        """The client has sent this."""
+        """Take what the client has sent."""
         self._requests += data
         while len(self._requests) >= 4:
             (size,) = struct.unpack_from(">i", self._requests)
@@ -59,7 +59,7 @@ class Ids:
             del self._requests[: 4 + size]
 
     def arrived(self, frame: bytes) -> bytes:
-        """A request at the broker, with the client's id."""
+        """Return a request at the broker, with the client's id."""
         found = next((one for one in self._sent if one[0] == frame[4:8]), None)
         if found is None:
             return frame
@@ -68,9 +68,9 @@ class Ids:
         return frame[:8] + found[1] + frame[12:]
 
     def answered(self, data: bytes) -> bytes:
-        """Of what the broker says, with the ids of the wire, what can be told already."""
+        """Return, of what the broker says, with the ids of the wire, what can be passed on already."""
         self._answers += data
-        told = bytearray()
+        passed = bytearray()
         while self._answers:
             if not self._passing:
                 if len(self._answers) < 8:
@@ -82,10 +82,10 @@ class Ids:
                 if waiting and self._passing >= 8:
                     self._answers[4:8] = waiting.pop(0)
             step = min(self._passing, len(self._answers))
-            told += self._answers[:step]
+            passed += self._answers[:step]
             del self._answers[:step]
             self._passing -= step
-        return bytes(told)
+        return bytes(passed)
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Peer:
     is_broker: bool = False
 
     async def frame(self) -> bytes:
-        """The next frame, with its size.
+        """Return the next frame, with its size.
 
         Raises:
             IncompleteReadError: the connection has ended.
@@ -116,7 +116,7 @@ class Peer:
         self.writer.write(data)
 
     async def ends(self) -> bytes:
-        """What still comes before the connection ends."""
+        """Return what still comes before the connection ends."""
         async with asyncio.timeout(WAIT_S):
             try:
                 return await self.reader.read()
@@ -158,7 +158,7 @@ class Ends:
         return peer
 
     async def pair(self) -> tuple[Peer, Peer]:
-        """A client, and the broker's end of its connection."""
+        """Return a client, and the broker's end of its connection."""
         client = await self.client()
         async with asyncio.timeout(WAIT_S):
             broker = await self.arrived.get()

@@ -12,7 +12,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 def local_segments(*bases: int, size_bytes: int = 100, modified_ms: int = 0) -> tuple[LocalSegment, ...]:
-    """Segments with these base offsets; the last one is active."""
+    """Return segments with these base offsets; the last one is active."""
     following = (*bases[1:], None)[: len(bases)]
     return tuple(
         LocalSegment(
@@ -39,7 +39,7 @@ def remote_segment(
     size_bytes: int = 100,
     topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION,
 ) -> RemoteLogSegmentMetadata:
-    """A remote segment of offsets [start, end], both inclusive; the first epoch's start is raised to ``start``."""
+    """Return a remote segment of offsets [start, end], both inclusive; the first epoch's start is raised to ``start``."""
     raised = [(epoch, max(offset, start)) for epoch, offset in epochs]
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(

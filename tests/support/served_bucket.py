@@ -57,7 +57,7 @@ def follower_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedBucket:
-    """What there is, and where its listener listens."""
+    """The bucket's contents, and where its listener listens."""
 
     run: RemoteRun
     picture: BucketPicture
@@ -69,7 +69,7 @@ class ServedBucket:
     port: int
 
     async def connect(self) -> KafkaTalk:
-        """A new client's connection."""
+        """Return a new client's connection."""
         return KafkaTalk(*await asyncio.open_connection("127.0.0.1", self.port))
 
 
@@ -80,13 +80,13 @@ class KafkaTalk:
         self.reader, self.writer = reader, writer
 
     async def ask(self, api_key: int, version: int, **values: object) -> Any:
-        """The response; blanks stand for what is not given."""
+        """Return the response; blanks stand for what is not given."""
         request: Any = made(load_request_schema(api_key, version), **values)
         self.writer.write(write_request(request, correlation_id=7, client_id="talk"))
         return read_response(load_response_schema(api_key, version), await self.frame())
 
     async def frame(self) -> bytes:
-        """The next response, without its size.
+        """Return the next response, without its size.
 
         Raises:
             IncompleteReadError: the connection has been closed.
@@ -96,7 +96,7 @@ class KafkaTalk:
             return await self.reader.readexactly(size)
 
     async def is_closed(self) -> bool:
-        """Whether the listener ends the connection, having sent nothing more."""
+        """Return whether the listener ends the connection, having sent nothing more."""
         async with asyncio.timeout(10):
             try:
                 return await self.reader.read(1) == b""
@@ -116,7 +116,7 @@ async def serving(
     settings: BucketListenerSettings | None = None,
     failed_logins: FailedLogins | None = None,
 ) -> AsyncIterator[ServedBucket]:
-    """The bucket of a run of the plugin, listed once, with a listener."""
+    """Yield the bucket of a run of the plugin, listed once, with a listener."""
     run, blocking, clock, telemetry = await load_run(name), InlineBlocking(), ManualClock(), RecordedTelemetry()
     picture = BucketPicture(blocking)
     follower = follower_of(run, picture, telemetry)

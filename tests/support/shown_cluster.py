@@ -1,4 +1,4 @@
-"""A cluster for the page to show: several status services on loopback, each with what its sidecar would tell."""
+"""A cluster for the page to show: several status services on loopback, each with what its sidecar would report."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ShownSidecar:
 
 
 def partition(topic: str, number: int, role: str = "leader", **values: Any) -> PartitionStatus:
-    """A row; a follower has no lag."""
+    """Return a row; a follower has no lag."""
     topic_id_partition = TopicIdPartition(topic_id=Uuid(bytes(15) + b"\x07"), topic=topic, partition=number)
     if role != "leader":
         values |= {"copy_lag_bytes": None, "copy_lag_segments": None}
@@ -80,7 +80,7 @@ def partition(topic: str, number: int, role: str = "leader", **values: Any) -> P
 
 
 def sidecar(node_id: int, **values: Any) -> ShownSidecar:
-    """One that is well; ``values`` are of its summary."""
+    """Return one that is well; ``values`` are of its summary."""
     disk = DiskStatus(
         log_dirs=("/var/lib/kafka/data",),
         size_bytes=1800 * GIB,
@@ -105,12 +105,12 @@ def sidecar(node_id: int, **values: Any) -> ShownSidecar:
 
 
 def empty_cluster() -> list[ShownSidecar]:
-    """Three sidecars without a topic."""
+    """Return three sidecars without a topic."""
     return [sidecar(node_id) for node_id in (1, 2, 3)]
 
 
 def busy_cluster(topics: int = 9, partitions: int = 12) -> list[ShownSidecar]:
-    """Topics of all kinds, and an hour of copying and reading."""
+    """Return topics of all kinds, and an hour of copying and reading."""
     cluster = [sidecar(node_id) for node_id in (1, 2, 3)]
     names = (
         "orders",
@@ -145,7 +145,7 @@ def busy_cluster(topics: int = 9, partitions: int = 12) -> list[ShownSidecar]:
 
 
 def broken_cluster() -> list[ShownSidecar]:
-    """As many kinds of trouble as there are; the address of the third leads nowhere."""
+    """Return a cluster with as many kinds of trouble as there are; the address of the third leads nowhere."""
     first, second, third = busy_cluster()
     full = DiskStatus(
         log_dirs=("/data1", "/data2"),
@@ -214,7 +214,7 @@ def _busy_row(topic: str, number: int, index: int, *, leads: bool) -> PartitionS
 
 
 def hour_of(one: ShownSidecar) -> History:
-    """An hour in which it has copied, and others have read from it what is cold."""
+    """Return an hour in which it has copied, and others have read from it what is cold."""
     history, now_ms = History(one.telemetry), time.time_ns() // 1_000_000
     if not one.rows:
         return history
@@ -241,7 +241,7 @@ async def serving_cluster(
     host: str = "127.0.0.1",
     names: Sequence[str] = (),
 ) -> AsyncIterator[dict[int, HttpServer]]:
-    """Their status services by node id, all with leases that name them; of ``silent`` nobody listens at the address."""
+    """Run their status services by node id, all with leases that name them; of ``silent`` nothing listens at the address."""
     addresses = {one.node_id: f"127.0.0.1:{free_port()}" for one in cluster}
     leases = [
         SidecarStatus(node_id=node, address=address, host=f"kafka-{node}", version=VERSION, is_over=False)

@@ -63,16 +63,16 @@ class Sidecars:
             daemon.kill9()
 
     def __getitem__(self, node_id: int) -> Daemon:
-        """The sidecar of that broker."""
+        """Return the sidecar of that broker."""
         return self.by_node[node_id]
 
     def wait_until_ready(self) -> None:
-        """Until every sidecar that should run says so."""
+        """Wait until every sidecar that should run says so."""
         for daemon in self.by_node.values():
             daemon.wait_until_ready()
 
     def wait_for(self, condition: Callable[[], T | None], what: str, *, timeout_s: float = 60.0) -> T:
-        """The first truthy value of ``condition``.
+        """Return the first truthy value of ``condition``.
 
         Raises:
             AssertionError: there was none in time, or a sidecar has failed; with the ends of all their logs.
@@ -91,11 +91,11 @@ class Sidecars:
         return value
 
     def log_tails(self, lines: int = 15) -> str:
-        """The last lines of each sidecar's log."""
+        """Return the last lines of each sidecar's log."""
         return "\n".join(f"-- sidecar {node}\n{one.log_tail(lines)}" for node, one in self.by_node.items())
 
     def status_of(self, node_id: int, topic: str) -> dict[int, dict[str, Any]]:
-        """Rows of the sidecar's status page by partition; empty while it does not answer."""
+        """Return rows of the sidecar's status page by partition; empty while it does not answer."""
         code, body = self[node_id].status("/status")
         rows = json.loads(body)["partitions"] if code == 200 else []
         return {row["partition"]: row for row in rows if row["topic"] == topic}

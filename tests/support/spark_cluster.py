@@ -32,7 +32,7 @@ class SparkCluster:
 
     @property
     def worker_directory(self) -> Path:
-        """Of each executor ``<application>/<number>/``: the files it was given, its stdout and stderr."""
+        """Return, for each executor ``<application>/<number>/``: the files it was given, its stdout and stderr."""
         return self.directory / "work"
 
 
@@ -40,7 +40,7 @@ class SparkCluster:
 def running_spark_cluster(
     directory: Path, *, cores: int = 1, memory: str = "1g", environment: Mapping[str, str] | None = None
 ) -> Iterator[SparkCluster]:
-    """One worker with ``cores`` and ``memory`` to give; ``environment`` is the worker's, and so its executors'.
+    """Yield one worker with ``cores`` and ``memory`` to give; ``environment`` is the worker's, and so its executors'.
 
     All processes are gone at the end.
 
@@ -90,7 +90,7 @@ def _daemon(name: str, arguments: list[str], log_path: Path, environment: Mappin
 
 
 def _facts(page: int) -> dict[str, object] | None:
-    """What the master says of itself, or None while it does not answer."""
+    """Return what the master says of itself, or None while it does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=2) as answer:
             facts: dict[str, object] = json.load(answer)

@@ -1,4 +1,4 @@
-"""Remote segments whose manifest, indexes or .log whoever may write to the bucket has spoiled, and what reading them takes.
+"""Remote segments whose manifest, indexes or .log a writer to the bucket has spoiled, and what reading them takes.
 
 ``python -m tests.support.spoiled_segments`` measures each kind, and prints JSON.
 """
@@ -43,7 +43,7 @@ from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
-"""What the large segment's metadata say of its size."""
+"""Size of the large segment by its metadata."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Stored:
         self.put("manifest", json.dumps(document).encode())
 
     def sparse(self, kind: str, size_bytes: int) -> None:
-        """As large as that, and nothing in it."""
+        """Write an object as large as that, with nothing in it."""
         with self.path(kind).open("wb") as file:
             file.truncate(size_bytes)
 
@@ -94,13 +94,13 @@ class Stored:
         self.sparse("indexes", size_bytes)
 
     def large(self) -> None:
-        """As if the segment had a GiB."""
+        """Change it as if the segment had a GiB."""
         self.metadata = replace(self.metadata, segment_size_in_bytes=GIB, end_offset=Offset(10**7))
         self.change("chunkIndex.originalFileSize", GIB)
         self.sparse("log", GIB)
 
     def chunks(self, packed: bytes, *, chunk_bytes: int = 1) -> None:
-        """A variable chunk index."""
+        """Write a variable chunk index."""
         self.chunk_text(base64.b64encode(packed).decode(), chunk_bytes=chunk_bytes)
 
     def chunk_text(self, text: str, *, chunk_bytes: int = 1) -> None:
@@ -158,7 +158,7 @@ def _compressed_log(frame: bytes, *, chunk_bytes: int) -> Spoil:
 
 
 def _frame_head(content_size: int) -> bytes:
-    """A zstd frame that says how much it holds, and ends there."""
+    """Return a zstd frame that says how much it holds, and ends there."""
     return b"\x28\xb5\x2f\xfd" + b"\xc0" + b"\x58" + struct.pack("<Q", content_size)
 
 
@@ -266,7 +266,7 @@ async def _make(root: Path, encrypted: bool = False) -> Stored:
 
 
 async def _read(stored: Stored) -> str:
-    """Everything that a reader may ask for; which of it was refused."""
+    """Read everything that a reader may ask for; return which of it was refused."""
     store, blocking = (
         FilesystemStore(root=str(stored.root), blocking=InlineBlocking(), ids=SystemIds()),
         InlineBlocking(),

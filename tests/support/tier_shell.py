@@ -54,7 +54,7 @@ from tiersidecar.tasks.trim_gate import GroupReads, TrimGate
 
 BROKER = BrokerId(1)
 PARTITIONS = ("plain-0", "plain-1")
-"""Golden partitions in the log dir of a shell that is not told which: a copy of all of them takes ten times as long."""
+"""Golden partitions in the log dir of a shell unless a test names others: a copy of all of them takes ten times as long."""
 
 
 def golden_log_dir(log_dir: Path, partitions: Collection[str]) -> Path:
@@ -69,7 +69,7 @@ def golden_log_dir(log_dir: Path, partitions: Collection[str]) -> Path:
 
 
 def log_starts_in(log_dir: Path) -> dict[tuple[str, int], Offset]:
-    """The log starts that the broker of ``log_dir`` would answer with, of topics by partition; none without its file."""
+    """Return the log starts that the broker of ``log_dir`` would answer with, of topics by partition; none without its file."""
     path = log_dir / "log-start-offset-checkpoint"
     return read_offset_checkpoint(path.read_bytes(), where=str(path)) if path.exists() else {}
 
@@ -180,7 +180,7 @@ class TierShell:
             )
 
     def topic_id_partition(self, name: str) -> TopicIdPartition:
-        """The partition whose directory is called ``name``."""
+        """Return the partition whose directory is called ``name``."""
         return next(
             topic_id_partition for topic_id_partition in self.table.local.partitions if str(topic_id_partition) == name
         )
@@ -198,7 +198,7 @@ class TierShell:
         return TieredPartition(view=view, role=PartitionRole.LEADER, policy=self.policy)
 
     def depose(self, topic_id_partition: TopicIdPartition) -> None:
-        """Another broker leads the partition from now on."""
+        """Have another broker lead the partition from now on."""
         tiered = self.table.assignment[topic_id_partition]
         self.table.assignment = {
             **self.table.assignment,
@@ -235,7 +235,7 @@ class TierShell:
         )
 
     def carried(self) -> CarriedTransactions:
-        """As another sidecar has it, which knows what is in the store."""
+        """Return the transactions as another sidecar has them, which knows what is in the store."""
         cuts = OpenAtCuts(
             metadata=self.metadata,
             blobs=self.blobs,

@@ -55,7 +55,7 @@ class TieredWorld:
     moving: MovingTwins
 
     def servers(self, login: str, *, through: bool) -> str:
-        """The bootstrap servers of the gateways, or of the brokers."""
+        """Return the bootstrap servers of the gateways, or of the brokers."""
         if through:
             return ",".join(f"127.0.0.1:{port}" for port in self.ports[LISTENERS[login]].values())
         return self.kafka.bootstrap_servers_of(LISTENERS[login])
@@ -70,7 +70,7 @@ class TieredWorld:
         )
 
     def visible(self, isolation: str) -> dict[int, list[int]]:
-        """The offsets of ``orders`` whose records a client of this isolation level sees."""
+        """Return the offsets of ``orders`` whose records a client of this isolation level sees."""
         found: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
         for record in self.produced:
             if isolation == "read_uncommitted" or not record.aborted:
@@ -78,7 +78,7 @@ class TieredWorld:
         return found
 
     def border(self, topic: str, partition: int) -> int:
-        """Where its local log begins."""
+        """Return where its local log begins."""
 
         def asked() -> tuple[int] | None:
             try:
@@ -86,19 +86,20 @@ class TieredWorld:
             except KafkaAdminError:  # it leads no more
                 return None
 
-        return wait_until(asked, f"the leader of {topic}-{partition} tells its log start", 60)[0]
+        return wait_until(asked, f"the leader of {topic}-{partition} says where its log starts", 60)[0]
 
     def wait_until_moved(self) -> None:
-        """Until the border of ``moving`` has left the start."""
+        """Wait until the border of ``moving`` has left the start."""
         daemon = next(iter(self.daemons.values()))
         wait_for(lambda: self.border(MOVING.topic, 0), "the border moves", daemon, timeout_s=120)
 
     def metrics(self, name: str, **labels: str) -> dict[int, float]:
-        """Of each broker's sidecar."""
+        """Return the metric of each broker's sidecar."""
         return {node: daemon.metric(name, **labels) for node, daemon in self.daemons.items()}
 
     def wait_until_trimmed(self, topic: str, partition: int, broker: KafkaBroker | None = None) -> int:
-        """Until only the active segment is left on the disk of ``broker``, by default the leader; gives where it begins."""
+        """Wait until only the active segment is left on the disk of ``broker``, by default the leader; return where it
+        begins."""
         broker = broker or self.kafka.leader_of(topic, partition)
         logs = broker.partition_dir(topic, partition)
 

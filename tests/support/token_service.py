@@ -1,5 +1,5 @@
 """A stand-in for AWS STS on loopback: no S3 server at hand has one that takes tokens of loopback.  It gives the keys that it
-was made with to whoever asks for a role."""
+was made with to any client that asks for a role."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-# An empty session token: the S3 server behind is told nothing of a session, and knows the keys as its own.
+# An empty session token: the S3 server behind learns nothing of a session, and knows the keys as its own.
 _ANSWER = """<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result><Credentials>
 <AccessKeyId>{access_key}</AccessKeyId><SecretAccessKey>{secret_key}</SecretAccessKey>
 <SessionToken></SessionToken><Expiration>2100-01-01T00:00:00Z</Expiration>

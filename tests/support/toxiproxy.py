@@ -44,7 +44,7 @@ class Toxiproxy:
         self._post("/proxies/way", enabled=False)
 
     def heal(self) -> None:
-        """No toxics, and connections are taken."""
+        """Reset it: no toxics, and connections are taken."""
         self._post("/reset")
 
     def _post(self, path: str, **body: object) -> None:
@@ -55,7 +55,7 @@ class Toxiproxy:
 
 @contextmanager
 def running_toxiproxy(directory: Path, upstream: str) -> Iterator[Toxiproxy]:
-    """In front of ``upstream`` (host and port); killed at the end.
+    """Run a proxy in front of ``upstream`` (host and port); killed at the end.
 
     Raises:
         TimeoutError: it did not come up.

@@ -9,5 +9,5 @@ from tiersidecar.tasks.trash_clock import TrashClock
 
 
 def trash_clock(clock: Clock, known: SeenTime | None = None) -> TrashClock:
-    """Of one that has seen all the time until now, or that knows ``known``."""
+    """Return the clock of a process that has seen all the time until now, or that knows ``known``."""
     return TrashClock(clock=clock, times=NoSeenTimes(), known=known or SeenTime(until_ms=clock.now_ms()))

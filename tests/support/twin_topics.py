@@ -34,7 +34,7 @@ class Twins:
 async def produce_twins(
     client_settings: Mapping[str, Any], twins: Twins, *, partitions: int, total_bytes: int, batch_bytes: int = 16_384
 ) -> list[ProducedRecord]:
-    """As :func:`produce_mix`, in every style, into both; gives what is in either, by partition and offset.
+    """Produce as :func:`produce_mix` does, in every style, into both; return what is in either, by partition and offset.
 
     Raises:
         AssertionError: the offsets of the two are not the same.
@@ -85,7 +85,7 @@ async def _send_to_both(
 
 
 def _again(producer: AIOKafkaProducer, batch: DrawnBatch) -> Any:
-    """A builder can be sent once."""
+    """Return a new builder: one can be sent once."""
     builder = producer.create_batch()
     for record in batch.records:
         taken = builder.append(
@@ -117,7 +117,7 @@ class MovingTwins(LastingThread):
         """Where both are known to reach, exclusive."""
 
     def wait_for_end(self, offset: int) -> None:
-        """Until it has come to ``offset``, exclusive."""
+        """Read until it has come to ``offset``, exclusive."""
 
         def there() -> bool:
             self.raise_failure()

@@ -44,7 +44,7 @@ class TwoBuckets:
         )
 
     def shared(self, name: str) -> dict[str, Any]:
-        """What sidecar and gateway have in common; ``name`` is of their topics."""
+        """Return the settings that sidecar and gateway have in common; ``name`` is of their topics."""
         return {
             "remote.log.metadata.topic.name": f"__rlm_{name}",
             "state.topic.name": f"__state_{name}",
@@ -60,7 +60,7 @@ class TwoBuckets:
         }
 
     def objects_in(self, place: str) -> set[str]:
-        """Keys as the sidecar has them above its stores."""
+        """Return keys as the sidecar has them above its stores."""
         if not place:
             return object_keys_in(self.hot.directory / HOT)
         keys = object_keys_in(self.cold.directory / COLD)
@@ -80,7 +80,7 @@ def running_two_buckets(directory: Path) -> Iterator[TwoBuckets]:
 
 @contextmanager
 def standing_still(server: S3Server) -> Iterator[None]:
-    """It takes connections, and answers nothing."""
+    """Have the server stand still: it takes connections, and answers nothing."""
     os.kill(server.process_id, signal.SIGSTOP)
     try:
         while not _has_stopped(server.process_id):  # on a busy machine it answers once more

@@ -34,12 +34,12 @@ DELAYS = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
 
 
 def command_config(directory: Path, *, mode: str = "strict") -> Config:
-    """Of an operator's machine."""
+    """Return the configuration of an operator's machine."""
     return load(directory, f"{LEAST}topics:\n- name: {TOPIC_ID_PARTITION.topic}\n  mode: {mode}\n")
 
 
 class AnsweringClock(StoppedClock):
-    """While a command sleeps, ``rounds`` of sidecars pass; with none nobody answers."""
+    """While a command sleeps, ``rounds`` of sidecars pass; with none nothing answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Broker(PausingBroker):
 
 
 class OperatorSession(Session):
-    """Of a metadata log that is read to its end."""
+    """A session with a metadata log that is read to its end."""
 
     async def follow(self, partitions: Sequence[TopicIdPartition]) -> MetadataLog:
         assert self.metadata is not None
@@ -100,7 +100,7 @@ class UndeleteWorld:
         )
 
     def restart(self, segments_kept: int) -> None:
-        """Another process of the sidecar, by whose retention so many segments stay."""
+        """Become another process of the sidecar, by whose retention so many segments stay."""
         size_bytes = UNLIMITED if segments_kept == UNLIMITED else segments_kept * SEGMENT_BYTES
         self.sidecar = Sidecar(
             self.world,
@@ -119,7 +119,7 @@ class UndeleteWorld:
         return self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE)
 
     def delete(self, offset: int) -> None:
-        """A user's, said in full."""
+        """Publish a user's delete, said in full."""
         run(self.delete_steps(offset))
 
     def delete_steps(self, offset: int) -> Coroutine[Any, Any, None]:
@@ -131,7 +131,7 @@ class UndeleteWorld:
         await delete.say(self.world.state, TOPIC_ID_PARTITION, asker)
 
     def look(self, **wanted: Any) -> Intent:
-        """What ``tiersidecar undelete`` shows."""
+        """Return what ``tiersidecar undelete`` shows."""
         found: list[Intent] = []
 
         async def look() -> None:
@@ -146,7 +146,7 @@ class UndeleteWorld:
         return found[0]
 
     def undelete(self, **wanted: Any) -> dict[str, Any]:
-        """What came of it; empty where there was nothing to do."""
+        """Return what came of it; empty where there was nothing to do."""
         intent, outcome = self.look(**wanted), dict[str, Any]()
         if intent.refusal or not intent.steps:
             return {}
@@ -162,9 +162,9 @@ class UndeleteWorld:
         run(end_holds(self.session, [TOPIC_ID_PARTITION]))
 
     def pass_time(self, ms: int) -> None:
-        """For the trash: the records' age is no matter here."""
+        """Let time pass for the trash: the records' age is no matter here."""
         self.clock.true_ms += ms
 
     def readable(self) -> list[int]:
-        """Begins of remote segments of which something can be read."""
+        """Return begins of remote segments of which something can be read."""
         return [one.start_offset for one in self.world.readable() if one.end_offset >= self.start]

@@ -8,7 +8,7 @@ import time
 
 
 def unsecured_token(principal: str, *, lifetime_s: float = 3600) -> str:
-    """A token for ``principal``, issued now; negative lifetimes give an expired one."""
+    """Return a token for ``principal``, issued now; negative lifetimes give an expired one."""
     now = time.time()
     claims = {"sub": principal, "iat": now + min(lifetime_s, 0) - 1, "exp": now + lifetime_s}
     return f"{_encode({'alg': 'none'})}.{_encode(claims)}."

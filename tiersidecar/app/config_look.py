@@ -65,7 +65,7 @@ Findings = list[Finding]
 
 @dataclass(slots=True, kw_only=True)
 class _Seen:
-    """What later checks need of earlier ones."""
+    """Results of earlier checks that later ones need."""
 
     cluster_id: str = ""
     node_id: int | None = None
@@ -115,7 +115,7 @@ class _Look:
     # -- this machine
 
     async def machine(self) -> None:
-        """Log dirs, user, disks, descriptors, state.dir."""
+        """Look at log dirs, user, disks, descriptors, state.dir."""
         async with ThreadBlocking(max_threads=2) as blocking:
             log_dirs = FilesystemLogDirs(self._config.log_dirs, blocking=blocking, clock=self.clock)
             try:
@@ -200,7 +200,7 @@ class _Look:
     # -- topics
 
     async def topics(self, broker: KafkaBroker) -> None:
-        """The sidecars' own topics, then those that are tiered."""
+        """Look at the sidecars' own topics, then those that are tiered."""
         own = _own_topics(self._config)
         rights = await broker.authorized_operations([one.name for one in own])
         for topic in own:
@@ -255,7 +255,7 @@ class _Look:
             self._add(check_rights(f"topic {topic}", rights.get(topic), needed))
 
     async def _enabled(self, broker: KafkaBroker, ids: Mapping[str, Uuid]) -> dict[str, TopicPolicy | None]:
-        """By the state topic, read only; and the clocks of the sidecars that write in it."""
+        """Return policies by the state topic, read only; look at the clocks of the sidecars that write in it as well."""
         telemetry, roles = NoTelemetry(), frozenset({Role.READ})  # a reader mends nothing
         async with open_state_log(
             self._config, broker=broker, clock=self.clock, ids=self.ids, telemetry=telemetry, roles=roles
@@ -313,20 +313,20 @@ class _Look:
                 await store.delete_objects([key])
 
     async def owners(self, store: Store) -> None:
-        """Whose the remote data of each tiered topic are, and whether the store takes keys as long as theirs."""
-        strangers = 0
+        """Look at whose the remote data of each tiered topic are, and whether the store takes keys as long as theirs."""
+        foreign = 0
         for topic, (topic_id, _) in sorted(self._seen.tiered.items()):
             if reason := reason_not_to_store(topic, store.max_name_bytes):
                 self._add(error("store", f"{topic}: {reason}", "until then nothing of it is copied"))
             owner = await read_owner(store, self._config.store.key_prefix, format_uuid(topic_id))
             if (found := check_owner(topic, self._seen.cluster_id, owner)) is not None:
-                strangers += 1
+                foreign += 1
                 self._add(found)
-        if self._seen.tiered and not strangers:
+        if self._seen.tiered and not foreign:
             self._add(ok("owner", "no tiered topic's remote data are another cluster's"))
 
     async def keys(self, keys: DataKeys | None) -> None:
-        """Whether the key service, if one is to wrap the keys of new segments, wraps a data key and opens it again."""
+        """Check that the key service, if one is to wrap the keys of new segments, wraps a data key and opens it again."""
         service = asked_keys(keys)
         if keys is None or service is None or service.is_at_hand(None, NO_CONTEXT):
             return
@@ -339,18 +339,18 @@ class _Look:
     # -- the gateway, and ports
 
     async def gateway(self) -> None:
-        """What clients are told for each broker, whether it is a name, and whether anything listens there."""
+        """Look at the address that clients get for each broker: whether it is a name, and whether anything listens there."""
         local = self._seen.node_id if self._seen.node_id is not None else -1
         for section in self._config.gateway.listeners:
             addresses = advertised_addresses(section, local)
             mapped = {node: addresses.address_of(node) for node in self._seen.brokers if addresses.is_mapped(node)}
-            told = {int(node): str(Address(*place)) for node, place in mapped.items()}
-            self.findings += check_gateway(section.name, self._seen.brokers.keys(), told)
+            shown_to_clients = {int(node): str(Address(*place)) for node, place in mapped.items()}
+            self.findings += check_gateway(section.name, self._seen.brokers.keys(), shown_to_clients)
             for node, (host, port) in sorted(mapped.items()):
                 self._add(await check_reach(f"listener {section.name}, broker {node}", host, port))
 
     def ports(self) -> None:
-        """No two listeners of this machine on one port."""
+        """Check that no two listeners of this machine are on one port."""
         config = self._config
         wanted = [
             Listener("read.listen", config.read.listen.host, config.read.listen.port),
@@ -375,7 +375,7 @@ class _Look:
 
 
 def _own_topics(config: Config) -> tuple[InternalTopic, ...]:
-    """The metadata topic, the state topic, the proposals."""
+    """Return the metadata topic, the state topic and the proposals as they must be."""
     servers = bootstrap_servers(config.broker)
     factor, in_sync = config.remote_log_metadata_topic_replication_factor, config.remote_log_metadata_topic_min_isr
     return (

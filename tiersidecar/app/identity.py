@@ -42,7 +42,7 @@ class Identity:
     """One life of this process, beginning with the instance."""
 
     host_name: str = ""
-    """This machine's name as others resolve it; empty where it was not looked up."""
+    """Return this machine's name as others resolve it; empty where it was not looked up."""
 
 
 def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
@@ -128,8 +128,8 @@ async def resolve_host(host: str) -> frozenset[str]:
 
 
 async def own_host_name() -> str:
-    """This machine's name as others resolve it, where the system knows a longer one: in a StatefulSet's pod, ``hostname`` alone
-    means nothing to other pods."""
+    """Return this machine's name as others resolve it, where the system knows a longer one: in a StatefulSet's pod,
+    ``hostname`` alone means nothing to other pods."""
     name = socket.gethostname()
     try:
         async with asyncio.timeout(_RESOLVE_S):
@@ -145,8 +145,8 @@ def longer_name(name: str, canonical: str) -> str:
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """The answer of ``ask``, asked again without end: a broker may start after us, format its log dirs then, and recover for an
-    hour."""
+    """Return the answer of ``ask``, asked again without end: a broker may start after us, format its log dirs then, and recover
+    for an hour."""
     delay_s = _RETRY_FIRST_S
     while True:
         try:

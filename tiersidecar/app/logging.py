@@ -36,22 +36,22 @@ class RepeatFilter(logging.Filter):
     ) -> None:
         super().__init__()
         self._names, self._interval_s, self._monotonic_s = names, interval_s, monotonic_s
-        self._told: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
+        self._passed: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] not in self._names:
             return True
         key, now_s = (record.name, record.getMessage()), self._monotonic_s()
-        known = self._told.get(key)
+        known = self._passed.get(key)
         if known is not None and now_s - known[0] < self._interval_s:
             known[1] += 1
             return False
         if known is not None and known[1]:
             record.repeated = int(known[1])
-        self._told[key] = [now_s, 0]
-        self._told.move_to_end(key)
-        if len(self._told) > _REMEMBERED:
-            self._told.popitem(last=False)
+        self._passed[key] = [now_s, 0]
+        self._passed.move_to_end(key)
+        if len(self._passed) > _REMEMBERED:
+            self._passed.popitem(last=False)
         return True
 
 
@@ -68,15 +68,15 @@ class UnclosedConnectionFilter(logging.Filter):
 
 _SECRET_WORDS = ("password", "secret", "token", "credentials", "authorization")
 _CHATTY = ("aiokafka", "aiobotocore", "aiohttp", "asyncio", "boto3", "botocore", "urllib3")
-_TELLING = ("aiobotocore", "boto3", "botocore", "urllib3")
-"""Their DEBUG has whole requests and answers: of a KMS these are data keys in the clear.  They never speak below INFO."""
+_LOGS_REQUESTS = ("aiobotocore", "boto3", "botocore", "urllib3")
+"""Their DEBUG has whole requests and answers: of a KMS these are data keys in the clear.  They never log below INFO."""
 
 
 def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging for the whole process; calling it again replaces both.
 
-    Libraries that tell every request speak from WARNING on and say nothing twice in 30 s, unless ``level`` is debug; those that
-    would then tell data keys speak from INFO on.
+    Libraries that log every request do so from WARNING on and say nothing twice in 30 s, unless ``level`` is debug; those that
+    would then log data keys do so from INFO on.
     """
     out = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[section.level.upper()]
@@ -94,7 +94,7 @@ def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> 
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(console, out)],
         )
     )
-    handler.addFilter(_tells_no_requests)
+    handler.addFilter(_is_no_request)
     if level != logging.DEBUG:
         handler.addFilter(UnclosedConnectionFilter())
         handler.addFilter(RepeatFilter(_CHATTY))
@@ -102,7 +102,7 @@ def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> 
     root.handlers[:] = [handler]
     root.setLevel(level)
     for name in _CHATTY:
-        least = logging.WARNING if level != logging.DEBUG else logging.INFO if name in _TELLING else logging.DEBUG
+        least = logging.WARNING if level != logging.DEBUG else logging.INFO if name in _LOGS_REQUESTS else logging.DEBUG
         logging.getLogger(name).setLevel(max(level, least))
     logging.captureWarnings(capture=True)
     structlog.configure(
@@ -113,9 +113,9 @@ def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> 
     )
 
 
-def _tells_no_requests(record: logging.LogRecord) -> bool:
-    """Whatever levels are set later."""
-    return record.levelno >= logging.INFO or record.name.partition(".")[0] not in _TELLING
+def _is_no_request(record: logging.LogRecord) -> bool:
+    """Return whether the record holds no whole request, whatever levels are set later."""
+    return record.levelno >= logging.INFO or record.name.partition(".")[0] not in _LOGS_REQUESTS
 
 
 def _renderers(console: bool, out: TextIO) -> list[Processor]:
@@ -127,7 +127,7 @@ def _renderers(console: bool, out: TextIO) -> list[Processor]:
 
 
 def _plain_enums(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Values, not ``<Lane.COPY: 'copy'>``; JSON has them so anyway."""
+    """Replace enumerations by their values: not ``<Lane.COPY: 'copy'>``; JSON has them so anyway."""
     for key, value in event.items():
         if isinstance(value, Enum):
             event[key] = value.value
@@ -135,7 +135,8 @@ def _plain_enums(_logger: Any, _method: str, event: MutableMapping[str, Any]) ->
 
 
 def _printable(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Names that clients chose move no cursor, colour nothing and begin no line; JSON escapes them anyway."""
+    """Escape names that clients chose, so that they move no cursor, colour nothing and begin no line; JSON escapes them
+    anyway."""
     for key, value in event.items():
         if key not in _OWN_LINES:
             event[key] = _escaped(value)
@@ -157,13 +158,14 @@ def _escaped(value: Any) -> Any:
 
 
 def _in_order(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """When, how grave and what first: a line of JSON is read by people, too."""
+    """Put first when, how grave and what: a line of JSON is read by people, too."""
     first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
     return {**first, **event}
 
 
 def _mask_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A second belt: secrets are SecretStr, which hides itself; this catches a revealed one under a telling name."""
+    """Mask secrets that were revealed under a name like theirs.  They are SecretStr, which hides itself: this is a second
+    belt."""
     for key in event:
         if key.lower().endswith(_SECRET_WORDS):
             event[key] = "********"

@@ -32,7 +32,7 @@ from tiersidecar.tasks.copy_admission import pending_copies
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.partition_table import DiskNote, PartitionTable
-from tiersidecar.tasks.transaction_waits import wait_told
+from tiersidecar.tasks.transaction_waits import wait_sentence
 
 _LOSSES_SHOWN = 10
 _LONG_OVER = 3
@@ -188,7 +188,7 @@ class ProcessStatus:
         record = self.table.record(topic_id_partition)
         if not record.transaction_waits:
             return ""
-        waits = wait_told(record.transaction_waits)
+        waits = wait_sentence(record.transaction_waits)
         return "; ".join(filter(None, (record.copy_held_back, waits))) if waits else ""
 
     def _trim_hold(self, topic_id_partition: TopicIdPartition) -> str:
@@ -215,7 +215,7 @@ class ProcessStatus:
         waiting: Sequence[LocalSegment],
         remote_bytes: int,
     ) -> TierBytes:
-        """By what is known without asking: replicas roll differently, so a segment at the border may be counted for its
+        """Count by what is known without asking: replicas roll differently, so a segment at the border may be counted for its
         neighbour."""
         trash = min(self._trash_bytes(topic_id_partition), remote_bytes)
         kept = remote_bytes - trash

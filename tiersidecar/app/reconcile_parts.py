@@ -144,7 +144,7 @@ async def read_store(config: Config, cluster_id: str) -> StoreSays:
     """Ask the store.
 
     Raises:
-        StoreError: it is away; of a place besides the default one that is told instead.
+        StoreError: it is away; of a place besides the default one that is reported instead.
     """
     clock, ids = SystemClock(), SystemIds()
     async with open_store(config, pace=UploadPace(None, clock), clock=clock, ids=ids, telemetry=NoTelemetry()) as store:

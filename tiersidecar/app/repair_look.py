@@ -149,7 +149,7 @@ class PartitionLook:
         self._doubted.add(segment_id)
 
     async def look(self, finding: Finding) -> Look:
-        """See how it is now.
+        """Look how it is now.
 
         Raises:
             StoreError: the store is away.

@@ -135,8 +135,8 @@ class Repairer:
 
     @property
     def reason_not_to_delete(self) -> str | None:
-        """Why nothing may be deleted: the metadata topic and the state topic do not bear it, or an operator has paused it, of
-        any topic; else None."""
+        """Return why nothing may be deleted: the metadata topic and the state topic do not bear it, or an operator has paused
+        it, of any topic; else None."""
         return reason_not_to_delete(self._session)
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:

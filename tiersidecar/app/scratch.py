@@ -44,7 +44,7 @@ def _sweep(place: Path, prefix: str) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Raises BlockingIOError where another process has it."""
+    """Lock it; raise BlockingIOError where another process has it."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -202,7 +202,7 @@ async def _work(parts: Parts, role: TierParts, gates: StoreGates) -> None:
         ids=parts.ids,
         telemetry=parts.telemetry,
         backoff=task_backoff(config),
-        has_told=lambda error: gates.has_told(error) or parts.roster.has_told(error),
+        has_logged=lambda error: gates.has_logged(error) or parts.roster.has_logged(error),
     ) as lanes:
         parts.status.lanes = lanes
         keeper, follow = build_follow(parts)

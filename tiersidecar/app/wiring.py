@@ -242,8 +242,8 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
 
 
 async def _open_store(stack: AsyncExitStack, ground: Ground) -> tuple[Store, Callable[[], int]]:
-    """The store, and how many of its requests were left alone.  One that is the source's alone is not even swept, and rests
-    while it is away."""
+    """Open the store; return it, and a count of its requests that were left alone.  One that is the source's alone is not even
+    swept, and rests while it is away."""
     config, clock, ids, telemetry = ground.config, ground.clock, ground.ids, ground.telemetry
     if config.source is not None:
         opening = open_resting_store(config, clock=clock, ids=ids, telemetry=telemetry)
@@ -303,7 +303,7 @@ def mount_of(config: Config) -> Mount:
 
 
 async def target_version(config: Config, broker: KafkaBroker, clock: Clock) -> tuple[int, int]:
-    """(major, minor) of the Kafka version whose formats we write: as configured, else what the local broker runs."""
+    """Return (major, minor) of the Kafka version whose formats we write: as configured, else what the local broker runs."""
     if config.kafka_version is None:
         return await patiently(broker.kafka_version, clock)
     major, minor, *_ = (int(part) for part in config.kafka_version.split("."))

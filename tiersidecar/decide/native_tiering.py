@@ -22,7 +22,7 @@ class DeletionReason(StrEnum):
     """Reasons of a native broker to delete a segment."""
 
     BEGUN = "begun"
-    """Its deletion had begun: the broker finishes any DELETE_SEGMENT_STARTED that its walk reaches, whoever wrote it."""
+    """Its deletion had begun: the broker finishes any process's DELETE_SEGMENT_STARTED that its walk reaches."""
     BELOW_LOG_START = "below-log-start"
     """``isSegmentBreachByLogStartOffset``: it ends below the log start, and has no epoch after the first."""
     UNKNOWN_EPOCHS = "unknown-epochs"

@@ -17,8 +17,8 @@ from tiersidecar.domain.trash import BY_NAME, REPLACED, TrashKind
 
 
 def needless_segments(view: ExpiryView, found: Sequence[Standing], given_up: Iterable[Removal]) -> list[Removal]:
-    """Segments that an entry of repair, of an erasure or of a cleaner names and that are covered now; none of ``given_up``,
-    which go for another reason."""
+    """Return segments that an entry of repair, of an erasure or of a cleaner names and that are covered now; none of
+    ``given_up``, which go for another reason."""
     named: dict[Uuid, TrashKind] = {}
     for entry in view.trash:
         if entry.kind in REPLACED or (entry.kind is TrashKind.REPAIR and entry.id.generation == view.start_generation):

@@ -51,7 +51,7 @@ class LocalLog:
     high_watermark: Offset
 
 
-def judge_words(proposal: DeleteProposal, *, cluster_id: str, waited_ms: int) -> Verdict | None:
+def decide_by_words(proposal: DeleteProposal, *, cluster_id: str, waited_ms: int) -> Verdict | None:
     """Return a verdict by the proposal alone; None: the broker is to be asked."""
     if proposal.cluster_id != cluster_id:
         return _refused(f"it is of cluster {proposal.cluster_id}, this one is {cluster_id}")
@@ -66,7 +66,7 @@ def judge_words(proposal: DeleteProposal, *, cluster_id: str, waited_ms: int) ->
     return None
 
 
-def judge_place(
+def decide_by_place(
     proposal: DeleteProposal,
     *,
     view: LeaderView | None,
@@ -96,7 +96,7 @@ def judge_place(
     return None if is_tiered else _refused("the topic is not tiered")
 
 
-def judge_proposal(proposal: DeleteProposal, *, local: LocalLog, start_generation: int, waited_ms: int) -> Verdict:
+def decide_proposal(proposal: DeleteProposal, *, local: LocalLog, start_generation: int, waited_ms: int) -> Verdict:
     """Return the verdict on a proposal that is ours, by the present offsets of the leader, this broker, in this leader epoch.
 
     A user's offset at or above the former log start has moved it there, so if it lies above the log start now, the broker has

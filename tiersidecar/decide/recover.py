@@ -42,7 +42,7 @@ class Left(StrEnum):
     BEYOND_END = "beyond-end"
     """The log goes on below its start: other records have its offsets."""
     UNKNOWN_PLACE = "unknown-place"
-    """It lies in a place that the configuration does not have: nobody can look whether it is there."""
+    """It lies in a place that the configuration does not have: whether it is there cannot be known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

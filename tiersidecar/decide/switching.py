@@ -101,7 +101,7 @@ def decide_enable(
     *,
     tiers_compacted: bool = False,
 ) -> SwitchPlan:
-    """Total retention: as wanted, else as known, else what the broker keeps today.  ``known`` is None for a topic that
+    """Return total retention: as wanted, else as known, else what the broker keeps today.  ``known`` is None for a topic that
     neither the state topic nor the configuration names."""
     refusal = reason_not_to_tier(effective, tiers_compacted=tiers_compacted)
     if not refusal and known is not None and known.is_on and known.mode is not wanted.mode and known.former_settings:

@@ -159,7 +159,7 @@ def _is_true(value: str | None) -> bool:
     return (value or "").strip().lower() == "true"
 
 
-TELL_AFTER_S = 60.0
+REPORT_AFTER_S = 60.0
 """A new partition, an election, or a move between log dirs has settled by then."""
 
 

@@ -282,8 +282,8 @@ def _is_final(entry_id: TrashId, entries: Sequence[TrashEntry], user_deletes: Se
 
 
 def _is_void(view: TrashView, entry: TrashEntry) -> bool:
-    """Undone; or of a topic that is there, or tiered, after all; or retention's, and its start did not follow: once it does,
-    the delay counts from then.  What was replaced never is."""
+    """Return whether an entry is void: undone; or of a topic that is there, or tiered, after all; or retention's, and its start
+    did not follow: once it does, the delay counts from then.  What was replaced never is."""
     if entry.kind in REPLACED:
         return False
     if entry.id.generation != view.generation or entry.kind is TrashKind.TOPIC:

@@ -125,7 +125,7 @@ class SegmentRows:
         }
         self._free: list[int] = []
         self.size_bytes: int = sum(size for (size,) in _SIZES.iter_unpack(self._data))
-        """Of all segments together."""
+        """Size of all segments together."""
         if len(self._number_of) != count or len(self._custom) != count:
             raise ValueError(f"{count} rows, {len(self._number_of)} uuids, {len(self._custom)} custom metadata")
 

@@ -69,7 +69,7 @@ class HasThreads(Protocol):
         """Ask for a new key as the request did that came last, and forget it.
 
         Raises:
-            KeyServiceError, KeyRefusedError: there is none yet, or nobody asks before the service has rested.
+            KeyServiceError, KeyRefusedError: there is none yet, or none is asked for before the service has rested.
         """
 
 

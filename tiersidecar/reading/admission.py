@@ -73,7 +73,7 @@ class FetchQuota(Protocol):
     never queued."""
 
     def throttle_s(self) -> float:
-        """0 when a read may start, else the seconds until one may."""
+        """Return 0 when a read may start, else the seconds until one may."""
 
     def record(self, amount: int) -> None:
         """Charge bytes that a read has returned, or requests that it has made."""

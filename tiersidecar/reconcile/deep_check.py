@@ -107,9 +107,9 @@ class DeepCheck:
     async def _open_before(
         self, store: FetchRange, topic_id: str, offset: int, lineage: Lineage, preceding: Sequence[Preceding]
     ) -> Sequence[ProducerState]:
-        """The producers whose transaction is open where a segment of ``lineage`` begins, by what is before it: the snapshot of
-        the one that ends there, or the batches up to there of one that goes on.  None where that cannot be read: then what
-        began in the segment itself is checked alone."""
+        """Return the producers whose transaction is open where a segment of ``lineage`` begins, by what is before it: the
+        snapshot of the one that ends there, or the batches up to there of one that goes on.  None where that cannot be read:
+        then what began in the segment itself is checked alone."""
         ours = [one for one in preceding if lineage.contains_segment(one.epochs_below(offset), offset - 1, NO_LOG_END)]
         before = min(ours, key=lambda one: one.end_offset, default=None)
         if before is None:

@@ -227,8 +227,8 @@ def _with_topic(row: Row, facts: Mapping[str, _Topic]) -> Row:
 
 
 def _by_stem(objects: Iterable[StoredObject], prefixes: Set[str], own_prefixes: Set[str]) -> dict[str, Row]:
-    """Bytes and times of the objects of each segment; one that is not of the layout is a row under its whole key.  What is the
-    sidecars' own, under one of ``own_prefixes``, is left out."""
+    """Return bytes and times of the objects of each segment; one that is not of the layout is a row under its whole key.  What
+    is the sidecars' own, under one of ``own_prefixes``, is left out."""
     quoted = "|".join(re.escape(prefix) for prefix in sorted(prefixes, reverse=True))
     layout = re.compile(f"(?:{quoted}){LAYOUT_PATTERN}")
     own = tuple(prefix + name for prefix in own_prefixes for name in (OWN_DIRECTORY, PROBE_NAME))

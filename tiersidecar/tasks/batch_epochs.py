@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 class BatchEpochs:
-    """Puts on the partition table what sealed segments below the first known epoch tell."""
+    """Puts the epochs of sealed segments below the first known epoch on the partition table."""
 
     def __init__(self, *, table: PartitionTable, log_dirs: LogDirs) -> None:
         self._table, self._log_dirs = table, log_dirs
@@ -31,33 +31,34 @@ class BatchEpochs:
             SegmentNotReadyError: a segment ends within a batch.
         """
         topic_id_partition = local.topic_id_partition
-        told = await self._told(local, lineage)
-        if not told or told[0].start_offset >= lineage.entries[0].start_offset:
+        found = await self._epochs_of_batches(local, lineage)
+        if not found or found[0].start_offset >= lineage.entries[0].start_offset:
             return False
-        if self._table.record(topic_id_partition).batch_epochs == told:
+        if self._table.record(topic_id_partition).batch_epochs == found:
             return False
-        self._table.record(topic_id_partition).batch_epochs = told
+        self._table.record(topic_id_partition).batch_epochs = found
         log.warning(
             "leader_epochs.from_batches",
             topic=topic_id_partition.topic,
             partition=topic_id_partition.partition,
-            leader_epochs=[entry.epoch for entry in told],
-            start_offset=told[0].start_offset,
+            leader_epochs=[entry.epoch for entry in found],
+            start_offset=found[0].start_offset,
             known_from=lineage.entries[0].start_offset,
         )
         return True
 
-    async def _told(self, local: LocalPartition, lineage: Lineage) -> tuple[EpochEntry, ...]:
-        """Ascending, up to the first that ``lineage`` knows; none where they do not ascend, which no log of a broker does."""
-        first_known, found = lineage.entries[0], list[EpochEntry]()
+    async def _epochs_of_batches(self, local: LocalPartition, lineage: Lineage) -> tuple[EpochEntry, ...]:
+        """Return epochs ascending, up to the first that ``lineage`` knows; none where they do not ascend, which no log of a
+        broker does."""
+        first_known, read = lineage.entries[0], list[EpochEntry]()
         for segment in local.sealed_segments:
             if segment.pinned or segment.base_offset >= first_known.start_offset:
                 continue
             async with self._log_dirs.open_segment(segment) as file:
                 scan = await file.scan()
-            found.extend(scan.leader_epochs)
+            read.extend(scan.leader_epochs)
             if any(entry.epoch >= first_known.epoch for entry in scan.leader_epochs):
                 break
-        below = [entry for entry in found if entry.start_offset < first_known.start_offset]
+        below = [entry for entry in read if entry.start_offset < first_known.start_offset]
         epochs = [*(entry.epoch for entry in below), first_known.epoch]
         return Lineage.of(below).entries if epochs == sorted(epochs) else ()

@@ -1,9 +1,9 @@
-"""Before a new leader decides anything, its metadata and its state must tell what the former leader did last.
+"""Before a new leader decides anything, its metadata and its state must show what the former leader did last.
 
 That one's last COPY_SEGMENT_FINISHED is durable, and yet our consumer may not have seen it: the broker that died may have led
 the partition and its part of the metadata topic both, and a consumer finds a new leader in its own time.  Without it a segment
-is copied twice, and the trims that the state topic tells of look like data that is lost.  Likewise the state topic: whoever has
-not read what users deleted in the former epoch says a lower remote log start in the new one.
+is copied twice, and the trims in the state topic look like data that is lost.  So it is with the state topic: a sidecar that
+has not read what users deleted in the former epoch says a lower remote log start in the new one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class CatchUp:
         self._caught_up: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def before(self, work: LaneWork) -> LaneWork:
-        """``work`` of a led partition, begun when metadata and state are as of this leadership.  Raises what any of it does."""
+        """Return ``work`` of a led partition, begun when metadata and state are as of this leadership.  It raises what any part
+        of it does."""
 
         async def caught_up(partition: TieredPartition) -> None:
             await self.ensure(partition)

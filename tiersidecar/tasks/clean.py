@@ -58,7 +58,7 @@ class CleanSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedChunk:
-    """What one round did.  ``swapped`` are the new segments; ``left`` says why the chunk was not done, and where it is not
+    """Result of one round.  ``swapped`` are the new segments; ``left`` says why the chunk was not done, and where it is not
     empty the cleaner offset did not move."""
 
     reason: str = ""
@@ -78,7 +78,7 @@ class _Look:
 
     @property
     def cleaner_offset(self) -> Offset | None:
-        """As far as it holds in this history, and the segments are those that were cleaned."""
+        """Return it as far as it holds in this history, and the segments are those that were cleaned."""
         if self.known.cleaner_offset is None:
             return None
         last = self.known.accepted[-1]
@@ -169,7 +169,7 @@ class CleanTask:
         )
 
     async def _reason_to_end(self, partition: TieredPartition) -> str:
-        """Why the chunk is given up: asked before each event, and of the broker whether we lead."""
+        """Return why the chunk is given up: asked before each event, and of the broker whether we lead."""
         if reason := self._reason_not_to_begin(partition):
             return reason
         await self._last_stable_offset(partition)
@@ -180,7 +180,7 @@ class CleanTask:
         return None if configs is None else read_cleaner_settings(configs)
 
     async def _look(self, partition: TieredPartition) -> _Look:
-        """Both topics are read to their ends: what a deposed leader finished late counts, too."""
+        """Look with both topics read to their ends: what a deposed leader finished late counts, too."""
         topic_id_partition = partition.view.topic_id_partition
         await self._metadata.catch_up(topic_id_partition)
         await self._state.catch_up()
@@ -209,7 +209,7 @@ class CleanTask:
         chain = look.chain.segments
         start = chain[0].start_offset if chain else Offset(0)
         free_bytes = await self._passes.free_bytes()
-        # The segments end before the log does: of a transaction that is open there nobody here knows how it ended.
+        # The segments end before the log does: of a transaction that is open there it is not known how it ended.
         stable = await self._last_stable_offset(partition)
         if chain:
             producers = await self._blobs.read_producer_snapshot(chain[-1])
@@ -225,7 +225,7 @@ class CleanTask:
         return decide_compaction(view, settings.compaction, now_ms=self._clock.now_ms())
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
-        """Fenced by our leader epoch: a deposed leader is refused here."""
+        """Ask the broker, fenced by our leader epoch: a deposed leader is refused here."""
         topic_id_partition = partition.view.topic_id_partition
         asked = {topic_id_partition: partition.view.leader_epoch}
         answer = (await self._broker.list_offsets(asked, OffsetSpec.LATEST, read_committed=True))[topic_id_partition]
@@ -267,9 +267,9 @@ class CleanTask:
                 await self._failpoints.reach("clean.rewritten")
                 new = await self._swap.replace([segment], cleaned.new, swapper, broker_id=self._broker_id)
             if isinstance(new, str):
-                self._tell_left(segment, new)
+                self._log_left(segment, new)
                 return CleanedChunk(swapped=tuple(swapped), left=new)
-            self._tell_swapped(segment, new, cleaned.tally)
+            self._log_swapped(segment, new, cleaned.tally)
             swapped.append(new)
             await self._failpoints.reach("clean.trashed")
             claims.given[segment.start_offset] = new
@@ -283,7 +283,7 @@ class CleanTask:
         await self._failpoints.reach("clean.published")
         return CleanedChunk(swapped=tuple(swapped), cleaner_offset=end)
 
-    def _tell_swapped(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, tally: SegmentTally) -> None:
+    def _log_swapped(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, tally: SegmentTally) -> None:
         log.info(
             "segment.cleaned",
             topic=old.topic_id_partition.topic,
@@ -296,7 +296,7 @@ class CleanTask:
             bytes_kept=tally.bytes_kept,
         )
 
-    def _tell_left(self, segment: RemoteLogSegmentMetadata, reason: str) -> None:
+    def _log_left(self, segment: RemoteLogSegmentMetadata, reason: str) -> None:
         log.info(
             "segment.clean.left",
             topic=segment.topic_id_partition.topic,
@@ -325,7 +325,7 @@ class _ChunkSwapper:
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
-        """Each must still be the one of its span that readers are given."""
+        """Return why they are left: each must still be the one of its span that readers are given."""
         if reason := await self.reason_to_end():
             return reason
         await self._ownership.confirm(self._owner)
@@ -347,7 +347,8 @@ class _ChunkSwapper:
         self._ownership.require_role()
 
     async def within_ms(self) -> int | None:
-        """Far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key back."""
+        """Return a time far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key
+        back."""
         return _FINISH_WITHIN_MS
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
@@ -359,8 +360,8 @@ class _ChunkSwapper:
 
 
 class _Claims:
-    """What a chunk says of how far the partition is clean.  ``given`` are the segments of the chain as they are now, by start
-    offset."""
+    """Claims of a chunk as to how far the partition is clean.  ``given`` are the segments of the chain as they are now, by
+    start offset."""
 
     def __init__(self, state: RequestingStateLog, partition: TieredPartition, look: _Look) -> None:
         self._state, self._view, self._known = state, partition.view, look.known
@@ -369,7 +370,7 @@ class _Claims:
         self._revision = max((one.revision for one in look.known.accepted if one.leader_epoch == epoch), default=0)
 
     async def publish(self, cleaner_offset: Offset) -> None:
-        """Say it, with the names of the segments below; durable when this returns."""
+        """Publish the claim, with the names of the segments below; durable when this returns."""
         self._revision += 1
         found = {**self._known.offsets, self._view.leader_epoch: cleaner_offset}
         below = [self.given[start] for start in sorted(self.given) if start < cleaner_offset]
@@ -383,7 +384,8 @@ class _Claims:
 
 
 def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:
-    """When its first batch was written no event tells: ``max.compaction.lag.ms`` counts from its latest record."""
+    """Return it with the latest record's time for the first batch's, which no event has: ``max.compaction.lag.ms`` counts from
+    that."""
     return CleanableSegment(
         start_offset=segment.start_offset,
         end_offset=segment.end_offset,

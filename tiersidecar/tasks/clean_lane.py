@@ -1,4 +1,4 @@
-"""When the cleaner of a led compacted partition goes to work: at intervals, chunk by chunk, one partition at a time."""
+"""The times at which the cleaner of a led compacted partition works: at intervals, chunk by chunk, one partition at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tiersidecar.tasks.partition_table import PartitionTable
 log = structlog.get_logger(__name__)
 
 _REST_INTERVALS = 40
-"""What no copy has changed is looked at again so seldom: settings may have been changed, and tombstones grow old."""
+"""Interval for what no copy has changed: settings may have been changed, and tombstones grow old."""
 
 
 @dataclass(slots=True)

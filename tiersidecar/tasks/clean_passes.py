@@ -38,7 +38,7 @@ class CleanedSegment:
 
     @property
     def is_unchanged(self) -> bool:
-        """The same bytes as before."""
+        """Return whether it has the same bytes as before."""
         return self.tally.untouched_batches == self.tally.batches_read
 
 
@@ -62,8 +62,8 @@ class CleanPasses:
             raise StateDirError(path=str(self._scratch), reason=error.strerror or str(error)) from error
 
     async def aborted(self, chain: Sequence[RemoteLogSegmentMetadata]) -> list[AbortedTransaction]:
-        """Of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a segment is completed by what
-        its batches tell."""
+        """Return those of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a segment is
+        completed from its batches."""
         found: list[AbortedTransaction] = []
         for segment in chain:
             if segment.txn_index_empty:
@@ -97,7 +97,7 @@ class CleanPasses:
 
     @asynccontextmanager
     async def cleaned(self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner) -> AsyncIterator[CleanedSegment]:
-        """Give the segment as it is left, for as long as the body runs.
+        """Yield the segment as it is left, for as long as the body runs.
 
         Raises:
             StoreError, CorruptDataError: it could not be read.
@@ -178,7 +178,7 @@ class _Filling:
         self.batches, self.takes_more = WholeBatches(), True
 
     def look(self, part: memoryview) -> None:
-        """Take the next bytes; what comes after the map was full is passed over."""
+        """Add the next bytes; what comes after the map was full is passed over."""
         if not self.takes_more:
             return
         for batch, header, position in self.batches.feed(part, where=self.where):

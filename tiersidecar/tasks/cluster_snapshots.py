@@ -1,4 +1,5 @@
-"""Puts into the store how the tiered topics were made, and where the consumer groups stand on them, some minutes old at most.
+"""Snapshots in the store of how the tiered topics were made and where the consumer groups stand on them, some minutes old at
+most.
 
 One sidecar of the cluster does it, the one beside the leader of the metadata topic's partition 0: no setting of its own, and
 it moves when that broker dies.  Two that both believe so write objects of their own, and readers take the later one.  Nothing
@@ -28,7 +29,7 @@ from tiersidecar.ports.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 _GROUPS_AT_ONCE = 50
-"""Whose commits are asked for, or compared, together; between two goes others have the loop."""
+"""Groups whose commits are asked for, or compared, together; between two goes other work has the loop."""
 _MOST_NAMED = 5
 
 Commits = Mapping[str, Mapping[TopicPartition, Commit]]
@@ -39,12 +40,12 @@ class CommitsAndGroups(ReadGroups, ReadCommits, Protocol):
 
 
 class AskedBroker(DescribePartitions, DescribeOverrides, Protocol):
-    """What is asked of the cluster about its topics."""
+    """Questions to the cluster about its topics."""
 
 
 class TieredPartitions(Protocol):
     def partitions(self) -> Collection[TopicIdPartition]:
-        """All partitions of the cluster that ever were tiered, as the state topic has them."""
+        """Return all partitions of the cluster that ever were tiered, as the state topic has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class ClusterLook:
         )
 
     async def _topics(self) -> dict[str, ClusterTopic]:
-        """Those that exist: a topic that was made anew under its name has another id."""
+        """Return those that exist: a topic that was made anew under its name has another id."""
         tiered = {(one.topic, one.topic_id) for one in self.state.partitions()}
         views = await self.broker.describe_partitions(sorted({name for name, _ in tiered})) if tiered else ()
         by_topic: dict[str, list[LeaderView]] = {}
@@ -121,7 +122,7 @@ class ClusterLook:
 
 @dataclass(slots=True, kw_only=True)
 class _Standing:
-    """What this process knows of the snapshot that counts; ``looked_s`` is when it last was as the cluster, on the monotonic
+    """The snapshot that counts, as this process knows it; ``looked_s`` is when it last matched the cluster, on the monotonic
     clock."""
 
     last: ClusterSnapshot | None = None
@@ -151,7 +152,7 @@ class ClusterSnapshotLane:
             self.telemetry.count(CLUSTER_SNAPSHOTS, 0, outcome=outcome)
 
     async def run(self) -> None:
-        """Look, until cancelled.  A fault of a look ends nothing but the look: in this process is what copies."""
+        """Look, until cancelled.  A fault of a look ends nothing but the look: this process also copies."""
         while True:
             await self.taker.clock.sleep(self.interval_s)
             try:
@@ -175,7 +176,7 @@ class ClusterSnapshotLane:
         except RetriableError as error:
             self.telemetry.count(CLUSTER_SNAPSHOTS, outcome="failed")
             log.warning("cluster_snapshot.failed", reason=str(error))
-        self._tell_age()
+        self._report_age()
 
     async def _is_ours(self) -> bool:
         views = await self.taker.broker.describe_partitions([self.metadata_topic])
@@ -210,14 +211,15 @@ class ClusterSnapshotLane:
         self.telemetry.count(CLUSTER_SNAPSHOTS, outcome="written")
         log.debug("cluster_snapshot.written", topics=len(now.topics), groups=len(now.groups))
 
-    def _tell_age(self) -> None:
+    def _report_age(self) -> None:
         looked_s = self._standing.looked_s
         if looked_s is not None:
             self.telemetry.gauge(CLUSTER_SNAPSHOT_AGE, max(0.0, self.taker.clock.monotonic_s() - looked_s))
 
 
 async def _has_changed(last: ClusterSnapshot, now: ClusterSnapshot) -> bool:
-    """Return whether anything but time and writer differs.  Of many groups, some are compared before others have the loop."""
+    """Return whether anything but time and writer differs.  Of many groups, some are compared before other work has the
+    loop."""
     if (last.topics, last.groups_problem, last.groups.keys()) != (now.topics, now.groups_problem, now.groups.keys()):
         return True
     for number, (group, commits) in enumerate(now.groups.items(), 1):

@@ -1,10 +1,10 @@
 """The copy lane of a led partition: observe, decide, upload one segment, and again (S-012 to S-015).
 
-Offsets below the copied one that only the broker still holds: nobody has given them up, so they are copied too.
+Offsets below the copied one that only the broker still holds have not been given up, so they are copied too.
 
 A former release passed over segments that were past their retention at the time, and a typing error may have made them so.
 
-Offsets that neither tier holds any more, told once: the first thing an operator must hear of (DESIGN.md rule 1).
+Offsets that neither tier holds any more are reported once: the first thing an operator must hear of (DESIGN.md rule 1).
 
 Before the first segment of a partition is copied, the start of its remote log is published.  Until then users delete at the
 broker itself: what they deleted must not be readable again once the segment that it was in is remote.  Afterwards only a
@@ -47,26 +47,27 @@ from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 
 class GapReport:
-    """Tells each offset of a gap once per process, however often a plan finds it."""
+    """Logs each offset of a gap once per process, however often a plan finds it."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._told: dict[TopicIdPartition, ByteRange] = {}
+        self._reported: dict[TopicIdPartition, ByteRange] = {}
 
     def report(self, topic_id_partition: TopicIdPartition, gap: ByteRange | None, log_start_offset: int) -> None:
-        """``gap`` is of offsets.  What lies below the remote log start went by retention or by a user's delete: not lost."""
+        """Log ``gap``, a range of offsets.  What lies below the remote log start went by retention or by a user's delete: not
+        lost."""
         # A counter that first shows when it rises has no increase that an alert could see.
         self._telemetry.count(GAP_OFFSETS, 0, topic=topic_id_partition.topic)
         start, stop = (gap.start, gap.stop) if gap is not None else (0, 0)
         start = max(start, log_start_offset)
         if start >= stop:
-            self._told.pop(topic_id_partition, None)
+            self._reported.pop(topic_id_partition, None)
             return
-        told = self._told.get(topic_id_partition)
-        new_from = max(start, told.stop) if told is not None else start
+        reported = self._reported.get(topic_id_partition)
+        new_from = max(start, reported.stop) if reported is not None else start
         if new_from >= stop:
             return
-        self._told[topic_id_partition] = ByteRange(start, stop)
+        self._reported[topic_id_partition] = ByteRange(start, stop)
         self._telemetry.count(GAP_OFFSETS, stop - new_from, topic=topic_id_partition.topic)
         log.error(
             "segment.gap",
@@ -93,7 +94,8 @@ class LocalHoles:
         copied_offset: int,
         start_offset: int,
     ) -> tuple[ByteRange, ...]:
-        """Of sealed segments at or above ``start_offset`` and not above ``copied_offset``; pins have their own rule."""
+        """Return holes of sealed segments at or above ``start_offset`` and not above ``copied_offset``; pins have their own
+        rule."""
         asked = [
             segment
             for segment in segments
@@ -117,11 +119,12 @@ class LocalHoles:
         return known[1]
 
     def fill(self, topic_id_partition: TopicIdPartition, segment: LocalSegment) -> None:
-        """``segment`` is remote now: what is still not found of it another copy would not bring either."""
+        """Note that ``segment`` is remote now: what is still not found of it another copy would not bring either."""
         self._filled.setdefault(topic_id_partition, set()).add(segment.base_offset)
 
     def readable_stop(self, topic_id_partition: TopicIdPartition, lineage: Lineage, copied_offset: int) -> int:
-        """Up to where readers go on from ``copied_offset`` in segments of another history, whose front is of this one too."""
+        """Return up to where readers go on from ``copied_offset`` in segments of another history, whose front is of this one
+        too."""
         offset = copied_offset + 1
         while True:
             epoch = lineage.epoch_for_offset(offset)
@@ -154,7 +157,7 @@ log = structlog.get_logger(__name__)
 
 
 class CopyTask:
-    """Copies what may be copied of one partition; ``admission`` says when it is whose turn."""
+    """Copies what may be copied of one partition; ``admission`` decides whose turn it is."""
 
     def __init__(
         self,
@@ -184,7 +187,7 @@ class CopyTask:
             failpoints=edges.failpoints,
         )
         self._observed: dict[TopicIdPartition, tuple[LocalSegment, ...]] = {}
-        """What was reported last of each partition, where nothing is done."""
+        """The segments that were reported last of each partition, where nothing is done."""
 
     def may_act(self, partition: TieredPartition) -> bool:
         """Return whether a run would copy: where copies are paused it ends before the first one."""
@@ -241,7 +244,7 @@ class CopyTask:
         return plan
 
     async def view(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyView:
-        """The partition as the decision sees it now.
+        """Return the partition as the decision sees it now.
 
         Raises:
             BrokerRefusedError: another broker leads it by now.
@@ -272,7 +275,8 @@ class CopyTask:
         lineage: Lineage,
         start_offset: Offset,
     ) -> Offset:
-        """The broker is asked only where a segment reaches below the first leader epoch: as after DeleteRecords within it."""
+        """Return the start.  The broker is asked only where a segment reaches below the first leader epoch: as after
+        DeleteRecords within it."""
         if not lineage or not segments or segments[0].base_offset >= lineage.entries[0].start_offset:
             return start_offset
         topic_id_partition = partition.view.topic_id_partition
@@ -297,7 +301,7 @@ class CopyTask:
     def _without_settled_pins(
         self, topic_id_partition: TopicIdPartition, segments: tuple[LocalSegment, ...], lineage: Lineage
     ) -> tuple[LocalSegment, ...]:
-        """Without pins that are remote, or were and have expired: the keeper drops them a little later."""
+        """Return them without pins that are remote, or were and have expired: the keeper drops them a little later."""
         if not any(segment.pinned for segment in segments):
             return segments
         start_offset = self._log_start_offset(topic_id_partition, lineage)
@@ -331,7 +335,7 @@ class CopyTask:
 
 
 class AskOfTopics(ListOffsets, DescribeConfigs, Protocol):
-    """What the broker is asked."""
+    """Questions to the broker."""
 
 
 class FirstStart:
@@ -351,7 +355,7 @@ class FirstStart:
         self._blocking, self._failpoints = blocking, failpoints
 
     async def ensure(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> None:
-        """Return once a start is durable, whoever said it.
+        """Return once a start is durable, whichever sidecar published it.
 
         Raises:
             BrokerRefusedError: the broker does not say where its log starts, or another leads by now.
@@ -391,8 +395,8 @@ class FirstStart:
         )
 
     async def _broker_expires(self, partition: TieredPartition, pins: Sequence[Pin], log_start_offset: Offset) -> bool:
-        """Whether the broker may have deleted by itself what only pins have: by the topic's settings of this moment, for those
-        of the last check are those of before if it has."""
+        """Return whether the broker may have deleted by itself what only pins have: by the topic's settings of this moment, for
+        those of the last check are those of before if it has."""
         topic = partition.view.topic_id_partition.topic
         if partition.policy.mode is RetentionMode.RACE or topic in self._table.untrimmable_topics:
             return True

@@ -1,12 +1,12 @@
-"""How far a partition has been copied, and when its next segment may be.
+"""Progress of a partition's copies, and the time of its next one.
 
-The lag is counted anew at every look and every plan (U18).  What of a partition is still to be copied is known by the table
-alone: cheap, and asked at every look.
+The lag is counted anew at every look and every plan (U18).  The rest to be copied of a partition is known by the table alone:
+cheap, and asked at every look.
 
-A copy waits for a store that answers, the backfill's rate, a slot, and the copy quota: in this order, so that a store that
-is away keeps no slot from the copies to another.
+A copy waits for a store that answers, the backfill's rate, a slot, and the copy quota: in this order, so that a store that is
+away keeps no slot from the copies to another.
 Slots bound how many segments are copied at once, and go to partitions in turns, so that none starves another.  The backfill's
-state is who catches up, how fast, and how long it will take.  Whole segments wait for admission under
+state is which partitions catch up, how fast, and how long it will take.  Whole segments wait for admission under
 remote.log.manager.copy.max.bytes.per.second (S-164, S-165).  While the store is away no copy is begun: a STARTED event per
 partition and retry would swell the metadata topic.
 """
@@ -52,7 +52,7 @@ from tiersidecar.tasks.partition_table import PartitionTable
 async def copied_offset_of(
     metadata: MetadataView, topic_id_partition: TopicIdPartition, lineage: Lineage, blocking: Blocking
 ) -> Offset:
-    """The highest remote offset of this lineage, inclusive; -1 when there is none.
+    """Return the highest remote offset of this lineage, inclusive; -1 when there is none.
 
     Nearly always some look-ups.  Where an election has cut the last segment, all of them are looked at.
 
@@ -72,8 +72,8 @@ async def copied_offset_of(
 
 
 def pending_copies(table: PartitionTable, local: LocalPartition, copied_offset: int) -> tuple[LocalSegment, ...]:
-    """As the copy lane found remote log start and holes last.  Found anew where any of that, or a segment, is another: it is
-    asked twice at every look, and of most partitions never changes."""
+    """Return the segments to copy, as the copy lane found remote log start and holes last.  Found anew where any of that, or a
+    segment, is another: it is asked twice at every look, and of most partitions never changes."""
     record = table.record(local.topic_id_partition)
     asked = (local.segments, copied_offset, record.remote_log_start, record.copy_holes)
     if record.pending is None or record.pending[0] != asked:
@@ -90,7 +90,7 @@ class CopyLagReport:
 
     @property
     def known(self) -> Mapping[TopicIdPartition, CopyLag]:
-        """What was last told, of the partitions that are led now, where anything waits."""
+        """Return the lag that was last reported, of the partitions that are led now, where anything waits."""
         for topic_id_partition in [
             topic_id_partition for topic_id_partition in self._known if not self._is_led(topic_id_partition)
         ]:
@@ -98,9 +98,9 @@ class CopyLagReport:
         return self._known
 
     def report(self, partition: TieredPartition) -> None:
-        """A partition whose directory cannot be read keeps what was last said of it.
+        """Set the gauges.  A partition whose directory cannot be read keeps its last values.
 
-        Nothing is said again where nothing waits, as nothing did: at thousands of partitions gauges cost more than the look.
+        They are not set again where nothing waits, as nothing did: at thousands of partitions gauges cost more than the look.
         """
         topic_id_partition = partition.view.topic_id_partition
         local = self._table.local_partition(topic_id_partition)
@@ -113,9 +113,9 @@ class CopyLagReport:
             self._known.pop(topic_id_partition, None)
         else:
             self._known[topic_id_partition] = lag
-        if lag.oldest_ms is None and lag == record.copy_lag_told:
+        if lag.oldest_ms is None and lag == record.copy_lag_reported:
             return
-        record.copy_lag_told = lag
+        record.copy_lag_reported = lag
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         age_ms = 0 if lag.oldest_ms is None else max(self._clock.now_ms() - lag.oldest_ms, 0)
         self._telemetry.gauge(COPY_LAG_BYTES, lag.size_bytes, **labels)
@@ -123,7 +123,7 @@ class CopyLagReport:
         self._telemetry.gauge(COPY_LAG_SECONDS, age_ms / 1000, **labels)
 
     def _copied_offset(self, local: LocalPartition) -> int:
-        """What the metadata says of the live file's epochs, until the copy lane has found it: the store may be away."""
+        """Return what the metadata has of the live file's epochs, until the copy lane has found it: the store may be away."""
         highest = (
             self._metadata.highest_offset_for_epoch(local.topic_id_partition, entry.epoch)
             for entry in local.leader_epochs
@@ -147,7 +147,7 @@ class CopyQuota:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the rate allows another segment; 0 where it does."""
+        """Return the seconds until the rate allows another segment; 0 where it does."""
         return self._quota.throttle_s(self._clock.monotonic_s())
 
     async def admit(self, size_bytes: int) -> None:
@@ -163,7 +163,7 @@ class CopyQuota:
 log = structlog.get_logger(__name__)
 
 _RATE_WINDOW_S = 600.0
-_TOLD_EVERY_S = 60.0
+_LOGGED_EVERY_S = 60.0
 
 
 class Backfill:
@@ -177,23 +177,24 @@ class Backfill:
         self._plan = BackfillPlan(ranks={}, remaining_bytes=0)
         self._copied: deque[tuple[float, int]] = deque()
         self._began_s: float | None = None
-        self._told_s = -_TOLD_EVERY_S
+        self._logged_s = -_LOGGED_EVERY_S
 
     @property
     def is_under_way(self) -> bool:
-        """Whether anything was found to catch up at the last look."""
+        """Return whether anything was found to catch up at the last look."""
         return bool(self._plan.ranks)
 
     def rank(self, partition: TopicIdPartition) -> int:
-        """For :class:`~tiersidecar.tasks.copy_admission.CopySlots`: LIVE, or how soon it is its topic's turn."""
+        """Return the rank for :class:`~tiersidecar.tasks.copy_admission.CopySlots`: LIVE, or how soon it is its topic's
+        turn."""
         return self._plan.ranks.get(partition, LIVE)
 
     def copied(self, size_bytes: int) -> None:
-        """A segment of a partition that catches up was copied."""
+        """Count a segment of a partition that catches up: it was copied."""
         self._copied.append((self._clock.monotonic_s(), size_bytes))
 
     def look(self) -> None:
-        """Plan, and tell how it goes: in the gauges each time, in the log once a minute."""
+        """Plan, and report the progress: in the gauges each time, in the log once a minute."""
         self._plan = decide_backfill(self.lags.known, self._threshold, self._order)
         remaining, now_s = self._plan.remaining_bytes, self._clock.monotonic_s()
         eta_s = self._eta_s(now_s)
@@ -201,18 +202,18 @@ class Backfill:
         self._telemetry.gauge(BACKFILL_BYTES, remaining)
         self._telemetry.gauge(BACKFILL_ETA, nan if eta_s is None else eta_s)
         if self._plan.ranks:
-            self._tell(now_s, eta_s)
+            self._log_progress(now_s, eta_s)
         elif self._began_s is not None:
             log.info("copy.backfill.finished", elapsed_ms=int((now_s - self._began_s) * 1000))
-            self._began_s, self._told_s = None, now_s - _TOLD_EVERY_S
+            self._began_s, self._logged_s = None, now_s - _LOGGED_EVERY_S
             self._copied.clear()
 
-    def _tell(self, now_s: float, eta_s: float | None) -> None:
+    def _log_progress(self, now_s: float, eta_s: float | None) -> None:
         if self._began_s is None:
             self._began_s = now_s
-        if now_s - self._told_s < _TOLD_EVERY_S:
+        if now_s - self._logged_s < _LOGGED_EVERY_S:
             return
-        self._told_s = now_s
+        self._logged_s = now_s
         log.info(
             "copy.backfill.progress",
             partitions=len(self._plan.ranks),
@@ -222,7 +223,7 @@ class Backfill:
         )
 
     def _eta_s(self, now_s: float) -> float | None:
-        """None while nothing tells how fast it goes."""
+        """Return the time left; None while nothing shows how fast it goes."""
         if not self._plan.ranks:
             return 0.0
         bytes_per_s = self._bytes_per_s(now_s)
@@ -237,14 +238,14 @@ class Backfill:
 
 
 LIVE = -1
-"""The rank of who has no backlog: before every rank of a backfill."""
+"""The rank of a partition without backlog: before every rank of a backfill."""
 
 
 class CopySlots:
     """``size`` at once, lower ranks first, first come first served within a rank.
 
-    A segment takes a slot, not a partition: whoever has more queues again behind the others of its rank.  ``reserved`` slots
-    are for :data:`LIVE` alone.  Of ``places`` that copies go to, each that has no slot finds one left by the others as long as
+    A segment takes a slot, not a partition: one with more segments queues again behind the others of its rank.  ``reserved``
+    slots are for :data:`LIVE` alone.  Of ``places`` that copies go to, each that has no slot finds one left by the others while
     there are as many, for a store that hangs keeps the slots of its copies until they are given up.  A backfill may take that
     one too: else the topics of a sound place that fall behind would not be copied until the other store answers.
     """
@@ -257,7 +258,8 @@ class CopySlots:
 
     @property
     def size(self) -> int:
-        """May change at any time: more are let in at once, and of those that are in none is put out (S-174)."""
+        """Return the number of slots.  It may change at any time: more are let in at once, and of those that are in none is put
+        out (S-174)."""
         return self._size
 
     @size.setter
@@ -267,7 +269,7 @@ class CopySlots:
 
     @asynccontextmanager
     async def taking(self, rank: int, place: str = DEFAULT_PLACE) -> AsyncIterator[None]:
-        """A slot for the length of the block."""
+        """Hold a slot for the length of the block."""
         await self._take(rank, place)
         try:
             yield
@@ -295,7 +297,7 @@ class CopySlots:
             turn.set_result(None)
 
     def _next_place(self) -> str | None:
-        """Return the place of the one to be let in now; None where nobody may be."""
+        """Return the place of the one to be let in now; None where none may be."""
         first: list[tuple[int, int, str]] = []
         for place, queue in self._queues.items():
             while queue and queue[0][-1].done():
@@ -313,7 +315,7 @@ class CopySlots:
 
 
 class PlaceGates(Protocol):
-    """What is asked of the stores that copies go to (:class:`~tiersidecar.tasks.store_gates.StoreGates`)."""
+    """Questions to the stores that copies go to (:class:`~tiersidecar.tasks.store_gates.StoreGates`)."""
 
     @property
     def place_of_topic(self) -> Callable[[str], str]: ...
@@ -342,7 +344,8 @@ class CopyAdmission:
         self._gates = gates
 
     def quota_wait_s(self, partition: TopicIdPartition) -> float:
-        """Seconds for which the quotas hold back its next segment, if nothing else is copied; 0 where they do not."""
+        """Return the seconds for which the quotas hold back its next segment, if nothing else is copied; 0 where they do
+        not."""
         backfill_s = 0.0 if self._backfill.rank(partition) == LIVE else self._backfill_quota.wait_s
         return max(backfill_s, self._quota.wait_s)
 
@@ -367,7 +370,7 @@ class CopyAdmission:
 
 
 class ProbedStore(Protocol):
-    """What a gate needs of a store (:class:`~tiersidecar.ports.store.Store`)."""
+    """The part of a store that a gate needs (:class:`~tiersidecar.ports.store.Store`)."""
 
     @property
     def description(self) -> str: ...
@@ -395,8 +398,9 @@ class StoreGate:
             return ""
         return f"place {self._place}: {self._closed_by}" if self._place else str(self._closed_by)
 
-    def has_told(self, error: Exception) -> bool:
-        """Return whether ``error`` is one more of the outage that was told at its begin; it is counted, and told at its end."""
+    def has_logged(self, error: Exception) -> bool:
+        """Return whether ``error`` is one more of the outage that was logged at its begin; it is counted, and logged at its
+        end."""
         if self._closed_by is None or not isinstance(error, StoreError):
             return False
         self._failures += 1
@@ -418,7 +422,7 @@ class StoreGate:
         self.require_open()
 
     def require_open(self) -> None:
-        """Ask nobody.
+        """Return if the gate is open, without asking the store.
 
         Raises:
             StoreError: what closed the gate.
@@ -446,15 +450,15 @@ class StoreGate:
         away_s = self._clock.monotonic_s() - self._since_s
         log.info("store.writable", **self._named, away_ms=int(away_s * 1000), failures=self._failures)
         self._closed_by, self._failures = None, 0
-        self._tell_metric(1)
+        self._set_gauge(1)
 
     def _close(self, error: StoreError) -> None:
         if self._closed_by is None:
             self._since_s = self._clock.monotonic_s()
         self._closed_by = error
-        self._tell_metric(0)
+        self._set_gauge(0)
 
-    def _tell_metric(self, writable: int) -> None:
+    def _set_gauge(self, writable: int) -> None:
         if self._place:
             self._telemetry.gauge(PLACE_WRITABLE, writable, place=self._place)
         else:

@@ -49,7 +49,7 @@ class _Watched:
 
 
 async def measure(disks: MeasureDisks) -> tuple[Disk, ...]:
-    """Each file system once; with the last answer where log dirs on it were asked one after the other."""
+    """Return each file system once; with the last answer where log dirs on it were asked one after the other."""
     spaces = await disks.disk_spaces()
     by_device = {space.device: space for space in spaces.values()}
     return tuple(
@@ -63,8 +63,8 @@ async def measure(disks: MeasureDisks) -> tuple[Disk, ...]:
 
 
 class DiskWatch:
-    """One per process.  On the table it keeps ``disk_troubles`` for people and ``pressure_trims`` for the retain lanes;
-    ``is_halted`` tells those that trim nothing, ``guard`` those of which an operator lets nothing be deleted."""
+    """One per process.  On the table it keeps ``disk_troubles`` for the status page and ``pressure_trims`` for the retain
+    lanes; ``is_halted`` says of which partitions nothing is trimmed, ``guard`` of which an operator lets nothing be deleted."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class DiskWatch:
         for gone in self._watched.keys() - {disk.log_dirs for disk in disks}:
             del self._watched[gone]
         for disk in disks:
-            state, full_in_s = self._judge(disk)
+            state, full_in_s = self._state_of(disk)
             notes.append(
                 DiskNote(
                     log_dirs=tuple(sorted(disk.log_dirs)),
@@ -113,7 +113,7 @@ class DiskWatch:
         self._table.disk_troubles, self._table.pressure_trims = troubles, trims
         self._table.disks = notes
 
-    def _judge(self, disk: Disk) -> tuple[DiskState, float]:
+    def _state_of(self, disk: Disk) -> tuple[DiskState, float]:
         watched = self._watched.setdefault(disk.log_dirs, _Watched())
         sample = DiskSample(at_s=self._clock.monotonic_s(), free_bytes=disk.free_bytes)
         watched.samples = with_sample(watched.samples, sample)
@@ -205,10 +205,10 @@ class DiskWatch:
         segments_at: SegmentsAt,
         log_start_offset: int,
     ) -> int:
-        """How many of them, from the first, are remote, or given up, and may go.  What cannot be trimmed relieves no disk: were
-        it counted on, nothing else would be looked for.
+        """Return how many of them, from the first, are remote, or given up, and may go.  What cannot be trimmed relieves no
+        disk: were it counted on, nothing else would be looked for.
 
-        The first may begin below both starts, where nothing is remote any more and nobody reads: it goes with what lies
+        The first may begin below both starts, where nothing is remote any more and nothing is read: it goes with what lies
         above them, or it would keep the whole log on the disk (simulation, cluster seed 800571).
         """
         lineage = self._table.lineage_on_disk(topic_id_partition)
@@ -224,9 +224,9 @@ class DiskWatch:
         return next((number for number, one in enumerate(sealed) if not may_go(one)), len(sealed))
 
     def _held_from(self, topic_id_partition: TopicIdPartition) -> int:
-        """The first offset that stays: its remote copy could not be read back a moment ago, or a group holds it, unless
-        drop-oldest passes any group.  It is counted on again once another look is due: nothing else may be there to have
-        it looked at, and one wrong byte, read once, would fill the disk (simulation, cluster seed 608)."""
+        """Return the first offset that stays: its remote copy could not be read back a moment ago, or a group holds it, unless
+        drop-oldest passes any group.  It is counted on again once another look is due: nothing else may be there to have it
+        looked at, and one wrong byte, read once, would fill the disk (simulation, cluster seed 608)."""
         record = self._table.record(topic_id_partition)
         unproven, hold = record.unproven, record.trim_hold
         is_resting = unproven is not None and self._clock.monotonic_s() < unproven.until_s

@@ -1,8 +1,8 @@
-"""Which partitions a look of the watch takes up: those of which anything has changed, and each of them once in a while.
+"""Partitions that a look of the watch takes up: those of which anything has changed, and each of them once in a while.
 
 Of thousands of partitions nearly none changes between two looks, and to see that takes a hundredth of what it takes to ask each
-of their lanes.  What no change tells of, time above all, is found when the partition's own interval is over: that of Kafka's
-tasks (``remote.log.manager.task.interval.ms``).
+of their lanes.  What no change shows, time above all, is found when the partition's own interval is over: that of Kafka's tasks
+(``remote.log.manager.task.interval.ms``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOKS_TO_SETTLE = 2
 
 
 class _Looked(NamedTuple):
-    """What a partition was when it was looked at, ``looks`` times by now."""
+    """State of a partition when it was looked at, ``looks`` times by now."""
 
     partition: TieredPartition
     local: LocalPartition | None
@@ -43,7 +43,7 @@ class DueLooks:
         self._unsettled: set[TopicIdPartition] = set()
         self._order: Mapping[TopicIdPartition, TieredPartition] = {}
         self._places: Mapping[TopicIdPartition, int] = {}
-        """In ``_order``, the assignment that they were taken from."""
+        """Positions in ``_order``, the assignment that they were taken from."""
         self._compared: tuple[object, object, int] = (None, None, -1)
         self._of_all: object = None
         self._state_changes = -1
@@ -66,8 +66,8 @@ class DueLooks:
         return [assignment[one] for one in sorted(due, key=self._places.__getitem__)]
 
     def note(self, partition: TieredPartition, *, is_settled: bool) -> None:
-        """``partition`` has been looked at.  If it is not settled it waits for what no change tells of, and is due again; so is
-        what was taken and not noted."""
+        """Note that ``partition`` has been looked at.  If it is not settled it waits for what no change shows, and is due
+        again; so is what was taken and not noted."""
         topic_id_partition = partition.view.topic_id_partition
         before = self._looked.get(topic_id_partition)
         looks = before.looks + 1 if before is not None and before.partition is partition else 1
@@ -83,8 +83,8 @@ class DueLooks:
             self._unsettled.discard(topic_id_partition)
 
     def _has_changed_for_all(self) -> bool:
-        """Whether what is not one partition's has changed: whether the topics can be relied on, which topics and owners are
-        refused, which pins are known."""
+        """Return whether what is not one partition's has changed: whether the topics can be relied on, which topics and owners
+        are refused, which pins are known."""
         table, before = self._table, self._of_all
         self._of_all = (
             self._state.halted_reason,
@@ -100,13 +100,13 @@ class DueLooks:
         return self._of_all != before or self._said is None
 
     def _of_state_changes(self) -> Iterable[TopicIdPartition]:
-        """Partitions of which the state topic has said something."""
+        """Return partitions of which the state topic has said something."""
         if not self._said:
             return ()
         return [one for one in self._table.assignment if (one.topic_id, one.partition) in self._said]
 
     def _changed(self) -> Iterable[TopicIdPartition]:
-        """Partitions that are led otherwise, have other files, or other metadata."""
+        """Return partitions that are led otherwise, have other files, or other metadata."""
         table, (assignment, local, changes) = self._table, self._compared
         self._compared = (table.assignment, table.local, self._metadata.changes)
         if assignment is table.assignment and local is table.local and changes == self._compared[-1]:

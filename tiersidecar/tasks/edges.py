@@ -1,7 +1,7 @@
-"""What every lane takes of the process: its edges, the sources it decides by, and as whom it acts.
+"""Dependencies that every lane takes of the process: its edges, the sources it decides by, and the role in which it acts.
 
-Three frozen records, so that a lane's constructor names only what is the lane's own.  None of them makes anything: whoever
-opens the parts fills them in once (``app/builders``, the simulation, the tests' shells).
+Three frozen records, so that a lane's constructor names only what is the lane's own.  None of them makes anything: the code
+that opens the parts fills them in once (``app/builders``, the simulation, the tests' shells).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sources:
-    """Where a lane learns of a partition: what this process has seen, the broker, both topics, and the log's history."""
+    """The sources from which a lane learns of a partition: what this process has seen, the broker, both topics, and the log's
+    history."""
 
     table: PartitionTable
     broker: Broker
@@ -46,7 +47,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Actor:
-    """As whom a lane acts, and what it may do.
+    """The role in which a lane acts, and what it may do.
 
     ``guard`` says why nothing may be deleted, ``ownership`` whether this process may act for its broker and topic id; with
     ``observe_only`` nothing is changed at all.

@@ -62,12 +62,12 @@ class ExpiryState(StateLog, TrashLog, RecopyRequests, Protocol):
 
 
 class ExpiryMetadata(MetadataView, CatchUpMetadata, Protocol):
-    """What there is, and on request as it is at this moment."""
+    """Metadata as known, and on request as it is at this moment."""
 
 
 class SegmentIsWhole(Protocol):
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Whether all its objects are in the store now."""
+        """Return whether all its objects are in the store now."""
 
 
 _REMEMBERED_SEGMENTS = 256
@@ -78,7 +78,7 @@ _SEGMENTS_ON_THE_LOOP = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpirySettings:
-    """``interval_s``: how often each partition has a round, unless something was left over.  ``has_failed`` tells whether the
+    """``interval_s``: how often each partition has a round, unless something was left over.  ``has_failed`` says whether the
     last run of the partition's lane failed."""
 
     limits: ExpiryLimits
@@ -122,13 +122,13 @@ class ExpireTask:
         self._resting = RestingRounds(sources=sources, edges=edges, has_failed=settings.has_failed)
         self._refused_last = RefusedLast()
         self._quiet: dict[TopicIdPartition, QuietRound] = {}
-        """Of partitions whose last round found nothing to do."""
+        """Quiet rounds of the partitions whose last one found nothing to do."""
         self._stored_bytes: dict[TopicIdPartition, int] = {}
-        """Of the segments that a round last decided anew."""
+        """The bytes of the segments that a round last decided anew."""
         self._observed: dict[TopicIdPartition, frozenset[RemoteLogSegmentId]] = {}
 
     def may_have_work(self, partition: TieredPartition) -> bool:
-        """Whether a round is due, and would not end as the last one did: cheap, and asked at every look."""
+        """Return whether a round is due, and would not end as the last one did: cheap, and asked at every look."""
         topic_id_partition, now_s = partition.view.topic_id_partition, self._clock.monotonic_s()
         if now_s >= self._next_round_s.get(topic_id_partition, 0.0):
             if not self._resting.holds(partition):
@@ -147,7 +147,7 @@ class ExpireTask:
         )
 
     async def run(self, partition: TieredPartition) -> None:
-        """One round.
+        """Do one round.
 
         Raises:
             BrokerRefusedError: also where another leads by now.
@@ -171,7 +171,7 @@ class ExpireTask:
         self._next_round_s[topic_id_partition] = self._clock.monotonic_s() + self._interval_s
 
     def owes_an_answer(self, partition: TieredPartition) -> bool:
-        """Whether an undelete waits for what :meth:`answer_undelete` says."""
+        """Return whether an undelete waits for what :meth:`answer_undelete` says."""
         topic_id_partition = partition.view.topic_id_partition
         if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
             return False
@@ -180,7 +180,7 @@ class ExpireTask:
         return self._state.partition_state(topic_id_partition).awaits_answer
 
     async def answer_undelete(self, partition: TieredPartition) -> None:
-        """Say, where it is asked for, that the start is known to be set back: this lane is at nothing now that was decided
+        """Answer, where it is asked for, that the start is known to be set back: this lane is at nothing now that was decided
         before.  What the undelete left in the trash is put there first, for the answer ends what it said of that."""
         if not self.owes_an_answer(partition):
             return
@@ -235,7 +235,7 @@ class ExpireTask:
         await self._remove_all(partition, plan)
 
     async def asked_view(self, partition: TieredPartition, lineage: Lineage) -> ExpiryView:
-        """The partition as the decision sees it once the broker has been asked.
+        """Return the partition as the decision sees it once the broker has been asked.
 
         Raises:
             BrokerRefusedError: another broker leads it by now.
@@ -245,7 +245,7 @@ class ExpireTask:
         return await self._view(partition, lineage, log_start_offset, high_watermark)
 
     async def _looked(self, partition: TieredPartition, lineage: Lineage) -> tuple[ExpiryView, ExpiryPlan]:
-        """The partition by what is known without asking, and what is decided of it: what was decided last, where there was
+        """Return the partition by what is known without asking, and the decision on it: the last decision, where there was
         nothing to do, and nothing has changed that could change that."""
         topic_id_partition = partition.view.topic_id_partition
         bare, picture = self._bare_view(partition, lineage)
@@ -273,7 +273,7 @@ class ExpireTask:
         log_start_offset: Offset | None = None,
         high_watermark: Offset | None = None,
     ) -> ExpiryView:
-        """All of one moment, but for the time that it takes to make the segments of it."""
+        """Return the view, all of one moment, but for the time that it takes to make the segments of it."""
         view, picture = self._bare_view(partition, lineage, log_start_offset, high_watermark)
         return replace(view, remote_segments=await pictured_segments(picture, self._blocking))
 
@@ -284,7 +284,7 @@ class ExpireTask:
         log_start_offset: Offset | None = None,
         high_watermark: Offset | None = None,
     ) -> tuple[ExpiryView, SegmentPicture]:
-        """All but the remote segments, and the picture of those at the same moment."""
+        """Return the view without the remote segments, and the picture of those at the same moment."""
         topic_id_partition = partition.view.topic_id_partition
         state, local = self._state.partition_state(topic_id_partition), self._table.local_partition(topic_id_partition)
         picture, time = self._metadata.picture(topic_id_partition), self._trash_clock.now()
@@ -324,19 +324,19 @@ class ExpireTask:
         return view, picture
 
     async def _decide(self, view: ExpiryView) -> ExpiryPlan:
-        """In a thread where there are so many segments that the loop would stand still."""
+        """Decide in a thread where there are so many segments that the loop would stand still."""
         if len(view.remote_segments) <= _SEGMENTS_ON_THE_LOOP:
             return decide_expiry(view)
         return await self._blocking.run(decide_expiry, view)
 
     async def _sum_stored(self, view: ExpiryView) -> int:
-        """In a thread for the same reason."""
+        """Add up in a thread for the same reason."""
         if len(view.remote_segments) <= _SEGMENTS_ON_THE_LOOP:
             return stored_bytes(view.remote_segments)
         return await self._blocking.run(stored_bytes, view.remote_segments)
 
     def _is_due(self, partition: TieredPartition, view: ExpiryView, plan: ExpiryPlan) -> bool:
-        """Whether anything is to be done or said: most rounds find nothing, and ask nobody."""
+        """Return whether anything is to be done or said: most rounds find nothing, and ask nothing."""
         return bool(
             plan.expired
             or plan.leftovers
@@ -357,8 +357,9 @@ class ExpireTask:
     def _start_to_publish(
         self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage
     ) -> PartitionState | None:
-        """Where it moved, and once in each leader epoch: what an earlier leader says after that changes nothing.  Again where
-        the history has an epoch that was not said: by a former release, or by the broker's file of before the election."""
+        """Return the state to publish where the start moved, and once in each leader epoch: what an earlier leader says after
+        that changes nothing.  Again where the history has an epoch that was not said: by a former release, or by the broker's
+        file of before the election."""
         start, leader_epoch = plan.remote_log_start_offset, partition.view.leader_epoch
         known = self._state.partition_state(partition.view.topic_id_partition)
         is_said = (known.remote_log_start_offset, known.remote_log_start_epoch) == (start, leader_epoch)
@@ -372,7 +373,7 @@ class ExpireTask:
         return said.merged_with(known.with_delete(plan.first_start_offset, leader_epoch))
 
     async def _publish_stop(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
-        """Before anything that could make what is due look smaller: a copy, or another leader."""
+        """Publish it before anything that could make what is due look smaller: a copy, or another leader."""
         if plan.guard_stop is None:
             return
         topic_id_partition = partition.view.topic_id_partition
@@ -390,7 +391,7 @@ class ExpireTask:
             )
 
     async def _publish_trash(self, partition: TieredPartition, plan: ExpiryPlan) -> bool:
-        """Whether what is decided is durable, and still ours to decide."""
+        """Return whether the decision is durable, and still ours to make."""
         topic_id_partition = partition.view.topic_id_partition
         if not self._table.leads(topic_id_partition, partition.view.leader_epoch):
             return False
@@ -412,7 +413,7 @@ class ExpireTask:
         return True
 
     async def _publish_start(self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage) -> bool:
-        """Whether the start is durable, and still ours to say."""
+        """Return whether the start is durable, and still ours to say."""
         topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
         before = self._state.partition_state(topic_id_partition).remote_log_start_offset
         state = self._start_to_publish(partition, plan, lineage)
@@ -479,12 +480,13 @@ class ExpireTask:
             self._report_lag(topic_id_partition, remaining)
 
     async def _is_undone(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> bool:
-        """Asked right before what cannot be undone, so read anew: an undelete may be durable and not have come here yet."""
+        """Return whether it is undone.  Asked right before what cannot be undone, so read anew: an undelete may be durable and
+        not have come here yet."""
         await self._state.catch_up()
         return self._state.partition_state(topic_id_partition).start_generation != plan.start_generation
 
     async def _is_to_be_left(self, topic_id_partition: TopicIdPartition, removal: Removal) -> bool:
-        """Whether it is a copy that the broker itself may be at, or whose topic does not tell: asked right before."""
+        """Return whether it is a copy that the broker itself may be at, or whose topic does not say: asked right before."""
         reason = await self._checks.reason_to_leave(topic_id_partition.topic) if removal.of_another else ""
         if reason:
             log.info(
@@ -497,8 +499,8 @@ class ExpireTask:
         return bool(reason)
 
     async def _is_needless_still(self, partition: TieredPartition, removal: Removal) -> bool:
-        """Decided anew, on metadata and state that are read to their ends and on what the store has: what covered it when
-        it was decided, or a moment ago, may be on its way out."""
+        """Return whether it is needless still, decided anew on metadata and state that are read to their ends and on what the
+        store has: what covered it when it was decided, or a moment ago, may be on its way out."""
         topic_id_partition, segment = partition.view.topic_id_partition, removal.metadata
         await self._metadata.catch_up(topic_id_partition)
         await self._state.catch_up()
@@ -524,14 +526,14 @@ class ExpireTask:
         return False
 
     def _has_been_finished(self, removal: Removal) -> bool:
-        """Whether a copy that was taken for dead is finished by now: its COPY_SEGMENT_FINISHED was on its way, and whoever has
-        read it has dropped his pin for it."""
+        """Return whether a copy that was taken for dead is finished by now: its COPY_SEGMENT_FINISHED was on its way, and a
+        follower that has read it has dropped its pin for it."""
         now = self._metadata.segment(removal.metadata.remote_log_segment_id)
         was = removal.metadata.state
         return was is State.COPY_SEGMENT_STARTED and now is not None and now.state is State.COPY_SEGMENT_FINISHED
 
     async def _ask(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
-        """Fenced by our leader epoch: a deposed leader is refused here."""
+        """Ask the broker, fenced by our leader epoch: a deposed leader is refused here."""
         topic_id_partition = partition.view.topic_id_partition
         answer = (await self._broker.list_offsets({topic_id_partition: partition.view.leader_epoch}, spec))[
             topic_id_partition
@@ -543,11 +545,11 @@ class ExpireTask:
         return answer.offset
 
     def _report(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> None:
-        """Nothing that was told already: a quiet round gives the plan of the one before."""
+        """Report what was not reported already: a quiet round gives the plan of the one before."""
         record = self._table.record(topic_id_partition)
-        if plan is record.expiry_told:
+        if plan is record.expiry_reported:
             return
-        record.expiry_told = plan
+        record.expiry_reported = plan
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         self._telemetry.gauge(REMOTE_SEGMENTS, plan.tally.metadata_count, **labels)
         self._telemetry.gauge(REMOTE_LOG_SIZE, plan.tally.finished_bytes, **labels)
@@ -573,10 +575,10 @@ class ExpireTask:
         self._telemetry.gauge(DELETE_LAG_SEGMENTS, len(removals), **labels)
 
     def _say_observed(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> None:
-        told, now = self._observed.get(topic_id_partition, frozenset()), (*plan.leftovers, *plan.expired)
+        logged, now = self._observed.get(topic_id_partition, frozenset()), (*plan.leftovers, *plan.expired)
         self._observed[topic_id_partition] = frozenset(one.metadata.remote_log_segment_id for one in now)
         for removal in now:
-            if removal.metadata.remote_log_segment_id in told:
+            if removal.metadata.remote_log_segment_id in logged:
                 continue
             log.info(
                 "segment.delete.observed",

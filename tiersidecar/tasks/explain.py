@@ -21,7 +21,7 @@ from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.store_gates import StoreGates
 
 _AT_ONCE = 2
-"""Questions: anybody who reaches the status service may ask, and each takes the broker a few requests."""
+"""Questions at a time: any client that reaches the status service may ask, and each takes the broker a few requests."""
 
 
 class ExplainTask:
@@ -47,7 +47,7 @@ class ExplainTask:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def rows(self, topic: str, partition: int) -> tuple[SegmentRow, ...]:
-        """All segments of a partition that is led here.
+        """Return all segments of a partition that is led here.
 
         Raises:
             NotLedHereError: it is not, or is not tiered.

@@ -52,7 +52,8 @@ class FollowTask:
         self._looked, self._is_sure = -1, False
 
     def has_work(self, partition: TieredPartition) -> bool:
-        """Whether anything changed since nothing was left to do: cheap.  To be asked at every look, of which it takes note."""
+        """Return whether anything changed since nothing was left to do: cheap.  To be asked at every look, of which it takes
+        note."""
         topic_id_partition = partition.view.topic_id_partition
         local = self._table.local.partitions.get(topic_id_partition)
         if local is None:
@@ -77,7 +78,7 @@ class FollowTask:
         )
 
     async def run(self, partition: TieredPartition) -> None:
-        """One round.
+        """Do one round.
 
         Raises:
             BrokerRefusedError, BrokerUnreachableError: the leader's high watermark could not be had.
@@ -149,7 +150,7 @@ class FollowTask:
         log.debug("pin.made", **where, bytes=pin.size_bytes, whole=pin.is_whole)
 
     async def _high_watermark(self, partition: TieredPartition) -> int:
-        """Exclusive; -1 while it is not known."""
+        """Return the leader's high watermark, exclusive; -1 while it is not known."""
         topic_id_partition = partition.view.topic_id_partition
         if partition.role is PartitionRole.FOLLOWER:
             return (await self._log_dirs.high_watermarks()).get(topic_id_partition, -1)
@@ -161,7 +162,7 @@ class FollowTask:
         return answer.offset
 
     def _state(self, partition: TieredPartition, local: LocalPartition) -> object:
-        """Whatever a plan depends on that can change, but the bytes of the active segment."""
+        """Return all that a plan depends on and that can change, but the bytes of the active segment."""
         topic_id_partition = partition.view.topic_id_partition
         known = None
         if self._metadata.is_ready(topic_id_partition):
@@ -176,7 +177,8 @@ class FollowTask:
         )
 
     def _shape(self, partition: TieredPartition, local: LocalPartition) -> object:
-        """Of the partition, its directory and what was deleted of it: as long as they are the same objects, it is as it was."""
+        """Return the partition's own part of it, its directory and what was deleted of it: as long as they are the same
+        objects, it is as it was."""
         note = self._note(partition.view.topic_id_partition)
         if note.shape is None or not _are_same(note.shape.of, (partition, local, note.deleted)):
             ends = (local.segments[0].base_offset, local.segments[-1].base_offset)
@@ -187,13 +189,14 @@ class FollowTask:
         return note.shape.shape
 
     def _are_copies_sure(self) -> bool:
-        """As at this look: it looks at all of the metadata topic, and is asked for each of thousands."""
+        """Return whether copies are sure, as at this look: it looks at all of the metadata topic, and is asked for each of
+        thousands."""
         if self._looked != self._table.looks:
             self._looked, self._is_sure = self._table.looks, self._copies.are_sure
         return self._is_sure
 
     def _deleted(self, partition: TieredPartition) -> tuple[LocalSegment, ...]:
-        """A follower's may be what a truncation cut off."""
+        """Return what was deleted; a follower's may be what a truncation cut off."""
         if partition.role is not PartitionRole.LEADER:
             return ()
         return self._note(partition.view.topic_id_partition).deleted
@@ -207,8 +210,8 @@ def _are_same(these: tuple[object, ...], those: tuple[object, ...]) -> bool:
 
 
 async def _do_all(*steps: Callable[[], Awaitable[None]]) -> None:
-    """One after the other.  A file that its disk refuses does not keep the segments after it from being pinned: the first error
-    is raised at the end."""
+    """Do one step after the other.  A file that its disk refuses does not keep the segments after it from being pinned: the
+    first error is raised at the end."""
     failure: PinError | None = None
     for step in steps:
         try:

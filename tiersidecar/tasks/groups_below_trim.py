@@ -28,10 +28,10 @@ log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S = 300.0
 STILL_S = 1800.0
-"""How long a group has to stand still before it is told."""
+"""How long a group has to stand still before it is reported."""
 MOST_ASKED = 50_000
 """Pairs of group and partition in one look: an answer of that size takes about a second of the processor."""
-MOST_TOLD = 20
+MOST_SHOWN = 20
 """Pairs of group and topic with a series of their own, those with the most offsets; the others are one together."""
 OTHERS = "(others)"
 _PARTITIONS_IN_ONE_GO = 64
@@ -48,14 +48,15 @@ class HasGroups(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Standing:
-    """Since when it has stood there, on the monotonic clock."""
+    """Time on the monotonic clock since when it has stood there."""
 
     below: BelowStart
     since_s: float
 
 
 class GroupsBelowTrim:
-    """Of the partitions that this broker leads in strict mode.  ``rests`` is why nothing is to be looked at, empty else."""
+    """Watches the partitions that this broker leads in strict mode.  ``rests`` is why nothing is to be looked at, empty
+    else."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class GroupsBelowTrim:
         self._problem = ""
 
     async def run(self) -> None:
-        """Look, until cancelled.  A fault of a look ends nothing but the look: in this process is what copies."""
+        """Look, until cancelled.  A fault of a look ends nothing but the look: this process also copies."""
         while True:
             await self._clock.sleep(LOOK_INTERVAL_S)
             try:
@@ -85,7 +86,7 @@ class GroupsBelowTrim:
                 log.exception("groups.below_trim.look.failed", reason=str(error) or repr(error))
 
     async def look(self) -> None:
-        """Ask for some groups; where they cannot be asked for, nothing is told."""
+        """Ask for some groups; where they cannot be asked for, nothing is reported."""
         try:
             await self._look({} if self._rests() else await self._trimmed())
             self._problem = ""
@@ -94,10 +95,10 @@ class GroupsBelowTrim:
             if not self._problem:
                 log.info("groups.below_trim.not_known", reason=str(error))
             self._problem = str(error)
-        self._tell()
+        self._report()
 
     async def _trimmed(self) -> dict[Partition, LocalStart]:
-        """Led partitions of which something is remote alone."""
+        """Return led partitions of which something is remote alone."""
         starts: dict[Partition, LocalStart] = {}
         for number, (topic_id_partition, tiered) in enumerate(list(self._table.assignment.items()), 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
@@ -136,19 +137,20 @@ class GroupsBelowTrim:
         }
 
     def _next(self, groups: list[str], most: int) -> list[str]:
-        """Those after the last ones, and from the first again."""
+        """Return the groups after the last ones, and from the first again."""
         rest = [group for group in groups if group > self._asked_up_to] or groups
         asked = rest[:most]
         self._asked_up_to = asked[-1] if asked else ""
         return asked
 
     def _since(self, key: _Key, below: BelowStart) -> _Standing:
-        """A trim that goes on puts more below; that the group has moved shows in what it has committed."""
+        """Return since when the group stands there.  A trim that goes on puts more below; that the group has moved shows in
+        what it has committed."""
         before = self._standing.get(key)
         still = before is not None and before.below.committed <= below.committed
         return _Standing(below=below, since_s=before.since_s if before and still else self._clock.monotonic_s())
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now_s = self._clock.monotonic_s()
         still = {
             key: standing.below.offsets
@@ -161,9 +163,9 @@ class GroupsBelowTrim:
             log.info("group.below_trim.over", group=group, topic=topic)
         self._warned = set(still)
         ranked = sorted(still.items(), key=lambda one: (-one[1], one[0]))
-        shown = dict(ranked[:MOST_TOLD])
-        if len(ranked) > MOST_TOLD:
-            shown[OTHERS, OTHERS] = sum(offsets for _, offsets in ranked[MOST_TOLD:])
+        shown = dict(ranked[:MOST_SHOWN])
+        if len(ranked) > MOST_SHOWN:
+            shown[OTHERS, OTHERS] = sum(offsets for _, offsets in ranked[MOST_SHOWN:])
         for group, topic in self._shown - shown.keys():
             self._telemetry.forget(GROUP_BELOW_TRIM, group=group, topic=topic)
         for (group, topic), offsets in shown.items():

@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Lane(StrEnum):
-    """What a partition's lanes are for: they cannot hold each other up."""
+    """Purposes of a partition's lanes: they cannot hold each other up."""
 
     COPY = "copy"
     RETAIN = "retain"
@@ -44,14 +44,14 @@ class Backoff:
     halted_s: float = 300.0
 
     def delay_s(self, failures: int, random: float) -> float:
-        """Seconds to wait after the ``failures``-th failure in a row; ``random`` is uniform in [0, 1)."""
+        """Return the seconds to wait after the ``failures``-th failure in a row; ``random`` is uniform in [0, 1)."""
         plain = min(self.initial_s * 2.0 ** min(failures - 1, 30), self.maximum_s)
         return plain * (1 + self.jitter * (2 * random - 1))
 
 
 @dataclass(slots=True)
 class _Record:
-    """How a lane has fared."""
+    """State of a lane and its last runs."""
 
     failures: int = 0
     not_before_s: float = 0.0
@@ -65,8 +65,8 @@ LaneKey = tuple[TopicIdPartition, Lane]
 class Lanes:
     """Starts, watches and stops lanes; use as an async context manager.
 
-    ``has_told`` says of a retriable error whether it is part of an outage that is told elsewhere: of thousands of lanes each
-    would tell it at each retry."""
+    ``has_logged`` says of a retriable error whether it is part of an outage that is logged elsewhere: of thousands of lanes
+    each would log it at each retry."""
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Lanes:
         ids: Ids,
         telemetry: Telemetry,
         backoff: Backoff,
-        has_told: Callable[[Exception], bool] = lambda error: False,
+        has_logged: Callable[[Exception], bool] = lambda error: False,
     ) -> None:
         self._clock, self._ids, self._telemetry, self._backoff = clock, ids, telemetry, backoff
-        self._has_told = has_told
+        self._has_logged = has_logged
         self._group = asyncio.TaskGroup()
         self._running: dict[LaneKey, asyncio.Task[None]] = {}
         self._records: dict[LaneKey, _Record] = {}
         self._ended_lately: set[TopicIdPartition] = set()
         self._failed: set[LaneKey] = set()
         self.turns = 0
-        """How often a lane has begun or ended."""
+        """Count of lanes' begins and ends."""
 
     async def __aenter__(self) -> Lanes:
         await self._group.__aenter__()
@@ -107,7 +107,7 @@ class Lanes:
         *,
         may_act: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Run ``work`` in this lane, unless it runs already or still backs off; says whether it was started.
+        """Run ``work`` in this lane, unless it runs already or still backs off; return whether it was started.
 
         A run that may not act, before it or after it, returns early with nothing done, and so ends no halt.
         """
@@ -132,7 +132,7 @@ class Lanes:
         self._telemetry.forget(HALTED_PARTITIONS, topic=partition.topic, partition=str(partition.partition))
 
     def running(self, partition: TopicIdPartition) -> tuple[Lane, ...]:
-        """Lanes of the partition that run right now."""
+        """Return lanes of the partition that run right now."""
         return tuple(lane for lane in Lane if (partition, lane) in self._running)
 
     def take_restless(self) -> set[TopicIdPartition]:
@@ -154,14 +154,15 @@ class Lanes:
         return record is not None and bool(record.halted)
 
     def reason_at_rest(self, partition: TopicIdPartition, lane: Lane) -> str:
-        """What became of that lane's last run, where it failed: it is parked, or backs off; empty after one that succeeded."""
+        """Return what became of that lane's last run, where it failed: it is parked, or backs off; empty after one that
+        succeeded."""
         record = self._records.get((partition, lane))
         if record is None:
             return ""
         return f"the partition is halted: {record.halted}" if record.halted else record.trouble
 
     def trouble(self, partition: TopicIdPartition) -> str:
-        """The last retriable error of a lane that has not succeeded since; empty when there is none."""
+        """Return the last retriable error of a lane that has not succeeded since; empty when there is none."""
         return "; ".join(r.trouble for lane in Lane if (r := self._records.get((partition, lane))) and r.trouble)
 
     def _ended(self, key: LaneKey, task: asyncio.Task[None]) -> None:
@@ -173,7 +174,7 @@ class Lanes:
     async def _run(
         self, key: LaneKey, record: _Record, work: Callable[[], Awaitable[None]], may_act: Callable[[], bool]
     ) -> None:
-        """The one place where an error's type decides its fate."""
+        """Run ``work``, and decide by an error's type what becomes of it: in this one place."""
         partition, lane = key
         bound = log.bind(topic=partition.topic, partition=partition.partition, lane=lane.value)
         ends_halt = bool(record.halted) and may_act()
@@ -184,8 +185,8 @@ class Lanes:
             record.trouble = str(error)
             delay_s = self._backoff.delay_s(record.failures, self._ids.random())
             record.not_before_s = self._clock.monotonic_s() + delay_s
-            tell = bound.debug if self._has_told(error) else bound.warning
-            tell("lane.retry", error=str(error), failures=record.failures, backoff_ms=int(delay_s * 1000))
+            say = bound.debug if self._has_logged(error) else bound.warning
+            say("lane.retry", error=str(error), failures=record.failures, backoff_ms=int(delay_s * 1000))
         except PartitionHaltedError as error:
             is_known = record.halted == str(error)
             backoff = self._backoff

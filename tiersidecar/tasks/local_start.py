@@ -1,4 +1,4 @@
-"""Keep the broker's own log start from lying below the remote log start: what nobody may read is not kept locally either.
+"""Keep the broker's own log start from lying below the remote log start: what may not be read is not kept locally either.
 
 Unlike a trim this needs no remote copy: a user deleted these records, or total retention is over.  In race mode, and once a
 topic's tiering is switched off, it follows users' deletes alone (:mod:`tiersidecar.decide.trash`).
@@ -21,7 +21,8 @@ from tiersidecar.tasks.partition_table import PartitionTable
 log = structlog.get_logger(__name__)
 
 ASKED_WITHIN_S = 5.0
-"""After the look whether it is undone DeleteRecords is sent, or not at all: as ``removal.BEGUN_WITHIN_S``."""
+"""Time after the look whether it is undone, within which DeleteRecords is sent, or not at all: as
+``removal.BEGUN_WITHIN_S``."""
 
 
 class LocalStart:

@@ -64,7 +64,7 @@ class LostLogs:
         self._claims, self._lineages = claims, lineages
 
     def before(self, work: LaneWork) -> LaneWork:
-        """``work``, begun where no loss is proven; of a topic that is refused nothing of ours is remote.
+        """Return ``work``, begun where no loss is proven; of a topic that is refused nothing of ours is remote.
 
         Raises:
             TopicLossError: one is.
@@ -81,7 +81,7 @@ class LostLogs:
 
         Raises:
             TopicLossError: one is.
-            StoreError: nobody can tell, for the store is away.
+                StoreError: it cannot be known, for the store is away.
         """
         reason = (
             "" if topic_id_partition.topic in self._table.refused_topics else await self._reason(topic_id_partition)
@@ -122,7 +122,7 @@ class LostLogs:
 
 
 def _are_same(now: tuple[object, ...], before: tuple[object, ...] | None) -> bool:
-    """Numbers by their value, all else by identity."""
+    """Return whether they are the same: numbers by their value, all else by identity."""
     return before is not None and all(
         one == other if isinstance(one, int) else one is other for one, other in zip(now, before, strict=True)
     )
@@ -146,7 +146,8 @@ class LogStartWatch:
         self._alarmed: dict[TopicIdPartition, int] = {}
         self._suspected: dict[TopicIdPartition, int] = {}
         self._explained: dict[TopicIdPartition, tuple[object, ...]] = {}
-        """By what a log start was found explained: of thousands nearly all are so for hours, which need not be found anew."""
+        """Views by which a log start was found explained: of thousands nearly all are so for hours, which need not be found
+        anew."""
 
     async def run(self, interval_s: float) -> None:
         """Look every ``interval_s`` until cancelled."""
@@ -176,7 +177,7 @@ class LogStartWatch:
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
             if answer.error is None:
-                self._judge(topic_id_partition, answer.offset)
+                self._check(topic_id_partition, answer.offset)
 
     def _led(self) -> dict[TopicIdPartition, LeaderEpoch]:
         return {
@@ -185,7 +186,7 @@ class LogStartWatch:
             if tiered.role is PartitionRole.LEADER and tiered.policy.mode is RetentionMode.STRICT
         }
 
-    def _judge(self, topic_id_partition: TopicIdPartition, log_start_offset: Offset) -> None:
+    def _check(self, topic_id_partition: TopicIdPartition, log_start_offset: Offset) -> None:
         record = self._table.record(topic_id_partition)
         record.log_start_offset = log_start_offset
         state = self._state.partition_state(topic_id_partition)
@@ -202,8 +203,8 @@ class LogStartWatch:
         meant = max(state.start_in(lineage), trimmed)
         is_unexplained = log_start_offset > meant and self._is_so_still(topic_id_partition, log_start_offset, meant)
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
-        if is_unexplained is not record.log_start_told:  # the series goes with the record
-            record.log_start_told = is_unexplained
+        if is_unexplained is not record.log_start_reported:  # the series goes with the record
+            record.log_start_reported = is_unexplained
             self._telemetry.gauge(LOG_START_UNEXPLAINED, 1 if is_unexplained else 0, **labels)
         if not is_unexplained:
             self._alarmed.pop(topic_id_partition, None)
@@ -227,8 +228,8 @@ class LogStartWatch:
         )
 
     def _is_so_still(self, topic_id_partition: TopicIdPartition, log_start_offset: int, meant: int) -> bool:
-        """Whether what was seen at an earlier look is not explained yet: of a user's delete the gateway has the broker's part
-        done first, and the next one may be under way when this one is said."""
+        """Return whether what was seen at an earlier look is not explained yet: of a user's delete the gateway has the broker's
+        part done first, and the next one may be under way when this one is said."""
         before = self._suspected.get(topic_id_partition)
         if before is not None and before > meant:
             return True

@@ -32,12 +32,12 @@ class Ownership(Protocol):
     async def confirm(
         self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
     ) -> None:
-        """As :meth:`require_role`, and once the topic's remote data are known for this cluster's, in this very store: ``anew``
-        where no answer of some seconds ago will do.  ``place`` is where the segment lies that it is about, None for where new
-        ones go.
+        """Return if :meth:`require_role` does, and once the topic's remote data are known for this cluster's, in this very
+        store: ``anew`` where no answer of some seconds ago will do.  ``place`` is where the segment lies that it is about, None
+        for where new ones go.
 
         Raises:
-            LeaseLostError: as above.
+                LeaseLostError: another process may hold the role.
             NotOwnedError: they are another cluster's.
             OwnerMissingError: this is not the store that they are in.
             StoreError: the store is away.
@@ -89,7 +89,8 @@ UNQUESTIONED = Unquestioned()
 
 
 class MayDelete(Protocol):
-    """To be asked right before each delete: a round that reads back or removes thousands of segments lasts for hours."""
+    """Permission to delete, to be asked right before each: a round that reads back or removes thousands of segments lasts for
+    hours."""
 
     @property
     def reason_not_to_delete(self) -> str:
@@ -97,15 +98,16 @@ class MayDelete(Protocol):
 
     @property
     def reason_not_to_delete_remote(self) -> str:
-        """As :attr:`reason_not_to_delete`, and also why nothing remote may be deleted: a live broker of the cluster whose
-        sidecar is of an earlier version, or has shown nothing yet."""
+        """Return why nothing remote may be deleted: :attr:`reason_not_to_delete`, or a live broker of the cluster whose sidecar
+        is of an earlier version, or has shown nothing yet."""
 
     def reason_not_to_delete_of(self, topic_id: Uuid) -> str:
-        """As :attr:`reason_not_to_delete`, and also why nothing of just this topic may be: an operator has paused it."""
+        """Return why nothing of just this topic may be deleted: :attr:`reason_not_to_delete`, or an operator has paused it."""
         ...
 
     def reason_not_to_delete_remote_of(self, topic_id: Uuid) -> str:
-        """As :attr:`reason_not_to_delete_remote`, likewise."""
+        """Return why nothing remote of just this topic may be deleted: :attr:`reason_not_to_delete_remote`, or an operator has
+        paused it."""
         ...
 
 
@@ -126,7 +128,7 @@ class InFlight:
 
     @property
     def begun(self) -> Set[Uuid]:
-        """Copies of ours by the journal, those of former processes too."""
+        """Return copies of ours by the journal, those of former processes too."""
         return self._journal.begun
 
     @contextmanager
@@ -140,7 +142,7 @@ class InFlight:
 
     @asynccontextmanager
     async def copying(self, segment_id: RemoteLogSegmentId) -> AsyncIterator[None]:
-        """As :meth:`holding`, its age counts, and the journal has it until the block has ended well."""
+        """Keep it as :meth:`holding` does; its age counts, and the journal has it until the block has ended well."""
         self._copies_since_s[segment_id] = self._clock.monotonic_s()
         try:
             with self.holding(segment_id):
@@ -152,15 +154,15 @@ class InFlight:
             self.report_age()
 
     async def settle(self, segment_id: RemoteLogSegmentId) -> None:
-        """The copy is finished, or removed: the journal may forget it."""
+        """Note that the copy is finished, or removed: the journal may forget it."""
         try:
             await self._journal.settle(segment_id.uuid)
         except StateDirError as error:
             log.warning("copy_journal.not_written", error=str(error))
 
     async def _note(self, segment_id: RemoteLogSegmentId) -> None:
-        """A disk that does not take it stops no copy: what a crash would leave of this one then waits for the grace of a copy
-        that is not ours."""
+        """Write it into the journal.  A disk that does not take it stops no copy: what a crash would leave of this one then
+        waits for the grace of a copy that is not ours."""
         try:
             await self._journal.begin(segment_id.uuid)
         except StateDirError as error:

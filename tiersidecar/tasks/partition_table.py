@@ -1,4 +1,4 @@
-"""What the tier role knows at this moment: written by the watch and the lanes, read by the lanes and the status page.
+"""State that the tier role knows at this moment: written by the watch and the lanes, read by the lanes and the status page.
 
 Facts about one partition are in its :class:`PartitionRecord`; what the watch finds in one look at log dirs and broker stands
 beside them, and is replaced as a whole by the next look.  Pins are read once when the role begins, and carried on with each
@@ -61,22 +61,22 @@ class PinTable:
             yield from pins
 
     def are_known(self, log_dir: str) -> bool:
-        """Whether the pins of a log dir have been read: before, a copy could begin behind what only a pin holds."""
+        """Return whether the pins of a log dir have been read: before, a copy could begin behind what only a pin holds."""
         return self.unread is not None and log_dir not in self.unread
 
     @property
     def partitions(self) -> tuple[PinnedPartition, ...]:
-        """Those that have a pin."""
+        """Return those that have a pin."""
         return tuple(self._pins)
 
     def of(self, topic_id_partition: TopicIdPartition) -> tuple[Pin, ...]:
-        """The pins of a partition."""
+        """Return the pins of a partition."""
         if not self._pins:  # mostly so, and asked of thousands at every look
             return ()
         return self._pins.get(PinnedPartition.of(topic_id_partition), ())
 
     def epochs_of(self, topic_id_partition: TopicIdPartition) -> tuple[EpochEntry, ...]:
-        """What the pins of a partition know of its leader epochs: each read asks for it, and pins change seldom."""
+        """Return what the pins of a partition know of its leader epochs: each read asks for it, and pins change seldom."""
         owner = PinnedPartition.of(topic_id_partition)
         pins = self._pins.get(owner)
         if pins is None:
@@ -88,15 +88,15 @@ class PinTable:
         return known[1]
 
     def of_owner(self, owner: PinnedPartition) -> tuple[Pin, ...]:
-        """The pins of a partition, by what their names say."""
+        """Return the pins of a partition, by what their names say."""
         return self._pins.get(owner, ())
 
     def refused_of(self, topic_id_partition: TopicIdPartition) -> frozenset[tuple[int, int]]:
-        """Offsets (base, next base) of segments that are not to be pinned again."""
+        """Return offsets (base, next base) of segments that are not to be pinned again."""
         return self._refused.get(PinnedPartition.of(topic_id_partition), frozenset())
 
     def refuse(self, pin: Pin) -> None:
-        """Note that the segment is not to be pinned again: nobody has a right to it."""
+        """Note that the segment is not to be pinned again: nothing gives it a right to stay."""
         self._refused[pin.owner] = self._refused.get(pin.owner, frozenset()) | {_offsets(pin)}
 
     def forget_refused(self, owner: PinnedPartition, first_offset: int) -> None:
@@ -109,7 +109,7 @@ class PinTable:
 
     @property
     def refused_partitions(self) -> tuple[PinnedPartition, ...]:
-        """Those with refused segments."""
+        """Return those with refused segments."""
         return tuple(self._refused)
 
     def add(self, pin: Pin) -> None:
@@ -118,7 +118,7 @@ class PinTable:
         self._pins[pin.owner] = tuple(sorted((*others, pin), key=_offsets))
 
     def add_all(self, pins: Iterable[Pin]) -> None:
-        """As :meth:`add` for many, as at start."""
+        """Note many pins as :meth:`add` does, as at start."""
         found: dict[PinnedPartition, dict[tuple[int, int], Pin]] = {}
         for pin in pins:
             found.setdefault(pin.owner, {_offsets(one): one for one in self.of_owner(pin.owner)})[_offsets(pin)] = pin
@@ -144,7 +144,7 @@ _LOOKS_BEFORE_CERTAINTY = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowShape:
-    """What of a state the topics have no part in, and the objects that it is ``of``."""
+    """The part of a state that the topics have no share in, and the objects that it is ``of``."""
 
     of: tuple[object, ...]
     shape: object
@@ -152,7 +152,7 @@ class FollowShape:
 
 @dataclass(slots=True)
 class FollowNote:
-    """Forgotten with each change of hands or epoch (``PartitionTable.forget``).
+    """Forgotten with each change of leader or epoch (``PartitionTable.forget``).
 
     ``epochs`` are the live file's, with those that it has dropped since.  ``settled`` is the state in which nothing was left to
     do.
@@ -167,7 +167,7 @@ class FollowNote:
     _deleted: tuple[LocalSegment, ...] = ()
 
     def look(self, local: LocalPartition) -> None:
-        """Take note of a scan.  What the last one was of tells nothing new."""
+        """Take note of a scan.  The same scan again adds nothing."""
         if local is self._looked and self._looks >= _LOOKS_BEFORE_CERTAINTY:
             return
         self._looked = local
@@ -180,7 +180,8 @@ class FollowNote:
 
     @property
     def deleted(self) -> tuple[LocalSegment, ...]:
-        """Segments that the broker renamed while it led: by retention or DeleteRecords, for a leader truncates nothing."""
+        """Return segments that the broker renamed while it led: by retention or DeleteRecords, for a leader truncates
+        nothing."""
         return self._deleted
 
 
@@ -211,8 +212,8 @@ class DiskNote:
     state: DiskState
 
 
-class WhoWaits(StrEnum):
-    """For the end of a transaction."""
+class HeldUp(StrEnum):
+    """Work that waits for the end of a transaction."""
 
     COPYING = "copying"
     READERS = "read_committed readers"
@@ -222,7 +223,7 @@ class WhoWaits(StrEnum):
 class TransactionWait:
     """``since_ms`` is when this process met it first."""
 
-    who: WhoWaits
+    held_up: HeldUp
     producer_id: int
     producer_epoch: int
     first_offset: int
@@ -231,7 +232,7 @@ class TransactionWait:
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """What the lanes know of one partition; dropped whole when it is no longer ours, or changes hands.
+    """The lanes' knowledge of one partition; dropped whole when it is no longer ours, or changes hands.
 
     Offsets are what was seen last: they spare a lane its start, and are never grounds for a deletion.
     """
@@ -245,25 +246,26 @@ class PartitionRecord:
     remote_log_start: int = NO_OFFSET
     """Written by the copy lane."""
 
-    copy_lag_told: CopyLag | None = None
-    """What the gauges say. Written by the copy lag report."""
+    copy_lag_reported: CopyLag | None = None
+    """The lag that the gauges show. Written by the copy lag report."""
 
     pending: (
         tuple[tuple[tuple[LocalSegment, ...], int, int, tuple[ByteRange, ...]], tuple[LocalSegment, ...]] | None
     ) = None
-    """What was to be copied when it was asked for last, behind what it was found of. Written by ``pending_copies``."""
+    """Segments that were to be copied when it was asked for last, behind what they were found by. Written by
+    ``pending_copies``."""
 
     copy_held_back: str = ""
-    """Why copying waits. Written by the copy lane."""
+    """The reason why copying waits. Written by the copy lane."""
 
     expiry_looked: bool = False
-    """Whether expiry has had a round since the partition is led: what it meant to give up, it has. Written by the expiry."""
+    """True once expiry has had a round since the partition is led: what it meant to give up, it has. Written by the expiry."""
 
-    expiry_told: ExpiryPlan | None = None
+    expiry_reported: ExpiryPlan | None = None
     """The plan that the gauges are of. Written by the expiry."""
 
     expiry_stop: str = ""
-    """Why nothing expires. Written by the expiry."""
+    """The reason why nothing expires. Written by the expiry."""
 
     log_start_offset: int = NO_OFFSET
     """The broker's, as its last answer to any lane says."""
@@ -272,19 +274,20 @@ class PartitionRecord:
     """The groups that a trim waits for. Written by the trim gate."""
 
     behind_trash: str = ""
-    """Why a trim waits for what is in the trash. Written by the trim lane."""
+    """The reason why a trim waits for what is in the trash. Written by the trim lane."""
 
     unproven: UnprovenCopy | None = None
     """The remote copy before which trimming waits. Written by :class:`~tiersidecar.tasks.read_back.Unproven`."""
 
-    log_start_told: bool | None = None
-    """What the gauge says of an unexplained log start. Written by the log start watch."""
+    log_start_reported: bool | None = None
+    """The gauge's value for an unexplained log start. Written by the log start watch."""
 
     lost_log: str = ""
-    """What proves that one of the sidecars' own topics has forgotten the partition. Written by the log start watch."""
+    """Proof that one of the sidecars' own topics has forgotten the partition. Written by the log start watch."""
 
     removed_place: str = ""
-    """Why nothing is done with it: it has segments in a place that is not configured. Written by the place checks."""
+    """The reason why nothing is done with it: it has segments in a place that is not configured. Written by the place
+    checks."""
 
     transaction_waits: tuple[TransactionWait, ...] | None = None
     """Open transactions that hold up copying, or readers of committed records; None once that they are over is reported."""
@@ -295,17 +298,18 @@ class PartitionRecord:
     follow: FollowNote = field(default_factory=FollowNote)
 
     is_pictured: bool = False
-    """Whether the pins of a compacted partition were looked at: a process that was killed may have left a part of a picture.
+    """True once the pins of a compacted partition were looked at: a process that was killed may have left a part of a picture.
     Written by :class:`~tiersidecar.tasks.pictures.Pictures`."""
 
     @property
     def last_copied(self) -> int:
-        """The copied offset, -1 where it is not known."""
+        """Return the copied offset, -1 where it is not known."""
         return NO_OFFSET if self.copied_offset is None else self.copied_offset
 
 
 _OF_EVERY_PROCESS = frozenset({"local", "looks", "turns", "assignment", "topic_ids", "unseen", "watch_trouble", "pins"})
-"""What a process that stands by keeps true, too; and the pins, which begin anew themselves, for gateways hold on to them."""
+"""Fields that a process keeps true also while it stands by; and the pins, which begin anew themselves, for gateways hold on to
+them."""
 
 
 @dataclass(slots=True)
@@ -326,10 +330,10 @@ class PartitionTable:
 
     misplaced: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Why nothing is done with a led partition: its directory is not here, or is not the one that the broker writes.  Only what
-    has lasted for a while is told."""
+    has lasted for a while is reported."""
 
     unwritten_epochs: Mapping[TopicIdPartition, UnwrittenEpoch] = field(default_factory=dict)
-    """What the broker says of led partitions whose files lack the epoch in which it leads."""
+    """The broker's answers about led partitions whose files lack the epoch in which it leads."""
 
     departing: set[TopicIdPartition] = field(default_factory=set)
     """Partitions of topics that are gone, whose metadata is kept until their remote data is gone as well."""
@@ -337,7 +341,7 @@ class PartitionTable:
     refused_topics: dict[str, str] = field(default_factory=dict)
     untrimmable_topics: dict[str, str] = field(default_factory=dict)
     compacted_topics: dict[str, CleanerSettings] = field(default_factory=dict)
-    """Those of which the broker's cleaner rewrites segments. Written by the topic checks."""
+    """Topics of which the broker's cleaner rewrites segments. Written by the topic checks."""
 
     records: dict[TopicIdPartition, PartitionRecord] = field(default_factory=dict)
     missing_owners: dict[Uuid, str] = field(default_factory=dict)
@@ -345,7 +349,7 @@ class PartitionTable:
 
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
-    """Why somebody has to look at a disk, by its log dirs."""
+    """Why an operator has to look at a disk, by its log dirs."""
 
     disks: Sequence[DiskNote] = ()
     pins: PinTable = field(default_factory=PinTable)
@@ -372,9 +376,9 @@ class PartitionTable:
         return record
 
     def local_partition(self, partition: TopicIdPartition) -> LocalPartition | None:
-        """The partition's directory as last scanned, and before it what only pins hold any more; None when it is not (or no
-        longer) on a healthy log dir.  Of a compacted topic, what its pins hold, once they are a picture, and the active
-        segment."""
+        """Return the partition's directory as last scanned, and before it what only pins hold any more; None when it is not (or
+        no longer) on a healthy log dir.  Of a compacted topic, return what its pins hold, once they are a picture, and the
+        active segment."""
         local = self.local.partitions.get(partition)
         if local is None:
             return None
@@ -388,42 +392,43 @@ class PartitionTable:
         return settings is not None and settings.policy is CleanupPolicy.COMPACT
 
     def policy_of(self, partition: TieredPartition) -> TopicPolicy:
-        """The policy of a partition, without retention where ``cleanup.policy`` is ``compact`` alone."""
+        """Return the policy of a partition, without retention where ``cleanup.policy`` is ``compact`` alone."""
         if not self.is_compacted_alone(partition.view.topic_id_partition.topic):
             return partition.policy
         return replace(partition.policy, retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 
     def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """The broker's live leader-epoch-checkpoint; empty when the partition is not on a healthy log dir."""
+        """Return the broker's live leader-epoch-checkpoint; empty when the partition is not on a healthy log dir."""
         local = self.local.partitions.get(topic_id_partition)
         return () if local is None else local.leader_epochs
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """What the pins of the partition know of it, and what its batches have told."""
+        """Return what the pins of the partition know of it, and what was read in its batches."""
         pinned, in_batches = self.pins.epochs_of(topic_id_partition), self.record(topic_id_partition).batch_epochs
         return Lineage(in_batches).extended_by(pinned).entries if in_batches else pinned
 
     def leader_epochs_with_pins(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """The live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.  Where the
-        live file has dropped epochs that no pin knows, the start of its first is later than it was."""
+        """Return the live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.
+        Where the live file has dropped epochs that no pin knows, the start of its first is later than it was."""
         return self.lineage_on_disk(topic_id_partition).entries
 
     def lineage_on_disk(self, topic_id_partition: TopicIdPartition) -> Lineage:
-        """What live file and pins tell of the partition's history, for what must be known while the store is away."""
+        """Return the partition's history by live file and pins, for what must be known while the store is away."""
         local = self.local.partitions.get(topic_id_partition)
         if local is None:
             return Lineage()
         return Lineage(tuple(self.pinned_leader_epochs(topic_id_partition))).extended_by(local.leader_epochs)
 
     def leads(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
-        """Whether this broker still leads the partition in this very epoch, as far as we know, and what we read is its log."""
+        """Return whether this broker still leads the partition in this very epoch, as far as we know, and what we read is its
+        log."""
         tiered = self.assignment.get(partition)
         if tiered is None or tiered.role is not PartitionRole.LEADER or tiered.view.leader_epoch != leader_epoch:
             return False
         return self.is_proven(tiered)
 
     def is_proven(self, partition: TieredPartition) -> bool:
-        """Whether the directory that we see is the one that the broker writes; of a follower's nothing says so.
+        """Return whether the directory that we see is the one that the broker writes; of a follower's nothing says so.
 
         Another of the same name and topic id may be left of an earlier disk, or under another mount.
         """
@@ -432,7 +437,8 @@ class PartitionTable:
         return self.local.partitions.get(partition.view.topic_id_partition) is not None and not self.doubt(partition)
 
     def doubt(self, partition: TieredPartition) -> str:
-        """Why the directory of a led partition is not taken for the broker's; empty where it is, or where there is none."""
+        """Return why the directory of a led partition is not taken for the broker's; empty where it is, or where there is
+        none."""
         topic_id_partition = partition.view.topic_id_partition
         local = self.local.partitions.get(topic_id_partition)
         if local is None or partition.role is not PartitionRole.LEADER:
@@ -440,12 +446,13 @@ class PartitionTable:
         return reason_to_doubt_directory(partition.view, local, self.unwritten_epochs.get(topic_id_partition))
 
     def holds(self, partition: TieredPartition) -> bool:
-        """Whether the partition still is what it was: in the same role and leader epoch, as far as we know."""
+        """Return whether the partition still is what it was: in the same role and leader epoch, as far as we know."""
         now = self.assignment.get(partition.view.topic_id_partition)
         return now is not None and (now.role, now.view.leader_epoch) == (partition.role, partition.view.leader_epoch)
 
     def see_start(self, partition: TopicIdPartition, start_offset: int) -> None:
-        """The remote log start is there: what an undelete brought back below the one that was seen is to be copied yet."""
+        """Note that the remote log start is there: what an undelete brought back below the one that was seen is to be copied
+        yet."""
         record = self.record(partition)
         if start_offset < record.remote_log_start:
             record.remote_log_start, record.copied_offset = start_offset, None

@@ -81,7 +81,7 @@ class Pictures:
             await self._pins.note_look(local, PictureLook(end_offset=plan.end, at_ms=began_ms))
 
     async def _view(self, partition: TieredPartition, local: LocalPartition, high_watermark: int) -> PictureView | None:
-        """None while it is not known what is remote."""
+        """Return the view; None while it is not known what is remote."""
         topic_id_partition = partition.view.topic_id_partition
         segments_at = self._copies.segments_at(topic_id_partition)
         if segments_at is None:

@@ -49,7 +49,7 @@ class PinSettings:
 
 @dataclass(slots=True)
 class _Places:
-    """What was last said of each log dir, so that it is said once."""
+    """The last message about each log dir, so that it is logged once."""
 
     without: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,8 @@ class PinKeeper:
             await self._clock.sleep(KEEP_INTERVAL_S)
 
     async def keep(self) -> None:
-        """One round: find places, read what has not been read, drop what has no right or no room, tell how much there is."""
+        """Do one round: find places, read what has not been read, drop what has no right or no room, report how much there
+        is."""
         await self._find_places()
         if self._table.pins.unread is None or self._table.pins.unread:
             await self._load()
@@ -100,7 +101,7 @@ class PinKeeper:
         self._report(disks, await self._replaced())
 
     async def drop(self, unpin: Unpin) -> None:
-        """Remove a pin, and say so.
+        """Remove a pin, and log it.
 
         Raises:
             PinError: its links cannot be removed.
@@ -159,7 +160,7 @@ class PinKeeper:
             log.info("pins.found", segments=len(found), bytes=sum(pin.size_bytes for pin in found))
 
     def _gone(self) -> list[Unpin]:
-        """Pins of partitions whose directory has been missing from healthy log dirs for the whole grace."""
+        """Return pins of partitions whose directory has been missing from healthy log dirs for the whole grace."""
         now_s, present = self._clock.monotonic_s(), self._present()
         missing = set(self._table.pins.partitions) - present.keys()
         if self._table.watch_trouble or self._table.local.faults:
@@ -181,14 +182,15 @@ class PinKeeper:
             self._table.pins.forget_refused(owner, first)
 
     async def _drop_given_up(self) -> None:
-        """Looked at again right before each: while one goes, an undelete may come and the leader answer with what is pinned."""
+        """Drop them, looking again right before each: while one goes, an undelete may come and the leader answer with what is
+        pinned."""
         for topic_id_partition in list(self._table.assignment):
             for pin in self._given_up(topic_id_partition, self._table.pins.of(topic_id_partition)):
                 if self._given_up(topic_id_partition, [pin]):
                     await self._drop_if_possible(Unpin(pin=pin, reason=DropReason.BELOW_LOG_START))
 
     def _given_up(self, topic_id_partition: TopicIdPartition, pins: Sequence[Pin]) -> list[Pin]:
-        """Those of ``pins`` that nobody can bring back any more; none while the state topic is not read."""
+        """Return those of ``pins`` that nothing can bring back any more; none while the state topic is not read."""
         if not pins:
             return []
         try:
@@ -198,7 +200,7 @@ class PinKeeper:
         return [pin for pin in pins if is_given_up(pin, start_offset)]
 
     def _kept_from(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """From where on what is only here is kept: the remote log start, or below it what can still be undone."""
+        """Return from where on what is only here is kept: the remote log start, or below it what can still be undone."""
         state, lineage = (
             self._state.partition_state(topic_id_partition),
             self._table.lineage_on_disk(topic_id_partition),
@@ -233,8 +235,8 @@ class PinKeeper:
         return [pin for pin in self._table.pins if is_alone(pin, present.get(pin.owner))]
 
     async def _replaced(self) -> Sequence[Pin]:
-        """Pins of pictures of which the broker's cleaner has put another file in the place of its own: by their offsets the
-        directory still has them.  No limit lets them go, for a picture without them would not be one."""
+        """Return pins of pictures of which the broker's cleaner has put another file in the place of its own: by their offsets
+        the directory still has them.  No limit lets them go, for a picture without them would not be one."""
         if not self._table.compacted_topics:
             return ()
         owners = {
@@ -275,7 +277,7 @@ class PinKeeper:
             self._telemetry.gauge(PINS_ROOM_BYTES, room, log_dir=log_dir)
 
     def _present(self) -> dict[PinnedPartition, LocalPartition]:
-        """Log directories by owner, of those that have or had pins at least: mostly nobody has, and thousands are here."""
+        """Return log directories by owner, of those that have or had pins at least: mostly none has, and thousands are here."""
         if not self._table.pins.partitions and not self._table.pins.refused_partitions:
             return {}
         return {
@@ -284,7 +286,7 @@ class PinKeeper:
         }
 
     def _topic_of(self, owner: PinnedPartition) -> str | None:
-        """The topic's name, where it is still here."""
+        """Return the topic's name, where it is still here."""
         return next(
             (
                 topic_id_partition.topic

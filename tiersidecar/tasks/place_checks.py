@@ -1,4 +1,4 @@
-"""Before anything is done with a led partition: every place that its segments name is in the configuration."""
+"""Checks, before anything is done with a led partition, that every place that its segments name is in the configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PlaceChecks:
         self._looked: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def before(self, work: LaneWork) -> LaneWork:
-        """``work`` of a led partition, begun when its places are known; raises as :meth:`ensure` and ``work`` do."""
+        """Return ``work`` of a led partition, begun when its places are known; it raises as :meth:`ensure` and ``work`` do."""
 
         async def in_known_places(partition: TieredPartition) -> None:
             await self.ensure(partition)
@@ -35,7 +35,8 @@ class PlaceChecks:
         return in_known_places
 
     async def ensure(self, partition: TieredPartition) -> None:
-        """
+        """Return if all places are known.
+
         Raises:
             PlaceRemovedError: segments name a place that the configuration does not have.
         """

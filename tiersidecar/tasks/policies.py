@@ -1,4 +1,4 @@
-"""How each topic is tiered: what the state topic says of its id (``tiersidecar enable``), else the configuration."""
+"""The way in which each topic is tiered: by the state topic for its id (``tiersidecar enable``), else by the configuration."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ _NAMES_KEPT = 10_000
 
 
 class TopicStates(Protocol):
-    """What the state topic says of topics."""
+    """The state topic's records of topics."""
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
-        """See :class:`~tiersidecar.ports.state_log.StateLog`."""
+        """Return the state of a topic (:class:`~tiersidecar.ports.state_log.StateLog`), None without a record."""
         ...
 
 
 class NoTopicStates:
-    """Of a cluster whose topics no state topic speaks of: in a read-only mount it is the source's, and may be out of reach."""
+    """The states of a cluster whose state topic is not read: in a read-only mount it is the source's, and may be out of
+    reach."""
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
         return None
 
 
 class TopicPolicies:
-    """``defaults`` is what the configuration says of a topic's name, ``unnamed`` what it says of all that no rule matches and
+    """``defaults`` is the configuration's policy for a topic's name, ``unnamed`` its policy for all that no rule matches and
     that ``enable`` tiers."""
 
     def __init__(
@@ -57,7 +58,7 @@ class TopicPolicies:
             return True
 
     def policy_for(self, topic: str) -> TopicPolicy | None:
-        """None: the topic is left alone.
+        """Return the policy; None: the topic is left alone.
 
         Raises:
             MetadataNotReadyError: the state topic has not been replayed: nothing is begun by the configuration alone.
@@ -68,13 +69,13 @@ class TopicPolicies:
 
 
 def resolved_policy(default: TopicPolicy | None, state: TopicState | None, unnamed: TopicPolicy) -> TopicPolicy | None:
-    """The state topic's word over the configuration's; what only the configuration has (copy lag, whom trims wait for) stays,
-    and comes from ``unnamed`` where no rule of it speaks of the topic."""
+    """Return the state topic's policy over the configuration's; what only the configuration has (copy lag, the groups that
+    trims wait for) stays, and comes from ``unnamed`` where no rule of it matches the topic."""
     if state is None:
         return default
     base = default or unnamed
     if state.mode not in set(TieringMode) or not _is_understood(state):
-        # Said by a later version: keep the data and touch nothing, until somebody who understands it comes.
+        # Said by a later version: keep the data and touch nothing, until a release that understands it comes.
         return TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True)
     mode = TieringMode(state.mode)
     is_off = mode in (TieringMode.DETACHED, TieringMode.DELETING)

@@ -1,7 +1,7 @@
 """Decide what gateways propose: deletes of users, by the tier role of the partition's leader (DESIGN.md section 4, rule 13).
 
-A gateway has no right to write the state topic, nor to delete anything at the broker.  It tells its client that a delete is
-done only when it has read the start that is said here.
+A gateway has no right to write the state topic, nor to delete anything at the broker.  It answers its client that a delete is
+done only when it has read the start that is published here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tiersidecar.decide.proposals import (
     LocalLog,
     Outcome,
     Verdict,
-    judge_place,
-    judge_proposal,
-    judge_words,
+    decide_by_place,
+    decide_by_words,
+    decide_proposal,
     places_for,
 )
 from tiersidecar.decide.trash import TrashDelays
@@ -55,7 +55,7 @@ class Waiting:
 
 
 class ProposalsBroker(DescribePartitions, ListOffsets, Protocol):
-    """What deciding asks of the broker."""
+    """Questions to the broker for a decision."""
 
 
 class RequireSoundLogs(Protocol):
@@ -68,7 +68,7 @@ class RequireSoundLogs(Protocol):
 
 
 class ProposalsTask:
-    """All of the proposals that concern this broker, in the order in which they came."""
+    """Decides all of the proposals that concern this broker, in the order in which they came."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class ProposalsTask:
             await self._look()
 
     def _sum_up(self) -> None:
-        """Tell once a second of the refusals that had no event of their own."""
+        """Log once a second the refusals that had no event of their own."""
         now_s = self._clock.monotonic_s()
         if now_s - self._counted_since_s < 1:
             return
@@ -129,7 +129,7 @@ class ProposalsTask:
             views = await self._views(looked_at)
             ours, later = self._by_place(looked_at, views)
             facts = await self._local_logs(ours)
-            if ours:  # what is taken for said may have been undone, and what is judged be of an earlier generation
+            if ours:  # what is taken for said may have been undone, and what is decided on be of an earlier generation
                 await self._state.catch_up()
         except RetriableError as error:
             log.debug("proposals.retry", error=str(error))
@@ -140,8 +140,8 @@ class ProposalsTask:
         self._waiting = self._with_places(later, views)
 
     def _with_places(self, later: Sequence[Waiting], views: Collection[tuple[str, int]]) -> list[Waiting]:
-        """Those of partitions that the broker has shown us are a group by partition.  Others anybody can name: they are one by
-        topic, if that is there, else all together."""
+        """Return those that keep their places.  Those of partitions that the broker has shown us are a group by partition.  Any
+        client can name others: they are one by topic, if that is there, else all together."""
         groups = list[Hashable]()
         for waiting in later:
             owner = waiting.proposal.topic_id_partition
@@ -153,13 +153,13 @@ class ProposalsTask:
                 self._note_refused(waiting.proposal, waiting.at, f"{_MAX_WAITING} others wait")
         return [waiting for position, waiting in enumerate(later) if position in places]
 
-    # -- judged
+    # -- decided
 
     def _by_words(self, waiting: Sequence[Waiting]) -> list[Waiting]:
-        """Those that the broker is to be asked about; of equal ones the first."""
+        """Return those that the broker is to be asked about; of equal ones the first."""
         kept = dict[DeleteProposal, Waiting]()
         for one in waiting:
-            verdict = judge_words(one.proposal, cluster_id=self._cluster_id, waited_ms=self._waited_ms(one))
+            verdict = decide_by_words(one.proposal, cluster_id=self._cluster_id, waited_ms=self._waited_ms(one))
             if verdict is None:
                 kept.setdefault(one.proposal, one)
             else:
@@ -169,11 +169,11 @@ class ProposalsTask:
     def _by_place(
         self, waiting: Sequence[Waiting], views: Mapping[tuple[str, int], LeaderView]
     ) -> tuple[list[Waiting], list[Waiting]]:
-        """Ours, and those to look at again."""
+        """Return ours, and those to look at again."""
         ours, later = [], []
         for one in waiting:
             topic_id_partition = one.proposal.topic_id_partition
-            verdict = judge_place(
+            verdict = decide_by_place(
                 one.proposal,
                 view=views.get((topic_id_partition.topic, topic_id_partition.partition)),
                 broker_id=self._broker_id,
@@ -205,7 +205,7 @@ class ProposalsTask:
         try:
             await self._sound.require(topic_id_partition)
             known = self._state.partition_state(topic_id_partition)
-            verdict = judge_proposal(
+            verdict = decide_proposal(
                 proposal,
                 local=local,
                 start_generation=known.start_generation,
@@ -252,13 +252,15 @@ class ProposalsTask:
     # -- asked of the broker, once for all
 
     async def _views(self, waiting: Sequence[Waiting]) -> dict[tuple[str, int], LeaderView]:
-        """Of topics that the broker has shown us: of others, which anybody can name, it would refuse to answer at all."""
+        """Describe topics that the broker has shown us: of others, which any client can name, it would refuse to answer at
+        all."""
         topics = {one.proposal.topic_id_partition.topic for one in waiting} & self._table.topic_ids.keys()
         found = await self._described(sorted(topics))
         return {(view.topic_id_partition.topic, view.topic_id_partition.partition): view for view in found}
 
     async def _described(self, topics: Sequence[str]) -> Sequence[LeaderView]:
-        """With a topic that we may not describe the broker refuses the whole question; it is as one that is not there."""
+        """Describe topics.  With one that we may not describe the broker refuses the whole question; it is as one that is not
+        there."""
         if not topics:
             return ()
         try:
@@ -271,7 +273,7 @@ class ProposalsTask:
         return [*await self._described(topics[:half]), *await self._described(topics[half:])]
 
     async def _local_logs(self, ours: Sequence[Waiting]) -> dict[TopicIdPartition, LocalLog]:
-        """Fenced by the proposals' leader epoch: the answers are of that history or none."""
+        """Ask, fenced by the proposals' leader epoch: the answers are of that history or none."""
         epochs: dict[TopicIdPartition, LeaderEpoch] = {
             waiting.proposal.topic_id_partition: waiting.proposal.leader_epoch for waiting in ours
         }
@@ -287,7 +289,7 @@ class ProposalsTask:
             if _is_answered(starts.get(topic_id_partition)) and _is_answered(ends.get(topic_id_partition))
         }
 
-    # -- told
+    # -- reported
 
     def _note(self, one: Waiting, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.REFUSED:

@@ -44,7 +44,7 @@ from tiersidecar.tasks.partition_table import PartitionTable, UnprovenCopy
 log = structlog.get_logger(__name__)
 
 _SLICE_BYTES = 256 * 1024
-"""Of the local file, read and looked at in one go."""
+"""Bytes of the local file that are read and looked at in one go."""
 _SLICES_PER_S, _MOST_SLICE_BYTES = 16, 4 * 1024 * 1024
 """Under a rate: as many, and as large, as the parts of the remote side at most."""
 
@@ -58,8 +58,8 @@ class FeedRemoteLog(Protocol):
     def feed_log(
         self, metadata: RemoteLogSegmentMetadata, look: Callable[[memoryview], None], pace: Pace
     ) -> AsyncGenerator[int]:
-        """Show ``look`` the whole .log of a remote segment in order, past every cache, as fast as ``pace`` allows, and give the
-        sizes of its parts; its manifest and sizes are checked on the way."""
+        """Show ``look`` the whole .log of a remote segment in order, past every cache, as fast as ``pace`` allows, and yield
+        the sizes of its parts; its manifest and sizes are checked on the way."""
 
     async def stored_checksum(self, metadata: RemoteLogSegmentMetadata) -> int | None:
         """Check the manifest, the sizes and the indexes of a remote segment, and return the CRC32C that the store keeps of its
@@ -145,7 +145,7 @@ class ReadBack:
             )
 
     async def _feed_local(self, digest: BatchDigest, segment: LocalSegment) -> AsyncGenerator[int]:
-        """Slice by slice, each with its bytes: the disk is read no faster than the store."""
+        """Feed slice by slice, each with its bytes: the disk is read no faster than the store."""
         async with self._log_dirs.open_segment(segment) as file:
             digest.begin_segment(segment.log_path)
             async with aclosing(self._slices(file, digest.feed)) as slices:
@@ -154,7 +154,7 @@ class ReadBack:
             digest.end_segment()
 
     async def _slices(self, file: SegmentFile, look: Callable[[memoryview], None]) -> AsyncGenerator[int]:
-        """Show ``look`` the file from its first byte to its last, and give the size of each slice."""
+        """Show ``look`` the file from its first byte to its last, and yield the size of each slice."""
         rate = self._pace.bytes_per_s
         read_into = file.read_into if rate is None else file.read_with_rests
         slice_bytes = local_slice_bytes(rate)
@@ -166,7 +166,7 @@ class ReadBack:
             yield read
 
     async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> AsyncGenerator[int]:
-        """Part by part, each with its bytes, and paid for before it is read."""
+        """Feed part by part, each with its bytes, and paid for before it is read."""
         await self._quota.admit(metadata.segment_size_in_bytes)
         digest.begin_segment(str(metadata.remote_log_segment_id))
         async with aclosing(self._remote.feed_log(metadata, digest.feed, self._pace)) as parts:
@@ -187,10 +187,10 @@ class _Crc32c:
 
 
 _BACKOFF, _AWAY = Backoff(initial_s=5.0, maximum_s=300.0), Backoff(initial_s=5.0, maximum_s=30.0)
-"""Of what is damaged, and of what the store or the key service does not give: it may be back in a moment."""
+"""Backoff for what is damaged, and for what the store or the key service does not give: it may be back in a moment."""
 
 NotProven = CorruptDataError | StoreError | DataKeyError | KeyRefusedError | KeyServiceError
-"""What another look may mend, or a repair."""
+"""Errors that another look may mend, or a repair."""
 
 
 class Unproven:
@@ -205,7 +205,7 @@ class Unproven:
         return found is not None and base_offset >= found.base_offset and self._clock.monotonic_s() < found.until_s
 
     def failed(self, topic_id_partition: TopicIdPartition, step: TrimStep, error: NotProven) -> None:
-        """The remote copy of ``step`` could not be read back, or holds something else."""
+        """Note that the remote copy of ``step`` could not be read back, or holds something else."""
         base_offset, known, reason = (
             step.local.base_offset,
             self._table.record(topic_id_partition).unproven,
@@ -233,7 +233,7 @@ class Unproven:
         )
 
     def proven(self, topic_id_partition: TopicIdPartition, step: TrimStep) -> None:
-        """All is well with ``step``."""
+        """Note that all is well with ``step``."""
         found = self._table.record(topic_id_partition).unproven
         if found is None or step.local.base_offset < found.base_offset:
             return
@@ -246,7 +246,7 @@ class Unproven:
         )
 
     def gone(self, topic_id_partition: TopicIdPartition, log_start_offset: int) -> None:
-        """The local log begins at ``log_start_offset``: what lay below it waits for nothing any more."""
+        """Note that the local log begins at ``log_start_offset``: what lay below it waits for nothing any more."""
         found = self._table.record(topic_id_partition).unproven
         if found is not None and found.base_offset < log_start_offset:
             self._table.record(topic_id_partition).unproven = None

@@ -1,10 +1,10 @@
 """Starts ``tiersidecar reconcile`` when the last run is older than the interval, on one sidecar of the cluster.
 
 That one is beside the leader of the metadata topic's partition 0: no setting of its own, and it moves when that broker dies.
-When a run ended stands in the store, so whoever comes next knows it.  Two who both believe it is theirs run twice, which harms
-nobody.
+The end of a run stands in the store, so the next sidecar in this place knows it.  Two that both take it for theirs run twice,
+which does no harm.
 
-What the last reconcile run found, as metrics: read from the summary that it put into the store.
+The findings of the last reconcile run, as metrics: read from the summary that it put into the store.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _read(summary: object) -> tuple[int, Mapping[str, int]]:
 
 
 def _int64(said: Any) -> int:
-    """Raises ValueError: a number that no float can be made of."""
+    """Return the number.  Raises ValueError: no float can be made of it."""
     if not -(2**63) <= (number := int(said)) < 2**63:
         raise ValueError("a number out of range")
     return number
@@ -79,7 +79,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S = 60.0
 FAILED_PAUSE_S = 3600.0
-"""After a run that failed, unless the interval is shorter."""
+"""Pause after a run that failed, unless the interval is shorter."""
 _OUTCOMES = {0: "clean", 3: "findings"}
 FAILED = "failed"
 
@@ -114,7 +114,7 @@ class ReconcileSchedule:
             await self._clock.sleep(min(LOOK_INTERVAL_S, self._interval_s))
 
     async def look(self) -> None:
-        """One look, and one run if it is time."""
+        """Look once, and run once if it is time."""
         try:
             if self._clock.monotonic_s() < self._not_before_s or not await self._is_ours() or not await self._is_due():
                 return

@@ -63,7 +63,7 @@ class FetchedSegments:
 
     @asynccontextmanager
     async def fetched(self, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[LocalSegment]:
-        """The segment as a broker would have it.  It counts as pinned: all of it is read before anything is published.
+        """Yield the segment as a broker would have it.  It counts as pinned: all of it is read before anything is published.
 
         Raises:
             StoreError: an object is missing or could not be read.
@@ -142,12 +142,12 @@ class UploadAgain(Protocol):
     ) -> RemoteLogSegmentMetadata:
         """Copy one segment though its offsets are remote; finished, durable and read back when this returns.
 
-        ``still_wanted`` raises SegmentChangedError where somebody else has made it needless meanwhile."""
+        ``still_wanted`` raises SegmentChangedError where another lane or sidecar has made it needless meanwhile."""
 
 
 class FetchSegment(Protocol):
     def fetched(self, metadata: RemoteLogSegmentMetadata) -> AbstractAsyncContextManager[LocalSegment]:
-        """The remote segment as files, until the context ends."""
+        """Open the remote segment as files, until the context ends."""
 
 
 class RecopyTask:
@@ -174,7 +174,7 @@ class RecopyTask:
         self._blocking, self._failpoints = edges.blocking, edges.failpoints
 
     def has_work(self, partition: TieredPartition) -> bool:
-        """Whether there is a request for us: cheap, and asked at every look."""
+        """Return whether there is a request for us: cheap, and asked at every look."""
         topic_id_partition = partition.view.topic_id_partition
         try:
             requests = self._state.recopies(topic_id_partition)
@@ -247,7 +247,7 @@ class RecopyTask:
                     await self._state.decline_recopy(request, self._broker_id, step.reason)
                 case RecopyAction.WAIT:
                     pass
-            self._tell(request, step)
+            self._log_step(request, step)
             return
 
     async def _view(self, topic_id_partition: TopicIdPartition, request: RecopyRequest, lineage: Lineage) -> RecopyView:
@@ -272,7 +272,8 @@ class RecopyTask:
     async def _whole(
         self, topic_id_partition: TopicIdPartition, request: RecopyRequest, lineage: Lineage
     ) -> list[RemoteLogSegmentMetadata]:
-        """Segments that hold some of the offsets; none that is itself to be given up, or that an erasure has replaced."""
+        """Return segments that hold some of the offsets; none that is itself to be given up, or that an erasure has
+        replaced."""
         doubted = {_named(one) for one in (*self._state.recopies(topic_id_partition), request)}
         erased = replaced_segments(self._state.trash(topic_id_partition))
 
@@ -309,7 +310,7 @@ class RecopyTask:
     async def _rewrite(
         self, partition: TieredPartition, request: RecopyRequest, step: RecopyStep, lineage: Lineage
     ) -> bool:
-        """What the batches say of transactions, with what was open before them, goes into the new segment's indexes."""
+        """Copy with the batches' transactions, and what was open before them, in the new segment's indexes."""
         named = _named(request)
         metadata = None if named is None else self._metadata.segment(named)
         if metadata is None:
@@ -331,7 +332,8 @@ class RecopyTask:
     async def _check_still_wanted(
         self, topic_id_partition: TopicIdPartition, request: RecopyRequest, step: RecopyStep, lineage: Lineage
     ) -> None:
-        """The copy lane fills a hole below what is remote by itself, and so may another broker's sidecar."""
+        """Raise where it is needless: the copy lane fills a hole below what is remote by itself, and so may another broker's
+        sidecar."""
         now = decide_recopy(await self._view(topic_id_partition, request, lineage))
         if now.action is not step.action or _base_of(now) != _base_of(step):
             raise SegmentChangedError(
@@ -340,7 +342,7 @@ class RecopyTask:
 
     async def _decline(self, request: RecopyRequest, reason: str) -> None:
         await self._state.decline_recopy(request, self._broker_id, reason)
-        self._tell(request, RecopyStep(action=RecopyAction.DECLINE, reason=reason))
+        self._log_step(request, RecopyStep(action=RecopyAction.DECLINE, reason=reason))
 
     async def _retire(self, request: RecopyRequest, step: RecopyStep) -> None:
         named = _named(request)
@@ -356,7 +358,7 @@ class RecopyTask:
             return  # another sidecar was faster
         await self._failpoints.reach("recopy.retired")
 
-    def _tell(self, request: RecopyRequest, step: RecopyStep) -> None:
+    def _log_step(self, request: RecopyRequest, step: RecopyStep) -> None:
         owner = request.topic_id_partition
         say = log.error if step.action is RecopyAction.DECLINE else log.info
         say(

@@ -1,7 +1,7 @@
-"""The broker's leader epochs, with those that its file has forgotten and a leader's sidecar has said in the state topic.
+"""The broker's leader epochs, with those that its file has forgotten and a leader's sidecar has published in the state topic.
 
 A file forgets where an epoch began when what was written in it leaves the broker's disk.  Once some of that is remote, its
-epoch blob tells.  What goes before that (the broker's own retention, DeleteRecords sent to the broker, a full disk) leaves a
+epoch blob has it.  What goes before that (the broker's own retention, DeleteRecords sent to the broker, a full disk) leaves a
 file that begins in a later epoch than all that is remote: after an unclean election copies of what the election has cut off
 would pass for the history before it.
 """
@@ -20,7 +20,7 @@ from tiersidecar.reading.lineage import LiveLog
 
 class SaidOfPartition(Protocol):
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
-        """As :meth:`~tiersidecar.ports.state_log.StateLog.partition_state`."""
+        """Return the state of a partition (:meth:`~tiersidecar.ports.state_log.StateLog.partition_state`)."""
 
 
 class RememberedEpochs:
@@ -30,8 +30,8 @@ class RememberedEpochs:
         self.file, self._state = live, state
 
     def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """Empty where there is no file.  What is said counts only of a history that has the file's first epoch: then nothing is
-        missing between the two, for all logs that have an epoch have the same before it."""
+        """Return the epochs; empty where there is no file.  The published ones count only in a history that has the file's
+        first epoch: then nothing is missing between the two, for all logs that have an epoch have the same before it."""
         live = self.file.leader_epochs(topic_id_partition)
         if not live:
             return ()

@@ -2,7 +2,7 @@
 
 Abandoned anywhere, it is taken up again from the state that the metadata topic shows.
 
-In which order segments are removed: what the store has refused to delete comes after everything else.
+The order of removal: what the store has refused to delete comes after everything else.
 
 A legal hold, say, keeps an object for years: it must not keep all that expires after it.  A store that is away refuses
 everything; so the first refusal ends a round, and the next round begins with another segment.
@@ -38,8 +38,8 @@ class RefusedLast:
         self._count = 0
 
     def order(self, owner: TopicIdPartition, due: Iterable[Removal]) -> list[Removal]:
-        """All of ``due``, which is all that is due of ``owner``: first those that were never refused, in their order, then the
-        others, those first that were refused longest ago."""
+        """Return all of ``due``, which is all that is due of ``owner``: first those that were never refused, in their order,
+        then the others, those first that were refused longest ago."""
         removals = list(due)
         known = self._refused.pop(owner, {})
         still = {key: known[key] for removal in removals if (key := removal.metadata.remote_log_segment_id) in known}
@@ -48,7 +48,7 @@ class RefusedLast:
         return sorted(removals, key=lambda removal: still.get(removal.metadata.remote_log_segment_id, 0))
 
     def refused(self, removal: Removal) -> None:
-        """The store did not delete it."""
+        """Note that the store did not delete it."""
         self._count += 1
         segment_id = removal.metadata.remote_log_segment_id
         self._refused.setdefault(segment_id.topic_id_partition, {})[segment_id] = self._count
@@ -57,8 +57,8 @@ class RefusedLast:
 log = structlog.get_logger(__name__)
 
 BEGUN_WITHIN_S = 30.0
-"""After the look whether it is undone a deletion is begun, or its DELETE_SEGMENT_STARTED given up.  So none comes any more this
-long after an undelete is durable, whatever became of the process."""
+"""Time after the look whether it is undone, within which a deletion is begun, or its DELETE_SEGMENT_STARTED given up.  So none
+comes any more this long after an undelete is durable, whatever became of the process."""
 
 
 class SegmentRemover:
@@ -82,19 +82,19 @@ class SegmentRemover:
         self._unsure: set[RemoteLogSegmentId] = set()
 
     def unsure(self, topic_id_partition: TopicIdPartition) -> frozenset[RemoteLogSegmentId]:
-        """Segments whose deletion may have begun: nobody has read back what was sent, and it may be written yet.  The metadata
-        topic, read to its end from now on, tells."""
+        """Return segments whose deletion may have begun: what was sent was not read back, and may be written yet.  The metadata
+        topic, read to its end from now on, shows it."""
         return frozenset(
             segment_id for segment_id in self._unsure if segment_id.topic_id_partition == topic_id_partition
         )
 
     def settle(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
-        """The metadata topic has been read to its end since they were unsure."""
+        """Note that the metadata topic has been read to its end since they were unsure."""
         self._unsure.difference_update(segment_ids)
 
     async def remove(self, removal: Removal, is_undone: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Both events are durable and the objects gone when this returns, by us or by a leader before or after us; or
-        nothing is done, because ``is_undone``, asked right before a deletion begins, says so."""
+        """Remove one segment.  Both events are durable and the objects gone when this returns, by us or by a leader before or
+        after us; or nothing is done, because ``is_undone``, asked right before a deletion begins, says so."""
         topic = removal.metadata.topic_id_partition.topic
         self._telemetry.count(DELETE_REQUESTS, topic=topic)
         try:
@@ -138,7 +138,8 @@ class SegmentRemover:
         return True
 
     async def _begin(self, metadata: RemoteLogSegmentMetadata, until_s: float | None) -> None:
-        """Not read back, even because it is cancelled, the segment is unsure: no undelete is answered until that is known."""
+        """Publish DELETE_SEGMENT_STARTED.  Not read back, even because it is cancelled, the segment is unsure: no undelete is
+        answered until that is known."""
         within_ms = None if until_s is None else int((until_s - self._clock.monotonic_s()) * 1000)
         if within_ms is not None and within_ms <= 0:
             subject, most_ms = str(metadata.topic_id_partition), int(BEGUN_WITHIN_S * 1000)

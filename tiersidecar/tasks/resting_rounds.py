@@ -22,14 +22,14 @@ _NOTHING = PartitionState()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rest:
-    """``seen`` is all that the round went by, but the time, of which ``quiet`` tells."""
+    """``seen`` is all that the round went by, but the time, which is in ``quiet``."""
 
     quiet: QuietRound
     seen: tuple[object, ...]
 
 
 class RestingRounds:
-    """``has_failed`` tells whether the last run of the partition's lane failed: one that ends well is to say so."""
+    """``has_failed`` says whether the last run of the partition's lane failed: one that ends well is to say so."""
 
     def __init__(self, *, sources: Sources, edges: Edges, has_failed: Callable[[TopicIdPartition], bool]) -> None:
         self._table, self._metadata = sources.table, sources.metadata
@@ -38,10 +38,10 @@ class RestingRounds:
         self._rests: dict[TopicIdPartition, _Rest] = {}
 
     def note(self, partition: TieredPartition, plan: ExpiryPlan, quiet: QuietRound | None) -> None:
-        """A round has found nothing to do: to be told before anything is awaited, or what it went by might be another.
+        """Note that a round has found nothing to do: before anything is awaited, or what it went by might be another.
 
         Only where nothing but what is compared decides whether the lane may have a round at all (``LostLogs``), and what the
-        lineage is: without a live file it is chosen anew after a time, and what pins tell is put around it each time.
+        lineage is: without a live file it is chosen anew after a time, and the pins' epochs are put around it each time.
         """
         topic_id_partition = partition.view.topic_id_partition
         self._rests.pop(topic_id_partition, None)
@@ -54,7 +54,7 @@ class RestingRounds:
         self._rests[topic_id_partition] = _Rest(quiet=quiet, seen=self._seen(partition, self._trash_clock.now()))
 
     def holds(self, partition: TieredPartition) -> bool:
-        """Whether a round now would do nothing, and leave everything as it is."""
+        """Return whether a round now would do nothing, and leave everything as it is."""
         topic_id_partition = partition.view.topic_id_partition
         rest = self._rests.get(topic_id_partition)
         if rest is None or self._has_failed(topic_id_partition):
@@ -68,8 +68,8 @@ class RestingRounds:
             return False
 
     def _seen(self, partition: TieredPartition, time: TrashTime) -> tuple[object, ...]:
-        """All that the view of a round is made of (``ExpireTask``), and what the round and the trim behind it set right on the
-        partition's record.  Nearly all of it is the same object as before, which takes no time to compare."""
+        """Return all that the view of a round is made of (``ExpireTask``), and what the round and the trim behind it set right
+        on the partition's record.  Nearly all of it is the same object as before, which takes no time to compare."""
         topic_id_partition = partition.view.topic_id_partition
         table, record = self._table, self._table.record(topic_id_partition)
         return (
@@ -90,6 +90,6 @@ class RestingRounds:
             record.batch_epochs,
             record.remote_log_start,
             record.log_start_offset,
-            record.expiry_told,
+            record.expiry_reported,
             record.behind_trash,
         )

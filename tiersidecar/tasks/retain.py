@@ -29,7 +29,7 @@ class RetainTask:
         return self.expire.may_act(partition) and not self._is_forbidden(partition)
 
     async def run(self, partition: TieredPartition) -> None:
-        """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not
+        """Do one round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not
         let the broker's disk fill up."""
         if self._is_forbidden(partition):
             await self.expire.answer_undelete(partition)  # it need not wait for a lane that stands still

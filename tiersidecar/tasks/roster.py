@@ -1,4 +1,4 @@
-"""Who cares for what: one look at log dirs and broker keeps the table and the metadata assignment true."""
+"""Assignment of partitions: one look at log dirs and broker keeps the table and the metadata assignment true."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 _BEING_MADE_S = 5.0
-"""For so long at most, a directory that the broker has just made lacks what a whole one has."""
+"""Longest time for which a directory that the broker has just made lacks what a whole one has."""
 
 
 _SOON_AGAIN_S, _MOST_SOON_AGAIN_S = 0.5, 8.0
@@ -41,7 +41,7 @@ _SCANS_OF_A_CHANGE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decided:
-    """By what it was last decided which partitions are ours."""
+    """Facts by which it was last decided which partitions are ours."""
 
     views: tuple[LeaderView, ...]
     present: Mapping[TopicIdPartition, LocalPartition]
@@ -49,8 +49,8 @@ class _Decided:
     departing: frozenset[TopicIdPartition]
 
     def is_as(self, other: _Decided) -> bool:
-        """Return whether the same follows from it.  Of views and keys that takes their being the same objects, which takes a
-        hundredth of comparing thousands."""
+        """Return whether the same follows from it.  For views and keys it compares only whether they are the same objects,
+        which takes a hundredth of comparing thousands."""
         if self.views is not other.views or (self.policies, self.departing) != (other.policies, other.departing):
             return False
         if self.present is other.present:
@@ -59,7 +59,7 @@ class _Decided:
 
 
 class Roster:
-    """One per process, whatever its roles.  ``forget`` is told each partition whose metadata is no longer kept."""
+    """One per process, whatever its roles.  ``forget`` is called with each partition whose metadata is no longer kept."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Roster:
         self._failures = 0
 
     async def look(self) -> tuple[TieredPartition, ...]:
-        """Ask, scan, assign; gives what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
+        """Ask, scan, assign; return what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
         tiered otherwise.
 
         Raises:
@@ -104,20 +104,20 @@ class Roster:
             raise
         if views is not self._views:
             self._views, self._whole_scans_left = views, _SCANS_OF_A_CHANGE
-        # After the answer: files as they were before it have no word of the leader epoch that it tells of.
+        # After the answer: files as they were before it have no word of the leader epoch that it names.
         await self._scan()
         return await self._decide(views)
 
     def begin_anew(self) -> None:
-        """Read all files at the next looks: whoever takes the role anew knows of no deletion before (``FollowNote``)."""
+        """Read all files at the next looks: a process that takes the role anew knows of no deletion before (``FollowNote``)."""
         self._whole_scans_left = _SCANS_OF_A_CHANGE
 
     def let_go(self, before: TieredPartition) -> None:
-        """Forget what is known of a partition that :meth:`look` gave, for a process in which nobody else does."""
+        """Forget what is known of a partition that :meth:`look` gave, for a process in which nothing else does."""
         self._table.forget(before.view.topic_id_partition)
 
     async def _decide(self, views: tuple[LeaderView, ...]) -> tuple[TieredPartition, ...]:
-        """Nothing is decided anew where nothing that it is decided by is other than it was."""
+        """Decide which partitions are ours; the last decision stays where all that it is decided by is what it was."""
         if self._decided is None or views is not self._decided.views:
             self._table.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
             self._topics = {view.topic_id_partition.topic for view in views if self._broker_id in view.replicas}
@@ -143,8 +143,8 @@ class Roster:
         return changed
 
     def _kept(self, now: TieredPartition) -> TieredPartition:
-        """What was there before, where it is the same, else with the name that the local partition has: of thousands a look
-        takes up each a hundred times, and what is the same object need not be compared."""
+        """Return what was there before, where it is the same, else with the name that the local partition has: of thousands a
+        look takes up each a hundred times, and what is the same object need not be compared."""
         before = self._table.assignment.get(now.view.topic_id_partition)
         if before == now:
             return before
@@ -198,7 +198,7 @@ class Roster:
             self._away_since_s = None
         self._table.watch_trouble = trouble
 
-    def has_told(self, error: Exception) -> bool:
+    def has_logged(self, error: Exception) -> bool:
         """Return whether ``error`` is of the broker's outage that was logged at its begin; it is counted, for the end."""
         if self._away_since_s is None or not isinstance(error, BrokerUnreachableError):
             return False
@@ -212,7 +212,7 @@ class Roster:
             self._forget(partition)
 
     def _report_faults(self, view: LogDirsView) -> None:
-        """Those of partition directories once they have lasted: one that is being made has no partition.metadata yet."""
+        """Log faults of partition directories once they have lasted: one that is being made has no partition.metadata yet."""
         now_s = self._clock.monotonic_s()
         self._fault_since_s = {directory: self._fault_since_s.get(directory, now_s) for directory in view.faults}
         for directory in self._faulty - view.faults.keys():

@@ -1,6 +1,6 @@
 """A segment's three objects, stored in the order that makes the manifest the commit mark: .log, .indexes, .rsm-manifest.
 
-A segment's .log as the body of an object: read, checked and transformed, chunk by chunk, off the event loop.
+Reading a segment's .log as the body of an object: read, checked and transformed, chunk by chunk, off the event loop.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, PutObject, So
 
 
 class LogReading(Protocol):
-    """Is shown the whole .log on its way to the store, and has what goes up beside it."""
+    """Reader that sees the whole .log on its way to the store, and has what goes up beside it."""
 
     @property
     def scan(self) -> SegmentScan | None:
-        """What :meth:`finish` found; None before."""
+        """Return what :meth:`finish` found; None before."""
 
     def look(self, part: memoryview) -> None:
         """See the next bytes of the file; raises where they are wrong."""
 
     def finish(self) -> None:
-        """All bytes were shown; raises where they are not what was published."""
+        """Note that all bytes were shown; raises where they are not what was published."""
 
     def artefacts(self) -> IndexArtefacts:
         """Return what belongs beside the .log; after :meth:`finish`."""
@@ -56,7 +56,7 @@ _BUFFERS = 2
 class LogBody:
     """Piece ``i`` is chunk ``i`` transformed.  Asked for again, it has the same bytes: each chunk keeps its IV.
 
-    ``reading`` is shown every byte once, in order, whoever reads it, and is finished before the last ones are handed on: a
+    ``reading`` is shown every byte once, in order, in any reader's thread, and is finished before the last ones go on: a
     segment that fails its checks never becomes an object.  An untransformed one is read by the store itself.  Else, while the
     store has one piece, the next is made, so that disk, processor and network work at once; memory is bounded by two chunks
     and what they become.  :meth:`aclose` ends what is under way.
@@ -125,7 +125,7 @@ class LogBody:
         return wanted_bytes
 
     def chunk_index(self) -> ChunkIndex:
-        """The index of the chunks as they went up; every piece must have been asked for unless sizes are fixed."""
+        """Return the index of the chunks as they went up; every piece must have been asked for unless sizes are fixed."""
         if self._fixed is not None:
             return self._fixed
         sizes = [size for size in self._sizes if size is not None]
@@ -139,7 +139,7 @@ class LogBody:
             self._ahead = None
             making.cancel()
             await asyncio.wait([making])
-            making.cancelled() or making.exception()  # looked at: nobody asked for this piece
+            making.cancelled() or making.exception()  # looked at: nothing asked for this piece
 
     async def _make(self, index: int) -> Buffer:
         chunk = await self._chunk(index)
@@ -160,7 +160,7 @@ class LogBody:
         return chunk
 
     def _look(self, position: int, part: memoryview) -> None:
-        """In the thread that reads.  What is read again was seen already."""
+        """Show a part, in the thread that reads.  What is read again was seen already."""
         if position == self._seen_bytes:
             self._reading.look(part)
             self._seen_bytes += len(part)
@@ -170,7 +170,7 @@ class LogBody:
 
 
 async def _result_of(making: asyncio.Task[Buffer]) -> Buffer:
-    """Of a task that ends with its only waiter."""
+    """Return the result of a task that ends with its only waiter."""
     try:
         return await making
     except asyncio.CancelledError:
@@ -185,7 +185,7 @@ def _in_default_place(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutSettings:
-    """How segments become objects; the plugin's settings of the same names.
+    """The way in which segments become objects; the plugin's settings of the same names.
 
     ``skip_compressed`` leaves out compression where the segment's first batch is compressed already (the plugin's
     ``compression.heuristic.enabled``).  ``kafka_version`` is (major, minor) of the broker whose bytes we write.
@@ -221,7 +221,7 @@ class SegmentObjects:
         return write_custom_metadata(CustomMetadata(place=self._settings.place_of_topic(topic))) or None
 
     async def new_encryption(self, segment_id: RemoteLogSegmentId) -> SegmentEncryption | None:
-        """Return a data key for a new segment; None without encryption.  To be had before anybody is told of the segment: a key
+        """Return a data key for a new segment; None without encryption.  To be had before the segment is announced: a key
         service that is away must leave nothing behind.
 
         Raises:
@@ -245,7 +245,7 @@ class SegmentObjects:
         is_compressed: bool,
         encryption: SegmentEncryption | None,
     ) -> bytes | None:
-        """All three are durable when this returns; gives the custom metadata that names them.  ``encryption`` is what
+        """Store all three, and return the custom metadata that names them; they are durable then.  ``encryption`` is what
         :meth:`new_encryption` gave for the segment.
 
         Raises:
@@ -309,7 +309,7 @@ class SegmentObjects:
         return stored.size_bytes
 
     async def _put(self, key: str, body: ObjectBody) -> int:
-        """Store, and compare what the store says of it with what we meant (rule 9); gives the size in bytes."""
+        """Store, and compare what the store says of it with what we meant (rule 9); return the size in bytes."""
         stored = await self._store.put_object(key, body)
         if stored.size_bytes != body.size_bytes:
             raise _wrong_size(key, stored.size_bytes, body.size_bytes)

@@ -48,8 +48,8 @@ ARTEFACT_WAIT_S = 60.0
 class CheckedSegment:
     """``epochs`` are those of the segment's offsets, the first start raised to its base offset.  ``rebuild`` names the
     artefacts that must be made from the batches.  ``max_timestamp_ms`` is -1 where no record has a timestamp.
-    ``open_at_start`` are the producers whose transaction is open where it begins, as the remote segment before it and the
-    broker tell; ``has_aborted`` says whether its transaction index has entries: published before its batches are read.
+    ``open_at_start`` are the producers whose transaction is open where it begins, by the remote segment before it and by the
+    broker; ``has_aborted`` says whether its transaction index has entries: published before its batches are read.
     ``is_compacted``: the broker's cleaner may have taken markers away."""
 
     artefacts: SegmentArtefacts
@@ -81,8 +81,8 @@ class SegmentChecker:
         *,
         is_compacted: bool = False,
     ) -> CheckedSegment:
-        """``carried`` are the producers whose transaction is open where the remote segment before this one ends;
-        ``is_compacted``: see :class:`CheckedSegment`.
+        """Look at the segment's files.  ``carried`` are the producers whose transaction is open where the remote segment before
+        this one ends; ``is_compacted`` is that of :class:`CheckedSegment`.
 
         Raises:
             SegmentNotReadyError: the broker may still be writing an artefact, or its leader epochs; or the segment is of
@@ -120,11 +120,11 @@ class SegmentChecker:
         )
 
     def suspect(self, segment: LocalSegment) -> None:
-        """A reading found it damaged: from now on it is read before it is copied."""
+        """Note that a reading found it damaged: from now on it is read before it is copied."""
         self._suspects.add(segment.log_path)
 
     def forget(self, segment: LocalSegment) -> None:
-        """It was copied."""
+        """Note that it was copied."""
         self._suspects.discard(segment.log_path)
         self._missing_since_s.pop(segment.log_path, None)
 
@@ -139,8 +139,10 @@ class SegmentChecker:
 
 
 def require_history(segment: LocalSegment, scan: SegmentScan, lineage: Lineage) -> None:
-    """Raises:
-    SegmentNotReadyError: the batches are of other leader epochs than the lineage says of their offsets.
+    """Return if the batches are of the lineage's leader epochs.
+
+    Raises:
+        SegmentNotReadyError: the batches are of other leader epochs than the lineage says of their offsets.
     """
     if not lineage.explains(scan.leader_epochs, scan.leader_epoch_ends):
         found = ", ".join(f"{entry.epoch} from offset {entry.start_offset}" for entry in scan.leader_epochs)
@@ -149,7 +151,7 @@ def require_history(segment: LocalSegment, scan: SegmentScan, lineage: Lineage) 
 
 
 def brokers_aborted(segment: LocalSegment, artefacts: SegmentArtefacts) -> Sequence[AbortedTransaction]:
-    """The entries of the broker's transaction index: none where it cannot be used."""
+    """Return the entries of the broker's transaction index: none where it cannot be used."""
     index = artefacts.transaction_index or b""
     return read_transaction_index(index, base_offset=segment.base_offset, where=segment.log_path)
 
@@ -157,8 +159,8 @@ def brokers_aborted(segment: LocalSegment, artefacts: SegmentArtefacts) -> Seque
 def _open_at_start(
     artefacts: SegmentArtefacts, carried: Sequence[ProducerState]
 ) -> tuple[tuple[ProducerState, ...], bool]:
-    """The producers whose transaction is open, and whether the broker knows all of them: if not, it has lost its state, and its
-    transaction index may lack an entry."""
+    """Return the producers whose transaction is open, and whether the broker knows all of them: if not, it has lost its state,
+    and its transaction index may lack an entry."""
     brokers = read_open_producers(artefacts.earlier_snapshot) if artefacts.earlier_snapshot else ()
     return merge_open(carried, brokers), lacks_none(brokers, carried)
 
@@ -173,7 +175,7 @@ async def _is_compressed(file: SegmentFile) -> bool:
 
 
 def next_base_offset_of(segment: LocalSegment) -> Offset:
-    """Where a sealed segment's successor begins."""
+    """Return where a sealed segment's successor begins."""
     assert segment.next_base_offset is not None, "only sealed segments are copied"
     return segment.next_base_offset
 
@@ -196,8 +198,9 @@ def complete_transactions(
     derived: SegmentTransactions,
     cleaned_since: Sequence[ProducerState] = (),
 ) -> CompletedTransactions:
-    """``artefacts`` with all that ``derived`` has; what lacks nothing stays as it is, byte for byte.  Of producers that the
-    broker had open where the segment begins, ``cleaned_since``, the marker may be gone: of these the broker's snapshot counts.
+    """Return ``artefacts`` with all that ``derived`` has; what lacks nothing stays as it is, byte for byte.  Of producers that
+    the broker had open where the segment begins, ``cleaned_since``, the marker may be gone: of these the broker's snapshot
+    counts.
     """
     index = artefacts.transaction_index or b""
     brokers = read_transaction_index(index, base_offset=segment.base_offset, where=segment.log_path)
@@ -223,7 +226,7 @@ def complete_transactions(
 
 
 class SegmentReading:
-    """Shown the whole file once, in order, by :meth:`look`; then :meth:`finish` compares it with what was published."""
+    """Sees the whole file once, in order, by :meth:`look`; then :meth:`finish` compares it with what was published."""
 
     def __init__(self, segment: LocalSegment, checked: CheckedSegment, lineage: Lineage) -> None:
         self._segment, self._checked, self._lineage = segment, checked, lineage
@@ -245,7 +248,7 @@ class SegmentReading:
         self._completed: CompletedTransactions | None = None
 
     def look(self, part: memoryview) -> None:
-        """The next bytes of the file.
+        """See the next bytes of the file.
 
         Raises:
             CorruptDataError: a batch that fails its checks.
@@ -255,7 +258,7 @@ class SegmentReading:
             self._rebuilder.feed(part)
 
     def finish(self) -> None:
-        """All bytes were shown.
+        """Note that all bytes were shown.
 
         Raises:
             CorruptDataError: offsets go past the following segment's.
@@ -276,8 +279,8 @@ class SegmentReading:
         self.scan = scan
 
     def artefacts(self) -> IndexArtefacts:
-        """The broker's, and in place of those that cannot be used the ones made here; what the broker has lost of transactions
-        is added from the batches.  After :meth:`finish`."""
+        """Return the broker's artefacts, and in place of those that cannot be used the ones made here; what the broker has lost
+        of transactions is added from the batches.  After :meth:`finish`."""
         return self.transactions().artefacts
 
     def transactions(self) -> CompletedTransactions:
@@ -289,15 +292,15 @@ class SegmentReading:
         return self._completed
 
     def _cleaned_since(self) -> tuple[ProducerState, ...]:
-        """The producers whose transaction the broker had open where the segment begins, of which its cleaner may have taken the
-        marker away.  A snapshot that is made here says what the batches say."""
+        """Return the producers whose transaction the broker had open where the segment begins, of which its cleaner may have
+        taken the marker away.  A snapshot that is made here says what the batches say."""
         earlier = self._checked.artefacts.earlier_snapshot
         if not self._checked.is_compacted or not earlier or Artefact.PRODUCER_SNAPSHOT in self._checked.rebuild:
             return ()
         return read_open_producers(earlier)
 
     def _require_published_transactions(self) -> None:
-        """Readers ask for no transaction index that is published as empty (S-157)."""
+        """Raise where a transaction index was published as empty and is not: readers ask for none then (S-157)."""
         entries = complete_index(brokers_aborted(self._segment, self._checked.artefacts), self._walk.finish().aborted)
         if bool(entries) != self._checked.has_aborted:
             reason = f"its batches have {len(entries)} aborted transactions, its transaction index says otherwise"

@@ -65,7 +65,7 @@ class NewSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SwapStore:
-    """Where segments are stored, and read past every cache: what is proven by it stands in the store."""
+    """Store in which segments are kept, and read past every cache: what is proven by it stands in the store."""
 
     objects: SegmentObjects
     stream: SegmentStream
@@ -82,7 +82,7 @@ class Prover(Protocol):
         """See the next bytes; they must not be kept."""
 
     def finish(self) -> None:
-        """All bytes were shown.
+        """Note that all bytes were shown.
 
         Raises:
             CorruptDataError: they are not what they were to be.
@@ -100,18 +100,18 @@ class DigestAlone:
 
 
 class Swapper(Protocol):
-    """On whose behalf, and with what right, the segments are swapped."""
+    """The leader, or command, that swaps segments, with its right to do so."""
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
-        """Why ``old`` are not to be replaced any more, by what holds now; empty where they are.  Asked before STARTED and
-        before FINISHED.
+        """Return why ``old`` are not to be replaced any more, by what holds now; empty where they are.  Asked before STARTED
+        and before FINISHED.
 
         Raises:
-            TiersidecarError: it cannot be told.
+                TiersidecarError: it cannot be known.
         """
 
     def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
-        """The copy of the new segment is this process's, from before STARTED on until the context ends."""
+        """Hold the copy of the new segment as this process's, from before STARTED on until the context ends."""
 
     def require(self) -> None:
         """Return if this process may act now: called right before each event, without a wait between.
@@ -125,7 +125,7 @@ class Swapper(Protocol):
         segments that hold the same offsets the latest is read, also by what knows their manifests alone."""
 
     async def within_ms(self) -> int | None:
-        """For how long COPY_SEGMENT_FINISHED may be waited for, once the right to act is renewed; None: as always."""
+        """Return for how long COPY_SEGMENT_FINISHED may be waited for, once the right to act is renewed; None: as always."""
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         """Return what looks at the batches of ``stored``, besides their digest."""
@@ -278,7 +278,7 @@ class SegmentSwap:
 
 
 class SwapTrash:
-    """Where the segments of one partition go that were swapped: few entries, none of which names too many."""
+    """Trash for the swapped segments of one partition: few entries, none of which names too many."""
 
     def __init__(
         self,
@@ -349,7 +349,7 @@ def require(segment: RemoteLogSegmentMetadata, is_right: bool, reason: str) -> N
 
 
 def _epochs_of(old: Sequence[RemoteLogSegmentMetadata]) -> tuple[EpochEntry, ...]:
-    """Of each epoch where it begins first."""
+    """Return each epoch where it begins first."""
     begins: dict[int, EpochEntry] = {}
     for segment in old:
         for entry in segment.segment_leader_epochs:

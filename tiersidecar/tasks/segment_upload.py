@@ -62,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 
 class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
-    """What is published, and what is read back of it."""
+    """Publishing, and reading back what was published."""
 
 
 StillWanted = Callable[[], Awaitable[None]]
@@ -72,7 +72,7 @@ lane of this process has just copied something of the partition."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTarget:
-    """What a copy writes to, while ``gates`` find its store there, and what clears away a copy that failed."""
+    """Target of a copy, while ``gates`` find its store there, with what clears away a copy that failed."""
 
     objects: SegmentObjects
     gates: StoreGates
@@ -90,7 +90,8 @@ class UploadSettings:
 
 @dataclass(eq=False)
 class _Turn:
-    """Of one partition.  ``copies`` have it or wait for it: between two of them the lock is free, and still not to be had."""
+    """Turn of one partition.  ``copies`` have it or wait for it: between two of them the lock is free, and still not to be
+    had."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     copies: int = 0
@@ -145,7 +146,8 @@ class SegmentUploader:
     async def upload_again(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, still_wanted: StillWanted
     ) -> RemoteLogSegmentMetadata:
-        """As :meth:`upload`, of offsets that are remote already, and also by a follower: what there is of them is damaged."""
+        """Copy ``segment`` as :meth:`upload` does, of offsets that are remote already, and also by a follower: what there is of
+        them is damaged."""
         return await self._gated(partition, segment, lineage, still_wanted)
 
     async def _gated(
@@ -169,9 +171,9 @@ class SegmentUploader:
 
     @asynccontextmanager
     async def _turn(self, topic_id_partition: TopicIdPartition) -> AsyncIterator[bool]:
-        """One copy of a partition at a time: a hole below what is remote is filled by the copy lane and, on request, by the
-        recopy lane, and both at once would make two copies, or one and a STARTED that nobody finishes.  Yields whether another
-        had to be waited for."""
+        """Hold the turn of a partition, for one copy at a time: a hole below what is remote is filled by the copy lane and, on
+        request, by the recopy lane, and both at once would make two copies, or one and a STARTED that nothing finishes.  Yields
+        whether another copy had to be waited for."""
         turn = self._turns.setdefault(topic_id_partition, _Turn())
         has_waited = turn.copies > 0
         turn.copies += 1
@@ -187,7 +189,7 @@ class SegmentUploader:
         topic_id_partition = partition.view.topic_id_partition
         began_s = self._clock.monotonic_s()
         segment_id = RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=self._ids.random_uuid())
-        # First of all: without a key nothing is read, and nothing published that somebody would have to delete.
+        # First of all: without a key nothing is read, and nothing published that would have to be deleted.
         encryption = await self._objects.new_encryption(segment_id)
         async with self._log_dirs.open_segment(segment) as file:
             before = await file.fingerprint()
@@ -208,8 +210,8 @@ class SegmentUploader:
                 await self._failpoints.reach("copy.proven")
                 finished = await self._finish(partition, started, custom_metadata)
         self._carried.keep(finished, completed.open_at_end)
-        self._tell(partition, segment, checked, finished, began_s)
-        self._tell_added(finished, completed)
+        self._log_finished(partition, segment, checked, finished, began_s)
+        self._log_added(finished, completed)
         await self._waits.lost(topic_id_partition, finished.next_offset, completed.undecided)
         return finished
 
@@ -252,18 +254,20 @@ class SegmentUploader:
     async def _check_still_wanted(
         self, topic_id_partition: TopicIdPartition, segment: LocalSegment, lineage: Lineage
     ) -> None:
-        """With STARTED everything is read back that the topic has before it: what a deposed leader finished late, too."""
+        """Publish STARTED.  With it everything is read back that the topic has before it: what a deposed leader finished late,
+        too."""
         copied_offset = await copied_offset_of(self._metadata_log, topic_id_partition, lineage, self._blocking)
         if copied_offset < next_base_offset_of(segment) - 1:
             return
-        # Below what is remote it may be a hole, which nobody has copied.
+        # Below what is remote it may be a hole, which was never copied.
         if is_remote(lineage, partial(self._metadata_log.finished_segments_at, topic_id_partition), segment):
             raise SegmentChangedError(path=segment.log_path, reason="a copy of it was finished meanwhile")
 
     async def _check_still_ours(
         self, partition: TieredPartition, segment: LocalSegment, epochs: tuple[EpochEntry, ...]
     ) -> None:
-        """A file that kept its size may have been cut off from the log all the same: look at hands and epochs again."""
+        """Check the segment once more.  A file that kept its size may have been cut off from the log all the same: leader and
+        epochs are looked at again."""
         topic_id_partition = partition.view.topic_id_partition
         if not self._table.holds(partition):
             raise SegmentChangedError(path=segment.log_path, reason="the partition changed hands")
@@ -306,10 +310,10 @@ class SegmentUploader:
         return started.with_update(update)
 
     async def _publish_finished(self, partition: TieredPartition, update: RemoteLogSegmentMetadataUpdate) -> None:
-        """Until it is read back, refused, or no longer ours to say.
+        """Publish until it is read back, refused, or no longer ours to say.
 
-        Given up at the first trouble it may be durable all the same, and the retain lane, to which this is then a copy that
-        nobody works on, would delete what followers have unpinned for.  Said twice it is the same state again.
+        Given up at the first trouble it may be durable all the same, and the retain lane, to which this is then a copy that no
+        lane works on, would delete what followers have unpinned for.  Said twice it is the same state again.
         """
         failures = 0
         while True:
@@ -333,7 +337,7 @@ class SegmentUploader:
                 )
             await self._clock.sleep(delay_s)
 
-    def _tell(
+    def _log_finished(
         self,
         partition: TieredPartition,
         segment: LocalSegment,
@@ -344,13 +348,13 @@ class SegmentUploader:
         topic_id_partition = partition.view.topic_id_partition
         self._checker.forget(segment)
         self._telemetry.count(COPY_BYTES, finished.segment_size_in_bytes, topic=topic_id_partition.topic)
-        told = log.bind(
+        bound = log.bind(
             topic=topic_id_partition.topic,
             partition=topic_id_partition.partition,
             leader_epoch=partition.view.leader_epoch,
             segment_id=str(finished.remote_log_segment_id),
         )
-        told.info(
+        bound.info(
             "segment.copy.finished",
             start_offset=finished.start_offset,
             end_offset=finished.end_offset,
@@ -360,16 +364,16 @@ class SegmentUploader:
         if checked.rebuild:
             for artefact in checked.rebuild:
                 self._telemetry.count(REBUILT_ARTEFACTS, topic=topic_id_partition.topic, artefact=artefact.value)
-            told.warning(
+            bound.warning(
                 "segment.artefacts.rebuilt",
                 artefacts=sorted(checked.rebuild),
                 reasons=[fault.reason for fault in checked.artefacts.faults],
                 from_earlier_snapshot=checked.artefacts.earlier_snapshot is not None,
             )
 
-    def _tell_added(self, finished: RemoteLogSegmentMetadata, completed: CompletedTransactions) -> None:
+    def _log_added(self, finished: RemoteLogSegmentMetadata, completed: CompletedTransactions) -> None:
         topic_id_partition = finished.topic_id_partition
-        told = log.bind(
+        bound = log.bind(
             topic=topic_id_partition.topic,
             partition=topic_id_partition.partition,
             segment_id=str(finished.remote_log_segment_id),
@@ -377,10 +381,10 @@ class SegmentUploader:
         if completed.added:
             self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=topic_id_partition.topic)
             producer_ids = sorted({one.producer_id for one in completed.added})
-            told.warning("segment.transactions.completed", producer_ids=producer_ids, entries=len(completed.added))
+            bound.warning("segment.transactions.completed", producer_ids=producer_ids, entries=len(completed.added))
 
 
 def _largest_timestamp(segment: LocalSegment, checked: CheckedSegment) -> int:
-    """As ``LogSegment.largestTimestamp``: where no record has a timestamp, when the file was last changed.  With -1 a broker's
-    own expiration would take the segment at once."""
+    """Return it as ``LogSegment.largestTimestamp`` has it: where no record has a timestamp, when the file was last changed.
+    With -1 a broker's own expiration would take the segment at once."""
     return checked.max_timestamp_ms if checked.max_timestamp_ms >= 0 else segment.modified_ms

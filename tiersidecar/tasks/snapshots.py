@@ -1,4 +1,5 @@
-"""The snapshot lane: what both topics say of the partitions that this broker leads, in the store, a few minutes old at most.
+"""The snapshot lane: records of both topics about the partitions that this broker leads, in the store, a few minutes old at
+most.
 
 It reads, and writes objects of its own; nothing that copies, trims or deletes waits for it.  What decides that something is
 deleted is not put off: a change of the trash, of the remote log start's generation or of users' deletes is written at the next
@@ -43,13 +44,13 @@ from tiersidecar.tasks.topic_owners import Claimant, ClaimLook
 _log = structlog.get_logger(__name__)
 
 LOOK_INTERVAL_S = 15.0
-"""How often is looked which partitions are due, or have changed in the state topic: 0.1 % of a core for 4,000."""
+"""Time between looks for partitions that are due, or have changed in the state topic: 0.1 % of a core for 4,000."""
 _RETRY_S = 30.0
-"""After a failure, unless the interval is shorter."""
+"""Pause after a failure, unless the interval is shorter."""
 _AT_ONCE = 4
 _SLICE = 50
 _MOST_LOOKED_FOR = 8
-"""Of segments that are gone: the last ones, which retention takes last."""
+"""Most segments that are gone and looked for: the last ones, which retention takes last."""
 _RECOVER = "the last snapshot is kept: rebuild the topic with `tiersidecar recover`"
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _SPREAD = 1 << 16
@@ -58,12 +59,12 @@ _MARKED_AT_ONCE = 1000
 
 
 _Paused = Mapping[Uuid | None, Sequence[Pause]]
-"""By topic id; None for what holds for all."""
+"""Pauses by topic id; None for what holds for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What the state topic says that a snapshot repeats."""
+    """Records of the state topic that a snapshot repeats."""
 
     state: PartitionState
     topic_state: TopicState | None
@@ -78,9 +79,9 @@ class _Said:
 
 @dataclass(slots=True, kw_only=True)
 class _Note:
-    """What was written of a partition in this leader epoch.  ``due_s`` is when the next may be, on the monotonic clock;
-    ``changed_s`` since when something is known that no snapshot has, None while nothing is.  ``found`` is what was said
-    before the first one was written."""
+    """Last snapshot of a partition in this leader epoch.  ``due_s`` is when the next may be, on the monotonic clock;
+    ``changed_s`` since when something is known that no snapshot has, None while nothing is.  ``found`` is what was said before
+    the first one was written."""
 
     leader_epoch: LeaderEpoch
     due_s: float
@@ -123,7 +124,7 @@ class SnapshotLane:
         self._shelf, self._claims, self._presence, self._is_ours = shelf, claims, presence, is_ours
         self._notes: dict[TopicIdPartition, _Note] = {}
         self._turn = sources.table.turns
-        self._told_s = edges.clock.monotonic_s()
+        self._reported_s = edges.clock.monotonic_s()
         self._state_changes = -1
         self._stirred: set[PartitionOfTopic] = set()
         """Partitions of which the state topic may say what no snapshot has."""
@@ -131,7 +132,7 @@ class SnapshotLane:
             edges.telemetry.count(SNAPSHOTS, 0, outcome=outcome)
 
     async def run(self) -> None:
-        """Look, until cancelled.  A fault of a look ends nothing but the look: in this process is what copies."""
+        """Look, until cancelled.  A fault of a look ends nothing but the look: this process also copies."""
         while True:
             try:
                 await self.look()
@@ -141,7 +142,7 @@ class SnapshotLane:
             await self._clock.sleep(min(LOOK_INTERVAL_S, self._interval_s))
 
     async def look(self) -> None:
-        """Write what is due, some partitions at once.  Of thousands, a slice is looked at before others have the loop."""
+        """Write what is due, some partitions at once.  Of thousands, a slice is looked at before other work has the loop."""
         turn, led = asyncio.Semaphore(_AT_ONCE), set[TopicIdPartition]()
         if self._turn != self._table.turns:  # another process has written meanwhile, be it only between two looks
             self._turn = self._table.turns
@@ -171,7 +172,7 @@ class SnapshotLane:
             del self._notes[topic_id_partition]
         if self._stirred:  # the state topic has all partitions of the cluster
             self._stirred &= {(one.topic_id, one.partition) for one in led}
-        self._tell_age()
+        self._report_age()
 
     def _note_changes(self) -> None:
         since, self._state_changes = self._state_changes, self._state.changes
@@ -180,9 +181,10 @@ class SnapshotLane:
             changed = frozenset((one.topic_id, one.partition) for one in self._table.assignment)
         self._stirred |= changed
 
-    def _tell_age(self) -> None:
-        """How long the longest change waits.  A look at thousands may take long, if each write has to be given up."""
-        self._told_s = now_s = self._clock.monotonic_s()
+    def _report_age(self) -> None:
+        """Set the gauge of how long the longest change waits.  A look at thousands may take long, if each write has to be given
+        up."""
+        self._reported_s = now_s = self._clock.monotonic_s()
         changed = (note.changed_s for note in self._notes.values() if note.changed_s is not None)
         self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
 
@@ -231,7 +233,8 @@ class SnapshotLane:
         return is_due
 
     def _paused(self) -> _Paused:
-        """Once for a look: thousands of partitions times hundreds of pauses would take the loop for seconds."""
+        """Return the pauses, once for a look: thousands of partitions times hundreds of pauses would take the loop for
+        seconds."""
         paused: dict[Uuid | None, list[Pause]] = {}
         with suppress(MetadataNotReadyError):  # then nothing is said of any partition
             for pause in self._state.pauses():
@@ -251,7 +254,7 @@ class SnapshotLane:
             return None
 
     async def _write(self, topic_id_partition: TopicIdPartition, tiered: TieredPartition) -> None:
-        """One turn of a partition; whatever goes wrong in it concerns no other one, and nothing but its snapshot."""
+        """Do one turn of a partition; whatever goes wrong in it concerns no other one, and nothing but its snapshot."""
         note, began_s = self._notes[topic_id_partition], self._clock.monotonic_s()
         note.due_s, note.fails = began_s + self._interval_s, False
         try:
@@ -263,8 +266,8 @@ class SnapshotLane:
         except Exception as error:  # noqa: BLE001  copying and deleting go on without
             self._telemetry.count(SNAPSHOTS, outcome="failed")
             note.fails, note.due_s = True, began_s + min(_RETRY_S, self._interval_s)
-            if self._clock.monotonic_s() - self._told_s >= LOOK_INTERVAL_S:
-                self._tell_age()
+            if self._clock.monotonic_s() - self._reported_s >= LOOK_INTERVAL_S:
+                self._report_age()
             _log.warning(
                 "snapshot.failed",
                 topic=topic_id_partition.topic,
@@ -319,7 +322,7 @@ class SnapshotLane:
         )
 
     async def _mark_of(self, picture: SegmentPicture) -> int:
-        """In a thread where there are many segments: of few it takes less than the way there."""
+        """Return the mark, made in a thread where there are many segments: of few it takes less than the way there."""
         return picture.mark if len(picture) <= _MARKED_AT_ONCE else await self._blocking.run(_made_mark, picture)
 
     async def _may_write(
@@ -329,8 +332,8 @@ class SnapshotLane:
         said: _Said,
         segments: Sequence[RemoteLogSegmentMetadata],
     ) -> bool:
-        """Learn what the last snapshot is: once in a leader epoch, and as long as a topic is in doubt.  It stays if it is a
-        later leader's, or knows more than the topics do."""
+        """Learn what the last snapshot is: once in a leader epoch, and while a topic is in doubt.  It stays if it is a later
+        leader's, or knows more than the topics do."""
         if note.version is not None and not (self._metadata.halted_reason or self._state.halted_reason):
             return True
         version, last = await self._shelf.latest(topic_id_partition)
@@ -358,7 +361,7 @@ class SnapshotLane:
     async def _forgotten(
         self, last: PartitionSnapshot, said: _Said, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> str:
-        """Return what the topics have lost since ``last``, for people; "" where nothing shows it."""
+        """Return what the topics have lost since ``last``, as text; "" where nothing shows it."""
         highest = state_with(last.state, said.state).highest_start
         deletes = said.state.merged_with(last.state).user_deletes
         if highest > said.state.highest_start or set(deletes) != set(said.state.user_deletes):

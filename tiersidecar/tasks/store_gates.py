@@ -32,7 +32,7 @@ class StoreGates:
 
     @property
     def default(self) -> StoreGate:
-        """The gate of the default place."""
+        """Return the gate of the default place."""
         return self._gates[DEFAULT_PLACE]
 
     def of_topic(self, topic: str) -> StoreGate:
@@ -40,12 +40,13 @@ class StoreGates:
         return self._gates[self.place_of_topic(topic)]
 
     async def wait_open(self, topic: str) -> None:
-        """As :meth:`StoreGate.wait_open`, before a copy of ``topic`` takes a slot; one that raises is a copy that failed."""
+        """Wait at the gate of its place (:meth:`StoreGate.wait_open`), before a copy of ``topic`` takes a slot; one that raises
+        is a copy that failed."""
         with self._counted(topic):
             await self.of_topic(topic).wait_open()
 
     def require_open(self, topic: str) -> None:
-        """As :meth:`StoreGate.require_open`; it counts as :meth:`wait_open` does."""
+        """Return if the gate of its place is open (:meth:`StoreGate.require_open`); it counts as :meth:`wait_open` does."""
         with self._counted(topic):
             self.of_topic(topic).require_open()
 
@@ -58,10 +59,11 @@ class StoreGates:
             self._telemetry.count(COPY_ERRORS, topic=topic)
             raise
 
-    def has_told(self, error: Exception) -> bool:
-        """As :meth:`StoreGate.has_told`, of the place that ``error`` is about."""
+    def has_logged(self, error: Exception) -> bool:
+        """Return whether it is one more of a logged outage (:meth:`StoreGate.has_logged`), of the place that ``error`` is
+        about."""
         gate = self._of(error) if isinstance(error, StoreError) else None
-        return gate is not None and gate.has_told(error)
+        return gate is not None and gate.has_logged(error)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -75,11 +77,11 @@ class StoreGates:
             raise
 
     async def keep_probing(self, interval_s: float) -> None:
-        """As :meth:`StoreGate.keep_probing`, all of them; never ends."""
+        """Probe at all gates (:meth:`StoreGate.keep_probing`); never ends."""
         async with asyncio.TaskGroup() as group:
             for gate in self._gates.values():
                 group.create_task(gate.keep_probing(interval_s))
 
     def _of(self, error: StoreError) -> StoreGate | None:
-        """None of a place that the configuration does not have."""
+        """Return its gate; None of a place that the configuration does not have."""
         return self._gates.get(place_of(error.key))

@@ -45,7 +45,8 @@ class CuttingUploader:
     async def upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
     ) -> RemoteLogSegmentMetadata:
-        """See :class:`UploadSegment`."""
+        """Copy one segment, or what is to be cut from it; it is COPY_SEGMENT_FINISHED, durable and read back when this
+        returns."""
         topic_id_partition = partition.view.topic_id_partition
         remote_end = self._table.record(topic_id_partition).last_copied + 1
         if topic_id_partition.topic not in self._table.compacted_topics or not is_to_be_cut(segment, remote_end):
@@ -62,7 +63,7 @@ class TailCuts:
 
     @asynccontextmanager
     async def cut(self, segment: LocalSegment, start_offset: Offset, lineage: Lineage) -> AsyncIterator[LocalSegment]:
-        """Give the part from ``start_offset`` on, which lies in ``segment``, for as long as the body runs.  Where no batch is
+        """Yield the part from ``start_offset`` on, which lies in ``segment``, for as long as the body runs.  Where no batch is
         left, it has an empty one at its last offset: an object without any would be no segment.
 
         Raises:
@@ -124,7 +125,7 @@ def _write_cut(segment: LocalSegment, start_offset: Offset, lineage: Lineage, di
 
 
 def _write_transaction_index(segment: LocalSegment, cut: LocalSegment) -> None:
-    """With what ended in the part that is cut out."""
+    """Write the index with what ended in the part that is cut out."""
     path = Path(segment.path_of(log_file_name(segment.base_offset, LogFileKind.TRANSACTION_INDEX)))
     if not path.exists():
         return

@@ -4,9 +4,9 @@ The holder counts itself valid from the moment at which it *sent* the last renew
 whole duration after it has *seen* the last one, each by its own clock.  A process that stood still (SIGSTOP) finds its
 lease over when it goes on, and is asked so right before whatever it publishes, deletes or trims.
 
-Who stops in order gives it back, so that the next one need not wait: after everything that acts by it has ended, and only while
-nobody else can have claimed it.  A release that got into the topic behind another's claim would pass for the last word there
-once compaction has taken that claim.
+A process that stops in order gives it back, so that the next one need not wait: after everything that acts by it has ended, and
+only while no other process can have claimed it.  A release that got into the topic behind another's claim would pass for the
+last word there once compaction has taken that claim.
 
 Each renewal says which time its writer has seen: a process that finds nothing of that in its ``state.dir`` goes on from there.
 """
@@ -47,7 +47,8 @@ waits, both are over before a contender may begin."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """Who we are.  ``instance`` is our state.dir's: its former processes are dead, for we hold its lock."""
+    """The process that asks for the role.  ``instance`` is our state.dir's: its former processes are dead, for we hold its
+    lock."""
 
     cluster_id: str
     broker_id: BrokerId
@@ -60,7 +61,7 @@ class Contender:
     status_address: str = ""
 
     def claim(self, term: int, now_ms: int) -> Lease:
-        """The lease in ``term``."""
+        """Return the lease in ``term``."""
         return Lease(
             name=str(self.broker_id),
             cluster_id=self.cluster_id,
@@ -130,7 +131,7 @@ class TierLease:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether nobody else has been seen to take it since we did."""
+        """Return whether no other process has been seen to take it since we did."""
         return self._held is not None
 
     @property
@@ -157,8 +158,8 @@ class TierLease:
 
     @property
     def remote_delete_blocker(self) -> str:
-        """Why nothing remote may be deleted in the whole cluster: a live broker whose sidecar is of the first format, or has
-        none; empty when all are of this one."""
+        """Return why nothing remote may be deleted in the whole cluster: a live broker whose sidecar is of the first format, or
+        has none; empty when all are of this one."""
         return self._blocker
 
     async def wait_while(self, *, ours: bool) -> None:
@@ -211,7 +212,7 @@ class TierLease:
             await self._look_for_former_sidecars()
 
     async def announce_stop(self) -> None:
-        """Have gateways ask this process for nothing more, if the lease is ours: a delete that nobody decides is half done.
+        """Have gateways ask this process for nothing more, if the lease is ours: a delete that is never decided is half done.
 
         To be called while all that acts by it still works.
         """
@@ -233,7 +234,7 @@ class TierLease:
             return
         limit_s = min(_GIVE_BACK_WITHIN_S, self._duration_s / _GIVE_BACK_PART)
         try:
-            async with asyncio.timeout(limit_s):  # from here on nobody else can claim it for the whole duration
+            async with asyncio.timeout(limit_s):  # from here on no other process can claim it for the whole duration
                 await self._publish(replace(self._contender.claim(self._held.term, self._clock.now_ms()), renewal=True))
             self.require()
             release = self._contender.claim(self._held.term, self._clock.now_ms())
@@ -249,7 +250,7 @@ class TierLease:
             log.info("tier_lease.given_back", broker_id=release.broker_id, term=release.term)
 
     def _what_counts(self) -> Lease | None:
-        """As far as it is read, and since when we have seen it."""
+        """Return the last lease as far as it is read, and note since when we have seen it."""
         counts = self._leases.lease(str(self._contender.broker_id))
         if counts != self._seen[0]:
             self._seen = (counts, self._clock.monotonic_s())

@@ -1,4 +1,4 @@
-"""Looks whether each tiered topic's broker settings fit: every 30 s, and again before every trim (DESIGN.md section 5)."""
+"""Checks whether each tiered topic's broker settings fit: every 30 s, and again before every trim (DESIGN.md section 5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECK_INTERVAL_S = 30.0
 
 
 class TopicChecks:
-    """Keeps ``table.refused_topics`` and ``table.untrimmable_topics`` true, and says so loudly when they change.
+    """Keeps ``table.refused_topics`` and ``table.untrimmable_topics`` true, and logs each change of them.
 
     ``max_name_bytes`` is that of the store (:attr:`~tiersidecar.ports.store.Store.max_name_bytes`); with ``tiers_compacted``
     compacted topics are tiered, and ``table.compacted_topics`` has them.
@@ -47,7 +47,7 @@ class TopicChecks:
         self._max_name_bytes, self._tiers_compacted = max_name_bytes, tiers_compacted
         self._clock, self._telemetry = clock, telemetry
         self._checked_s: dict[str, float] = {}
-        self._untold: set[str] = set()
+        self._unshown: set[str] = set()
 
     async def refresh(self, topics: Iterable[str]) -> None:
         """Check those topics whose last check is older than the interval; forget topics that are not among them.
@@ -62,7 +62,7 @@ class TopicChecks:
             await self.check(due)
         for gone in set(self._checked_s) - wanted:
             del self._checked_s[gone]
-            self._untold.discard(gone)
+            self._unshown.discard(gone)
             self._table.refused_topics.pop(gone, None)
             self._table.untrimmable_topics.pop(gone, None)
             self._table.compacted_topics.pop(gone, None)
@@ -85,9 +85,9 @@ class TopicChecks:
             if configs is None:  # no rights, or just deleted: what is not known is not taken for good, nor for mended
                 refused = self._table.refused_topics.get(topic, "")
                 untrimmable = "the broker did not show its settings"
-                self._untold.add(topic)
+                self._unshown.add(topic)
             else:
-                self._untold.discard(topic)
+                self._unshown.discard(topic)
                 refused = reason_not_to_store(topic, self._max_name_bytes) or self._reason_not_to_tier(topic, configs)
                 untrimmable = reason_not_to_trim(policy, configs)
             self._note(self._table.refused_topics, topic, refused, "topic.refused")
@@ -95,7 +95,7 @@ class TopicChecks:
             self._telemetry.gauge(UNSAFE_TOPICS, 1 if refused or untrimmable else 0, topic=topic)
 
     def _reason_not_to_tier(self, topic: str, configs: Mapping[str, str | None]) -> str:
-        """Also takes note of what the cleaner of a compacted topic goes by."""
+        """Return the reason, and take note of what the cleaner of a compacted topic goes by."""
         reason = reason_not_to_tier(configs, tiers_compacted=self._tiers_compacted)
         settings = None if reason else read_cleaner_settings(configs)
         if settings is not None:
@@ -107,15 +107,15 @@ class TopicChecks:
         return reason
 
     async def reason_to_leave(self, topic: str) -> str:
-        """Why what another may be copying must be left alone, by the topic's settings as they are now; empty where nobody but
-        sidecars tiers it.
+        """Return why what another may be copying must be left alone, by the topic's settings as they are now; empty where only
+        sidecars tier it.
 
         Raises:
             BrokerUnreachableError: as :meth:`refresh`.
         """
         await self.check([topic])
-        untold = "the broker did not show its settings" if topic in self._untold else ""
-        return self._table.refused_topics.get(topic, "") or untold
+        unshown = "the broker did not show its settings" if topic in self._unshown else ""
+        return self._table.refused_topics.get(topic, "") or unshown
 
     def _note(self, reasons: dict[str, str], topic: str, reason: str, event: str) -> None:
         if reasons.get(topic, "") == reason:

@@ -1,4 +1,5 @@
-"""Remove the remote data of topics that are gone, driven once and by whoever is there (docs/design/0003; S-183, S-190).
+"""Remove the remote data of topics that are gone, driven once and by whichever sidecar is there (docs/design/0003; S-183,
+S-190).
 
 Decided first: an entry of the trash for each partition, and nothing else until it is due.  Without a delay there are entries as
 well, due at once: a read-only mount of another cluster goes by them, and else would see the log's start rise.
@@ -40,11 +41,11 @@ log = structlog.get_logger(__name__)
 
 
 class DeletionBroker(DescribeCluster, DescribePartitions, DescribeTopicIds, Protocol):
-    """What is asked before anything counts as gone."""
+    """Questions before anything counts as gone."""
 
 
 class DeletionState(StateLog, TrashLog, Protocol):
-    """Which topics there were, and what was decided about them."""
+    """Records of which topics there were, and what was decided about them."""
 
 
 class DeletionMetadata(MetadataView, MetadataAssignment, Protocol):
@@ -81,17 +82,17 @@ class TopicDeletion:
 
     async def run(self, interval_s: float) -> None:
         """Sweep every ``interval_s`` until cancelled; what goes wrong is logged, once in a row, and tried again."""
-        told: set[str] = set()
+        logged: set[str] = set()
         while True:
             try:
                 await self.sweep()
             except (RetriableError, PartitionHaltedError) as error:
                 met = {_mark(one): one for one in (*self._away.values(), error)}
-                for mark in met.keys() - told:
+                for mark in met.keys() - logged:
                     log.warning("topic.deletion.retry", error=str(met[mark]))
-                told = set(met) | {mark for mark in told if mark.startswith(_AWAY)}
+                logged = set(met) | {mark for mark in logged if mark.startswith(_AWAY)}
             else:
-                told = set()
+                logged = set()
             await self._clock.sleep(interval_s)
 
     async def sweep(self) -> None:
@@ -129,7 +130,7 @@ class TopicDeletion:
             raise failure
 
     def _note_led(self) -> None:
-        """Leaders as last seen; a partition that is in no assignment any more keeps its mark."""
+        """Note leaders as last seen; a partition that is in no assignment any more keeps its mark."""
         for topic_id_partition, tiered in self._table.assignment.items():
             if tiered.role is PartitionRole.LEADER:
                 self._led.add(topic_id_partition)
@@ -151,8 +152,8 @@ class TopicDeletion:
                 await self._state.publish_partition_state(topic_id_partition, PartitionState())
 
     def _of_this_cluster(self) -> dict[Uuid, list[TopicIdPartition]]:
-        """Partitions by topic id; of ids that were never led in this cluster none, for with a mirrored topic come another
-        cluster's, whose data is in the same store and is not gone because its topic is unknown here.  Of what this
+        """Return partitions by topic id; of ids that were never led in this cluster none, for with a mirrored topic come
+        another cluster's, whose data is in the same store and is not gone because its topic is unknown here.  Of what this
         cluster has decided to delete there may be no state any more: the process that did it ended before the trash went."""
         by_topic: defaultdict[Uuid, list[TopicIdPartition]] = defaultdict(list)
         for topic_id_partition in self._state.partitions():
@@ -223,7 +224,7 @@ class TopicDeletion:
         log.info("topic.delete.finished", topic=topic, topic_id=format_uuid(topic_id))
 
     async def _is_due(self, topic_id: Uuid, partitions: Sequence[TopicIdPartition]) -> bool:
-        """Return whether it may be carried out; decides it where nobody has."""
+        """Return whether it may be carried out; decides it where no sidecar has."""
         entries = {
             topic_id_partition: [one for one in self._state.trash(topic_id_partition) if one.kind is TrashKind.TOPIC]
             for topic_id_partition in partitions
@@ -244,7 +245,8 @@ class TopicDeletion:
         return all(time.is_due(one) for known in entries.values() for one in known)
 
     def _is_left_to_us(self, partitions: Sequence[TopicIdPartition]) -> bool:
-        """Whoever led it begins at once.  Any other begins when nobody is at it: a deletion may take longer than its turn."""
+        """Return whether it is this sidecar's.  The one that led it begins at once.  Any other begins when none is at it: a
+        deletion may take longer than its turn."""
         if not all(map(self._metadata.is_ready, partitions)):
             return False
         if not self._led.isdisjoint(partitions):

@@ -1,4 +1,5 @@
-"""Whose remote data a topic id's are, by an object in the store: ``<key.prefix>.tiersidecar/owners/<topic id>.json``.
+"""Claims of topic ids' remote data by clusters, each an object in the store: ``<key.prefix>.tiersidecar/owners/<topic
+id>.json``.
 
 Several clusters may share a bucket.  A cluster claims the ids that it leads, by a put that succeeds only where nothing is; what
 another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.  A place
@@ -55,7 +56,8 @@ _BELIEVED_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOwner:
-    """What an owner object says.  ``former_clusters`` are those whose data a mount took over, latest first.  ``place`` is where
+    """Contents of an owner object.  ``former_clusters`` are those whose data a mount took over, latest first.  ``place`` is
+    where
     the object is, None where an earlier release did not say."""
 
     cluster_id: str
@@ -72,7 +74,7 @@ class TopicOwner:
         return self.cluster_id, *self.former_clusters
 
     def write(self, topic_id: Uuid) -> bytes:
-        """As JSON."""
+        """Return it as JSON."""
         document: dict[str, object] = {
             "version": 1,
             "cluster_id": self.cluster_id,
@@ -90,12 +92,12 @@ class TopicOwner:
 
 
 def owner_key(key_prefix: str, topic_id: Uuid) -> str:
-    """Key of a topic id's owner object."""
+    """Return the key of a topic id's owner object."""
     return f"{key_prefix}{OWNERS}{format_uuid(topic_id)}.json"
 
 
 def read_owning_cluster(data: bytes) -> str:
-    """The cluster that an owner object names.
+    """Return the cluster that an owner object names.
 
     Raises:
         ValueError: it names none.
@@ -107,7 +109,7 @@ def read_owning_cluster(data: bytes) -> str:
 
 
 def read_owned_place(data: bytes) -> str | None:
-    """The place that an owner object names; None where it names none, as those of earlier releases.
+    """Return the place that an owner object names; None where it names none, as those of earlier releases.
 
     Raises:
         ValueError: it is no JSON.
@@ -117,7 +119,7 @@ def read_owned_place(data: bytes) -> str | None:
 
 
 def read_topic_owner(data: bytes) -> TopicOwner:
-    """All that an owner object says; what an earlier release did not write is empty, -1 or 0.
+    """Return all that an owner object says; what an earlier release did not write is empty, -1 or 0.
 
     Raises:
         ValueError: it names no cluster.
@@ -146,7 +148,7 @@ def read_topic_owner(data: bytes) -> TopicOwner:
 
 
 def _document(data: bytes) -> Mapping[str, object]:
-    """What an object of JSON says; nothing where it is of another type.
+    """Return what an object of JSON says; nothing where it is of another type.
 
     Raises:
         ValueError: it is no JSON, or nested deeper than anything that was written, or has halves of characters.
@@ -168,10 +170,10 @@ class ClaimLook:
     cluster_id: str
 
     async def has_claimed(self, topic_id: Uuid) -> bool:
-        """Return whether the store says so; what cannot be read is nobody's.
+        """Return whether the store says so; what cannot be read counts as unclaimed.
 
         Raises:
-            ObjectTooLargeError: nobody can tell: what is there is no owner object.
+                ObjectTooLargeError: it cannot be known: what is there is no owner object.
             StoreError: the store is away.
         """
         key = owner_key(self.key_prefix, topic_id)
@@ -185,7 +187,7 @@ class ClaimLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """Whose sidecar claims a topic id or writes a snapshot: ``incarnation`` is of this process."""
+    """Cluster whose sidecar claims a topic id or writes a snapshot: ``incarnation`` is of this process."""
 
     cluster_id: str
     broker_id: BrokerId
@@ -216,13 +218,13 @@ class TopicOwners:
     async def claim(
         self, topic_id_partition: TopicIdPartition, *, anew: bool = False, place: str | None = None
     ) -> None:
-        """Return once the topic's id is this cluster's, claimed now where nobody had: only for ids that this cluster leads, or
-        has led.  ``anew`` believes no answer of before, and asks in each place where the partition's segments were seen, but
+        """Return once the topic's id is this cluster's, claimed now where no cluster had: only for ids that this cluster leads,
+        or has led.  ``anew`` believes no answer of before, and asks in each place where the partition's segments were seen, but
         for those that are away.  ``place`` is where the segment lies that it is about; by default where new ones go, and only
         there it is claimed.
 
         Raises:
-            NotOwnedError: it is another cluster's, or nobody can tell whose.
+                NotOwnedError: it is another cluster's, or it cannot be known whose.
             WrongPlaceError: the store is another place's.
             OwnerMissingError: this is not the store that segments of it were copied to.
             StoreError: the store is away.
@@ -261,8 +263,8 @@ class TopicOwners:
         return found_in
 
     async def _look_in_places(self, topic_id_partition: TopicIdPartition, place: str) -> None:
-        """Of what is in another place, its object there is enough while the default place is away: it is made only after the
-        other."""
+        """Look in the other places.  Of what is in one, its object there is enough while the default place is away: it is made
+        only after the other."""
         away = None
         try:
             await self._look(topic_id_partition)
@@ -365,7 +367,8 @@ class TopicOwners:
         return error
 
     async def _say_seen(self, topic_id_partition: TopicIdPartition, place: str) -> None:
-        """Once, and only while segments are remote: until then a store may be changed for another one, nothing is in it."""
+        """Publish it once, and only while segments are remote: until then a store may be changed for another one, nothing is in
+        it."""
         known = self._state.partition_state(topic_id_partition)
         is_place_known = not place or place in known.places_seen
         if known.owner_seen_ms >= 0 and is_place_known:
@@ -379,7 +382,7 @@ class TopicOwners:
             await self._state.publish_partition_state(topic_id_partition, said)
 
     async def _make(self, key: str, topic_id_partition: TopicIdPartition, place: str) -> bytes:
-        """Return what is there then: another may have been faster."""
+        """Make it, and return what is there then: another may have been faster."""
         ours = TopicOwner(
             cluster_id=self._claimant.cluster_id,
             topic=topic_id_partition.topic,

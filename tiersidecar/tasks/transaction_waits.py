@@ -1,7 +1,7 @@
 """Open transactions that hold something up: named, with how long, and said to hang once the broker should have ended them.
 
 Copying goes up to the last stable offset: a transaction that the broker has open keeps what follows on its disk.  Of one that
-the broker has lost, and the batches tell, readers of committed records wait for the marker at the border (docs/design/0011).
+the broker has lost, by its batches, readers of committed records wait for the marker at the border (docs/design/0011).
 The coordinator ends each within ``transaction.max.timeout.ms``; one that is older hangs, and only an operator can end it.
 """
 
@@ -21,27 +21,27 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import SegmentArtefacts
 from tiersidecar.ports.metrics.copying import OPEN_TRANSACTION_SECONDS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.partition_table import PartitionTable, TransactionWait, WhoWaits
+from tiersidecar.tasks.partition_table import HeldUp, PartitionTable, TransactionWait
 
 log = structlog.get_logger(__name__)
 
 TRANSACTION_MAX_TIMEOUT_MS = 900_000
-"""Kafka's default of ``transaction.max.timeout.ms``, where the broker does not tell its own."""
+"""Kafka's default of ``transaction.max.timeout.ms``, where the broker does not show its own."""
 _ASK_AGAIN_S = 300.0
 
 
 class DescribeBroker(Protocol):
     async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
-        """See :class:`tiersidecar.ports.broker.DescribeConfigs`."""
+        """Return the settings of a broker (:class:`tiersidecar.ports.broker.DescribeConfigs`)."""
 
 
 class ReadArtefacts(Protocol):
     async def read_artefacts(self, segment: LocalSegment) -> SegmentArtefacts:
-        """See :class:`tiersidecar.ports.log_dirs.LogDirs`."""
+        """Read the companions of a segment (:class:`tiersidecar.ports.log_dirs.LogDirs`)."""
 
 
 class TransactionWaits:
-    """Of the partitions that are led; what is found stands on the partition table."""
+    """Watches the partitions that are led; what is found stands on the partition table."""
 
     def __init__(
         self,
@@ -57,18 +57,18 @@ class TransactionWaits:
         self._clock, self._telemetry = clock, telemetry
         self._limit_ms, self._asked_s = TRANSACTION_MAX_TIMEOUT_MS, float("-inf")
         self._looked: dict[TopicIdPartition, tuple[str, int, bool]] = {}
-        self._said: set[tuple[TopicIdPartition, WhoWaits, int, int]] = set()
+        self._said: set[tuple[TopicIdPartition, HeldUp, int, int]] = set()
 
     async def held(
         self, topic_id_partition: TopicIdPartition, segment: LocalSegment | None, last_stable_offset: int
     ) -> None:
-        """``segment`` ends above the last stable offset, and so do all behind it; None: nothing is held back by it.
+        """Note that ``segment`` ends above the last stable offset, and so do all behind it; None: nothing is held back by it.
 
         A last stable offset also waits for replicas: only where the broker has a transaction open from there on is it one.
         """
         if segment is None:
             self._looked.pop(topic_id_partition, None)
-            self._note(topic_id_partition, WhoWaits.COPYING, ())
+            self._note(topic_id_partition, HeldUp.COPYING, ())
             return
         is_noted = self._table.record(topic_id_partition).transaction_waits is not None
         if self._looked.get(topic_id_partition) == (segment.log_path, last_stable_offset, is_noted):
@@ -77,7 +77,7 @@ class TransactionWaits:
         if open_here is None:
             return
         await self._learn_limit()
-        self._note(topic_id_partition, WhoWaits.COPYING, open_here)
+        self._note(topic_id_partition, HeldUp.COPYING, open_here)
         self._looked[topic_id_partition] = (
             segment.log_path,
             last_stable_offset,
@@ -87,16 +87,16 @@ class TransactionWaits:
     async def lost(
         self, topic_id_partition: TopicIdPartition, next_offset: int, undecided: Sequence[ProducerState]
     ) -> None:
-        """A segment was copied that ends right before ``next_offset``; there ``undecided`` are open, and the broker does not
-        have them.  Of one that is copied again, below what is remote, the border has nothing to fear."""
+        """Note that a segment was copied that ends right before ``next_offset``; there ``undecided`` are open, and the broker
+        does not have them.  Of one that is copied again, below what is remote, the border has nothing to fear."""
         if next_offset <= self._table.record(topic_id_partition).last_copied + 1:
             return
         if undecided:
             await self._learn_limit()
-        self._note(topic_id_partition, WhoWaits.READERS, undecided)
+        self._note(topic_id_partition, HeldUp.READERS, undecided)
 
     def report(self) -> None:
-        """Tell how long the oldest of each partition lasts, and once of each that it hangs."""
+        """Report how long the oldest of each partition lasts, and log once of each that it hangs."""
         now_ms = self._clock.now_ms()
         for topic_id_partition, record in self._table.records.items():
             if (waits := record.transaction_waits) is None:
@@ -110,23 +110,23 @@ class TransactionWaits:
             if not waits:
                 record.transaction_waits = None
 
-    def _note(self, topic_id_partition: TopicIdPartition, who: WhoWaits, states: Iterable[ProducerState]) -> None:
+    def _note(self, topic_id_partition: TopicIdPartition, held_up: HeldUp, states: Iterable[ProducerState]) -> None:
         record = self._table.record(topic_id_partition)
         known = record.transaction_waits or ()
-        since_ms = {(one.who, one.producer_id, one.first_offset): one.since_ms for one in known}
-        waits = [one for one in known if one.who is not who]
+        since_ms = {(one.held_up, one.producer_id, one.first_offset): one.since_ms for one in known}
+        waits = [one for one in known if one.held_up is not held_up]
         for state in states:
             first_offset = state.current_transaction_first_offset
             waits.append(
                 TransactionWait(
-                    who=who,
+                    held_up=held_up,
                     producer_id=state.producer_id,
                     producer_epoch=state.epoch,
                     first_offset=first_offset,
-                    since_ms=since_ms.get((who, state.producer_id, first_offset), self._clock.now_ms()),
+                    since_ms=since_ms.get((held_up, state.producer_id, first_offset), self._clock.now_ms()),
                 )
             )
-            if (who, state.producer_id, first_offset) not in since_ms and who is WhoWaits.READERS:
+            if (held_up, state.producer_id, first_offset) not in since_ms and held_up is HeldUp.READERS:
                 log.warning(
                     "segment.transactions.undecided",
                     topic=topic_id_partition.topic,
@@ -137,12 +137,12 @@ class TransactionWaits:
                 )
         if waits or known:
             record.transaction_waits = tuple(waits)
-        self._said &= {(topic_id_partition, wait.who, wait.producer_id, wait.first_offset) for wait in waits} | {
+        self._said &= {(topic_id_partition, wait.held_up, wait.producer_id, wait.first_offset) for wait in waits} | {
             key for key in self._said if key[0] != topic_id_partition
         }
 
     def _say_hanging(self, topic_id_partition: TopicIdPartition, wait: TransactionWait) -> None:
-        key = (topic_id_partition, wait.who, wait.producer_id, wait.first_offset)
+        key = (topic_id_partition, wait.held_up, wait.producer_id, wait.first_offset)
         if key in self._said:
             return
         self._said.add(key)
@@ -150,7 +150,7 @@ class TransactionWaits:
             "transaction.hangs",
             topic=topic_id_partition.topic,
             partition=topic_id_partition.partition,
-            waiting=wait.who.value,
+            waiting=wait.held_up.value,
             producer_id=wait.producer_id,
             producer_epoch=wait.producer_epoch,
             first_offset=wait.first_offset,
@@ -160,12 +160,12 @@ class TransactionWaits:
         )
 
     async def _open_at(self, segment: LocalSegment, last_stable_offset: int) -> list[ProducerState] | None:
-        """Producers whose transaction begins at the last stable offset, by the broker's snapshot of the segment's end; None
-        where that cannot be read, as of one that the broker is yet to write."""
+        """Return producers whose transaction begins at the last stable offset, by the broker's snapshot of the segment's end;
+        None where that cannot be read, as of one that the broker is yet to write."""
         try:
             snapshot = (await self._log_dirs.read_artefacts(segment)).producer_snapshot
         except (CorruptDataError, RetriableError):
-            return None  # what is wrong with it is told when it is copied
+            return None  # what is wrong with it is shown when it is copied
         if snapshot is None:
             return None
         open_producers = read_open_producers(snapshot)
@@ -179,16 +179,16 @@ class TransactionWaits:
             return
         self._asked_s = now_s
         try:
-            told = (await self._broker.describe_broker_configs(self._broker_id)).get("transaction.max.timeout.ms")
-            self._limit_ms = int(told or TRANSACTION_MAX_TIMEOUT_MS)
+            shown = (await self._broker.describe_broker_configs(self._broker_id)).get("transaction.max.timeout.ms")
+            self._limit_ms = int(shown or TRANSACTION_MAX_TIMEOUT_MS)
         except (RetriableError, ValueError):
             self._limit_ms = TRANSACTION_MAX_TIMEOUT_MS  # we may not see the broker's settings
 
 
-def wait_told(waits: Iterable[TransactionWait]) -> str:
-    """For the status page; empty where there are none."""
+def wait_sentence(waits: Iterable[TransactionWait]) -> str:
+    """Return the waits as a sentence for the status page; empty where there are none."""
     return "; ".join(
-        f"{wait.who.value} wait for the end of the transaction of producer {wait.producer_id} (epoch {wait.producer_epoch})"
+        f"{wait.held_up.value} wait for the end of the transaction of producer {wait.producer_id} (epoch {wait.producer_epoch})"
         f" that is open from offset {wait.first_offset}, since {_iso(wait.since_ms)}"
         for wait in sorted(waits, key=lambda wait: wait.since_ms)
     )

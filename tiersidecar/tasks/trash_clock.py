@@ -1,7 +1,7 @@
 """The time by which the trash becomes due: the wall clock, as far as this process and those before it saw it go.
 
-How long what is in the trash has been kept beyond its time, as a metric: by the wall clock it is due, but nobody saw its
-delay pass.
+The time for which what is in the trash has been kept beyond its delay, as a metric: by the wall clock it is due, but no process
+saw its delay pass.
 """
 
 from __future__ import annotations
@@ -97,10 +97,11 @@ class TrashClock:
         self._trouble = self._doubt = ""
         self._is_continued = known is not None
         if known is not None:
-            self._tell_of_gap(known)
+            self._log_gap(known)
 
     def succeed(self, former: SeenTime | None) -> None:
-        """Right before we claim our broker's lease: ``former`` is what its last holder had seen, None where nobody says."""
+        """Go on from the last holder's time, right before we claim our broker's lease: ``former`` is what it had seen, None
+        where nothing says it."""
         if self._is_continued:
             own, self._unseen = self._unseen, seen_by_next(self.seen, former).unseen
             if former is not None and self._unseen != own:
@@ -115,11 +116,11 @@ class TrashClock:
             log.info("clock.begun", delays_count_from_ms=now_ms, reason=reason)
         else:
             log.info("clock.continued", seen_until_ms=former.until_ms, reason="the lease has the time before")
-            self._tell_of_gap(former)
+            self._log_gap(former)
 
     def now(self) -> TrashTime:
-        """This moment.  A doubt lasts until the process ends: what others decided by this clock meanwhile has a time that is as
-        doubtful."""
+        """Return this moment.  A doubt lasts until the process ends: what others decided by this clock meanwhile has a time
+        that is as doubtful."""
         now = self._reading()
         self._doubt = self._doubt or reason_to_doubt_clock(self._first, now)
         return TrashTime(
@@ -142,7 +143,7 @@ class TrashClock:
 
     async def note(self) -> None:
         """Keep what was seen until now.  Not before it goes on from something: the process after this one would go on from
-        nothing, though the lease tells more."""
+        nothing, though the lease says more."""
         if not self._is_continued:
             return
         try:
@@ -154,7 +155,7 @@ class TrashClock:
         else:
             self._trouble = ""
 
-    def _tell_of_gap(self, former: SeenTime) -> None:
+    def _log_gap(self, former: SeenTime) -> None:
         if self._unseen != former.unseen:
             log.warning("clock.unseen", from_ms=former.until_ms, to_ms=self.now().seen_ms)
 

@@ -60,7 +60,7 @@ class VerifyStep(Protocol):
 
 
 class TrimBroker(ListOffsets, DeleteRecords, Protocol):
-    """What trimming asks of the broker."""
+    """Questions and requests of a trim to the broker."""
 
 
 class TrimTask:
@@ -84,7 +84,7 @@ class TrimTask:
         self._telemetry, self._failpoints = edges.telemetry, edges.failpoints
         self._unproven = Unproven(table=sources.table, clock=edges.clock, ids=edges.ids, telemetry=edges.telemetry)
         self._observed: dict[TopicIdPartition, Offset] = {}
-        """What was reported last of each partition, where nothing is done."""
+        """The offset that was reported last of each partition, where nothing is done."""
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Return whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote.
@@ -139,8 +139,8 @@ class TrimTask:
             await self._trim(partition, proven, generation)
 
     async def _owned(self, topic_id_partition: TopicIdPartition, steps: tuple[TrimStep, ...]) -> tuple[TrimStep, ...]:
-        """``steps``, if what is remote of the topic is this cluster's.  Where nobody can tell, or it is not, those that a full
-        disk forces, with nothing remote: a broker waits for no store.
+        """Return ``steps``, if what is remote of the topic is this cluster's.  Where that cannot be known, or it is not, return
+        those that a full disk forces, with nothing remote: a broker waits for no store.
 
         Raises:
             NotOwnedError: it is another cluster's; nor is anything forced.
@@ -166,9 +166,9 @@ class TrimTask:
         return steps
 
     async def _proven(self, topic_id_partition: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
-        """``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so are
-        those after it if the store or the key service is away; one whose remote copy is damaged, or opens with no key of ours,
-        only where nothing else is left to give.
+        """Return ``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so
+        are those after it if the store or the key service is away; one whose remote copy is damaged, or opens with no key of
+        ours, only where nothing else is left to give.
 
         A data key that does not open halts nothing: a partition that is halted would be left out when a disk is full.
         """
@@ -217,7 +217,7 @@ class TrimTask:
         return steps
 
     async def view(self, partition: TieredPartition, local: LocalPartition, log_start_offset: Offset) -> TrimView:
-        """The partition as the decision sees it, by the broker's log start.
+        """Return the partition as the decision sees it, by the broker's log start.
 
         Raises:
             BrokerRefusedError: another broker leads it by now.
@@ -286,7 +286,7 @@ class TrimTask:
         self._unproven.gone(topic_id_partition, low_watermark)
         size_bytes = sum(step.local.size_bytes for step in steps)
         self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=topic_id_partition.topic)
-        self._tell_of_lost(partition, steps)
+        self._log_lost(partition, steps)
         log.info(
             "log.trimmed",
             topic=topic_id_partition.topic,
@@ -299,8 +299,8 @@ class TrimTask:
         )
 
     async def _is_undone(self, topic_id_partition: TopicIdPartition, generation: int) -> bool:
-        """Whether an undelete has set the remote log start back since ``generation``: asked right before what it would bring
-        back goes for good.
+        """Return whether an undelete has set the remote log start back since ``generation``: asked right before what it would
+        bring back goes for good.
 
         Raises:
             MetadataNotReadyError: the state topic could not be read to its end, or not quickly.
@@ -315,7 +315,8 @@ class TrimTask:
         return False
 
     async def _delete_records(self, partition: TieredPartition, offset: Offset) -> Offset:
-        """The new log start.  A leader that waits for a follower in vain has moved its own long since."""
+        """Send DeleteRecords, and return the new log start.  A leader that waits for a follower in vain has moved its own long
+        since."""
         topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
         answer = (
             await self._broker.delete_records(
@@ -329,7 +330,7 @@ class TrimTask:
         raise BrokerRefusedError(api="DeleteRecords", subject=str(topic_id_partition), error=answer.error)
 
     async def _log_start_offset(self, partition: TieredPartition) -> Offset:
-        """The broker's log start, asked with our leader epoch: a deposed leader is refused here."""
+        """Return the broker's log start, asked with our leader epoch: a deposed leader is refused here."""
         offset = await self._offset(partition, OffsetSpec.EARLIEST)
         self._table.record(partition.view.topic_id_partition).log_start_offset = offset
         return offset
@@ -343,8 +344,8 @@ class TrimTask:
             )
         return answers[topic_id_partition].offset
 
-    def _tell_of_lost(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> None:
-        """What went by ``disk.pressure.policy: drop-oldest`` and is nowhere else, unless a pin still saves it."""
+    def _log_lost(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> None:
+        """Log what went by ``disk.pressure.policy: drop-oldest`` and is nowhere else, unless a pin still saves it."""
         topic_id_partition = partition.view.topic_id_partition
         for step in steps:
             if step.from_trash:

@@ -31,7 +31,7 @@ GROUPS_SHOWN = 10
 """Groups with a metric of their own, those that hold most; the others are one together."""
 OTHERS, UNKNOWN = "(others)", "(unknown)"
 _HOLD_MAX_AGE_S = 120.0
-"""A partition whose trim is due looks every few seconds: a hold that nobody renews is over."""
+"""A partition whose trim is due looks every few seconds: a hold that is not renewed is over."""
 
 
 class TrimGate:
@@ -43,7 +43,7 @@ class TrimGate:
         self._shown: set[str] = set()
 
     async def allowed(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
-        """The first of ``steps`` that no group holds, as of a few seconds ago."""
+        """Return the first of ``steps`` that no group holds, as of a few seconds ago."""
         hold = await self.hold(partition, steps)
         self._note(partition.view.topic_id_partition, hold)
         return hold.allowed
@@ -53,7 +53,7 @@ class TrimGate:
         return not (await self.hold(partition, steps)).holders
 
     async def hold(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> TrimHold:
-        """Who holds which of ``steps``, as of a few seconds ago; nothing is noted."""
+        """Return which groups hold which of ``steps``, as of a few seconds ago; nothing is noted."""
         topic_id_partition, holds = partition.view.topic_id_partition, partition.policy.holds
         if not steps or not (holds.groups or holds.needs_list):
             return TrimHold(allowed=tuple(steps))
@@ -61,7 +61,7 @@ class TrimGate:
         return decide_hold(steps, holders_of(holds, topic_id_partition.topic, topic_id_partition.partition, view))
 
     def report(self) -> None:
-        """Drop holds that are over, and tell by group how much is held back."""
+        """Drop holds that are over, and report by group how much is held back."""
         now_s = self._clock.monotonic_s()
         for topic_id_partition in [
             topic_id_partition
@@ -115,7 +115,7 @@ class TrimGate:
             self.report()
 
     def _say(self, topic_id_partition: TopicIdPartition, before: TrimHold | None, hold: TrimHold) -> None:
-        """Once for each set of groups: how far they have read changes all the time."""
+        """Log it once for each set of groups: how far they have read changes all the time."""
         holders = frozenset(holder.group for holder, _ in hold.holders)
         if holders == frozenset(holder.group for holder, _ in (before.holders if before else ())):
             return
@@ -137,7 +137,7 @@ may find its first records remote."""
 
 
 class GroupsBroker(DescribePartitions, Protocol):
-    """What is asked."""
+    """Questions to the broker."""
 
     @property
     def groups(self) -> ReadGroups: ...
@@ -161,7 +161,7 @@ class GroupReads:
         self._last: _Look | None = None
 
     async def view(self, partition: TieredPartition) -> GroupsView:
-        """Not older than ``MAX_AGE_S``.  What could not be asked is a problem in it, never an error."""
+        """Return a look not older than ``MAX_AGE_S``.  What could not be asked is a problem in it, never an error."""
         topic, holds = partition.view.topic_id_partition.topic, partition.policy.holds
         async with self._lock:
             last, now_s = self._last, self._clock.monotonic_s()

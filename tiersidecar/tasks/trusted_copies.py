@@ -1,4 +1,4 @@
-"""Which remote segments count as a second copy of what is on a disk: finished, and not to be copied again.
+"""Remote segments that count as a second copy of what is on a disk: finished, and not to be copied again.
 
 Of a segment that is to be copied again (``tiersidecar repair``) the store has lost something: what is on this disk may be the
 only copy of its records.
@@ -28,7 +28,7 @@ class TrustedCopies:
         self._metadata, self._requests = metadata, requests
 
     def segments_at(self, topic_id_partition: TopicIdPartition) -> SegmentsAt | None:
-        """For :func:`~tiersidecar.decide.pin.is_remote`; None while metadata or requests are not known."""
+        """Return the look-up for :func:`~tiersidecar.decide.pin.is_remote`; None while metadata or requests are not known."""
         doubted = self.doubted(topic_id_partition)
         if doubted is None or not self._metadata.is_ready(topic_id_partition):
             return None
@@ -45,7 +45,7 @@ class TrustedCopies:
         return self._metadata.halted_reason is None
 
     def doubted(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid] | None:
-        """Segments that are to be copied again; None while that is not known."""
+        """Return segments that are to be copied again; None while that is not known."""
         try:
             return segments_of(self._requests.recopies(topic_id_partition))
         except MetadataNotReadyError:

@@ -1,7 +1,7 @@
 """The watch of the tier role: at every look, stop the lanes of what is not ours any more, and start those that have work, of
 partitions that are due (:mod:`tiersidecar.tasks.due_looks`).
 
-Tell of led partitions whose directory is not here, or is not the one that the broker writes: nothing is done with them.
+Log led partitions whose directory is not here, or is not the one that the broker writes: nothing is done with them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.topics import (
-    TELL_AFTER_S,
+    REPORT_AFTER_S,
     PartitionRole,
     TieredPartition,
     UnwrittenEpoch,
@@ -41,17 +41,17 @@ from tiersidecar.tasks.topic_checks import TopicChecks
 
 
 class AskOfEpochs(EndOfEpochs, ListOffsets, Protocol):
-    """What the broker is asked."""
+    """Questions to the broker."""
 
 
 class Whereabouts:
-    """Keeps ``table.misplaced`` true, of what has lasted for ``TELL_AFTER_S``; each is told once."""
+    """Keeps ``table.misplaced`` true, of what has lasted for ``REPORT_AFTER_S``; each is logged once."""
 
     def __init__(self, *, table: PartitionTable, broker: AskOfEpochs, clock: Clock, telemetry: Telemetry) -> None:
         self._table, self._broker, self._clock, self._telemetry = table, broker, clock, telemetry
         self._since_s: dict[TopicIdPartition, float] = {}
         self._quiet: tuple[object, ...] = ()
-        """Assignment, files and what is not here, when there was nothing to ask or to tell of them."""
+        """Assignment, files and what is not here, when there was nothing to ask or to log of them."""
         self._quiet_but_for = frozenset[str]()
         """The topics that were refused then."""
 
@@ -62,11 +62,11 @@ class Whereabouts:
         if self._quiet and refused == self._quiet_but_for and all(map(is_, looked, self._quiet)):
             return
         has_asked = await self._ask()
-        self._judge()
+        self._note_lasting()
         self._quiet = () if has_asked or self._since_s or self._table.unseen else looked
         self._quiet_but_for = refused
 
-    def _judge(self) -> None:
+    def _note_lasting(self) -> None:
         now_s, reasons = self._clock.monotonic_s(), self._reasons()
         self._since_s = {
             topic_id_partition: self._since_s.get(topic_id_partition, now_s) for topic_id_partition in reasons
@@ -74,7 +74,7 @@ class Whereabouts:
         lasting = {
             topic_id_partition: why
             for topic_id_partition, why in reasons.items()
-            if now_s - self._since_s[topic_id_partition] >= TELL_AFTER_S
+            if now_s - self._since_s[topic_id_partition] >= REPORT_AFTER_S
         }
         before, self._table.misplaced = self._table.misplaced, lasting
         for topic_id_partition in before.keys() - lasting.keys():
@@ -122,7 +122,7 @@ class Whereabouts:
         return bool(questions)
 
     def _questions(self) -> dict[TopicIdPartition, EpochAsked]:
-        """Led partitions whose files end with an earlier epoch, with that one."""
+        """Return led partitions whose files end with an earlier epoch, with that one."""
         found = dict[TopicIdPartition, EpochAsked]()
         for topic_id_partition, partition in self._table.assignment.items():
             local = self._table.local.partitions.get(topic_id_partition)
@@ -165,7 +165,7 @@ class Whereabouts:
         }
 
     async def _ends(self, asked: Mapping[TopicIdPartition, EpochAsked]) -> dict[TopicIdPartition, EpochEndAnswer]:
-        """Without those that the broker has nothing to say of: another leads, or in another epoch."""
+        """Return the answers without those that the broker has nothing to say of: another leads, or in another epoch."""
         answers = await self._broker.end_of_epochs(asked) if asked else {}
         return {topic_id_partition: answer for topic_id_partition, answer in answers.items() if answer.error is None}
 
@@ -178,13 +178,13 @@ _PARTITIONS_IN_ONE_GO = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSpec:
-    """What a lane does, and whether it is worth starting now: cheap, and asked at every look."""
+    """Work of a lane, and whether it is worth starting now: cheap, and asked at every look."""
 
     run: LaneWork
     has_work: Callable[[TieredPartition], bool] = lambda partition: True
     may_act: Callable[[TieredPartition], bool] = lambda partition: True
-    """Whether a run would do its work: one that ends early, for it is forbidden, is not started to end a halt, and ends none.
-    Asked where one failed."""
+    """Return whether a run would do its work: one that ends early, for it is forbidden, is not started to end a halt, and ends
+    none.  Asked where one failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +235,7 @@ class Watch:
                 await self._roster.wait(interval_s)
 
     async def look(self) -> None:
-        """One look.
+        """Look once.
 
         Raises:
             RetriableError: the broker did not answer; what was known stays, and so do the lanes.
@@ -302,8 +302,8 @@ class Watch:
     def _start(self, partition: TieredPartition, lane: Lane, *, has_work: bool | None = None) -> None:
         """Start the lane if it has work, which it is asked unless it is known; one that runs already runs on.
 
-        One that failed is started without work, too, if it may act: what it failed for may have been done otherwise, and only
-        a run that succeeds ends the halt or the trouble that is told of it.
+        One that failed is started without work, too, if it may act: what it failed for may have been done otherwise, and only a
+        run that succeeds ends the halt or the trouble that is reported of it.
         """
         topic_id_partition, spec = partition.view.topic_id_partition, self._work[lane]
         has_work = spec.has_work(partition) if has_work is None else has_work

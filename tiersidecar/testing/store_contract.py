@@ -431,7 +431,7 @@ class StoreContract:
 
     @final
     async def test_objects_are_listed_in_the_order_of_their_keys(self, store: Store) -> None:
-        """By bytes of the whole key: ``a-b`` is before ``a/b``, which is before ``a0``."""
+        """List by bytes of the whole key: ``a-b`` is before ``a/b``, which is before ``a0``."""
         keys = [
             "a-b/c",
             "a0",

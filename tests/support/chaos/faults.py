@@ -1,4 +1,4 @@
-"""What may happen, each drawn from a seed and whole: it strikes, lasts, and is over when the function returns."""
+"""Faults, each drawn from a seed and whole: it begins, lasts, and is over when the function returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Strike = Callable[[World, random.Random], None]
 def kill_broker(world: World, draw: random.Random) -> None:
     broker = draw.choice(world.cluster.brokers)
     down_s = draw.uniform(0.0, 6.0)
-    world.tell("broker kill -9", f"broker {broker.node_id} for {down_s:.1f} s")
+    world.record("broker kill -9", f"broker {broker.node_id} for {down_s:.1f} s")
     with world.node_locks[broker.node_id], world.broker_away(broker):
         broker.kill9()
         world.pause(down_s)
@@ -33,16 +33,16 @@ def kill_broker(world: World, draw: random.Random) -> None:
 
 def restart_broker(world: World, draw: random.Random) -> None:
     broker = draw.choice(world.cluster.brokers)
-    world.tell("broker restart", f"broker {broker.node_id}")
+    world.record("broker restart", f"broker {broker.node_id}")
     with world.node_locks[broker.node_id], world.broker_away(broker):
         broker.restart()
 
 
 def stop_broker(world: World, draw: random.Random) -> None:
-    """Up to 3 s its session lasts; after that it is deposed, and wakes up as a leader that is none."""
+    """Stop a broker: up to 3 s its session lasts; after that it is deposed, and wakes up as a leader that is none."""
     broker = draw.choice(world.cluster.brokers)
     stopped_s = draw.uniform(1.0, 9.0)
-    world.tell("broker SIGSTOP", f"broker {broker.node_id} for {stopped_s:.1f} s")
+    world.record("broker SIGSTOP", f"broker {broker.node_id} for {stopped_s:.1f} s")
     with world.node_locks[broker.node_id], world.broker_away(broker):
         broker.sigstop()
         world.pause(stopped_s)
@@ -56,7 +56,7 @@ def fill_disk(world: World, draw: random.Random) -> None:
     disk, daemon = world.disks[broker.node_id], world.sidecars[broker.node_id]
     full_s = draw.uniform(2.0, 5.0)
     where = "tmpfs" if disk.is_mount else "by a limit on file sizes, for mounting is not allowed here"
-    world.tell("full disk", f"node {broker.node_id} for {full_s:.1f} s ({where})")
+    world.record("full disk", f"node {broker.node_id} for {full_s:.1f} s ({where})")
     with world.node_locks[broker.node_id], world.broker_away(broker):
         with disk.full([broker.pid, daemon.pid]):
             world.pause(full_s)
@@ -66,14 +66,14 @@ def fill_disk(world: World, draw: random.Random) -> None:
 
 
 def move_leaders(world: World, draw: random.Random) -> None:
-    """Each partition to all nodes or two of them, in any order, the first one to lead."""
+    """Move each partition to all nodes or two of them, in any order, the first one to lead."""
     topic = draw.choice(list(PARTITIONS))
     replicas = {p: draw.sample([1, 2, 3], draw.choice([2, 3, 3])) for p in range(PARTITIONS[topic])}
-    world.tell("reassignment", f"{topic} {replicas}")
+    world.record("reassignment", f"{topic} {replicas}")
     reassign(world.admin, topic, replicas)
     wait_until(lambda: _placed(world, topic, replicas), f"{topic} is on {replicas}", 120)
-    world.tell("leader change", topic)
-    # One may just have left the in-sync set: whoever leads goes on.
+    world.record("leader change", topic)
+    # One may just have left the in-sync set: the leader goes on.
     with suppress(KafkaAdminError, OSError):
         elect_preferred_leaders(world.admin, topic, list(replicas))
 
@@ -93,7 +93,7 @@ def kill_sidecar(world: World, draw: random.Random) -> None:
     node = draw.choice(list(world.sidecars.by_node))
     down_s = draw.uniform(0.0, 5.0)
     with world.node_locks[node]:
-        world.tell("sidecar kill -9", f"sidecar {node} for {down_s:.1f} s")
+        world.record("sidecar kill -9", f"sidecar {node} for {down_s:.1f} s")
         world.sidecars[node].kill9()
         world.pause(down_s)
         world.sidecars[node].start()
@@ -102,7 +102,7 @@ def kill_sidecar(world: World, draw: random.Random) -> None:
 def restart_sidecar(world: World, draw: random.Random) -> None:
     node = draw.choice(list(world.sidecars.by_node))
     with world.node_locks[node]:
-        world.tell("sidecar restart", f"sidecar {node}")
+        world.record("sidecar restart", f"sidecar {node}")
         code = world.sidecars[node].stop()
         # A process that has not come as far as its signal handlers ends as any other.
         assert code in (0, -signal.SIGTERM), f"sidecar {node} ended with {code}:\n{world.sidecars[node].log_tail()}"
@@ -110,11 +110,12 @@ def restart_sidecar(world: World, draw: random.Random) -> None:
 
 
 def stop_sidecar(world: World, draw: random.Random) -> None:
-    """It goes on with whatever it was about to do, however long others have led by then.  Its broker may die meanwhile."""
+    """Stop a sidecar: it goes on with whatever it was about to do, however long others have led by then.  Its broker may die
+    meanwhile."""
     node = draw.choice(list(world.sidecars.by_node))
     stopped_s = draw.uniform(1.0, 15.0)
     with world.node_locks[node]:
-        world.tell("sidecar SIGSTOP", f"sidecar {node} for {stopped_s:.1f} s")
+        world.record("sidecar SIGSTOP", f"sidecar {node} for {stopped_s:.1f} s")
         world.sidecars[node].send_signal(signal.SIGSTOP)
     world.pause(stopped_s)
     with world.node_locks[node]:
@@ -130,7 +131,7 @@ def trouble_store(world: World, draw: random.Random) -> None:
 
 
 def lying_store(world: World, draw: random.Random) -> None:
-    """It says that it has taken what it has not, or gives back a byte that is not what it was given."""
+    """Make the store lie: it says that it has taken what it has not, or gives back a byte that is not what it was given."""
     times = draw.choice([1, 3, FOR_EVER])
     fault = draw.choice(
         [
@@ -144,7 +145,7 @@ def lying_store(world: World, draw: random.Random) -> None:
 
 
 def _hold(world: World, trouble: Trouble, seconds: float) -> None:
-    world.tell("lying store" if trouble.name.startswith("lying") else "store trouble", trouble.name)
+    world.record("lying store" if trouble.name.startswith("lying") else "store trouble", trouble.name)
     with world.s3.troubled_by(trouble):
         world.pause(seconds)
 
@@ -172,11 +173,11 @@ def passing_topic(world: World, draw: random.Random) -> None:
     except Exception as error:  # noqa: BLE001 - a broker went away under it: what was written goes all the same
         world.story.append(f"           {topic}: {type(error).__name__}")
     deleted = wait_until(lambda: _deleted(world, topic), f"{topic} is deleted", 120)
-    world.tell("topic deletion", f"{topic} ({deleted})")
+    world.record("topic deletion", f"{topic} ({deleted})")
 
 
 def _deleted(world: World, topic: str) -> str:
-    """How it ended; empty while it has not."""
+    """Return how it ended; empty while it has not."""
     try:
         world.admin.delete_topic(topic)
     except KafkaAdminError as error:

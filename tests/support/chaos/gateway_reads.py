@@ -1,4 +1,4 @@
-"""What a plain Kafka client reads through the gateways, in the form that the read service gives it back in."""
+"""Reads of a plain Kafka client through the gateways, in the form that the read service gives it back in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.read_service import Shape
 def read_through_gateway(
     bootstrap_servers: str, topic: str, partition: int, *, offset: int, stop: int, isolation: str, timeout_s: float
 ) -> list[Shape]:
-    """Records from ``offset`` up to, not including, ``stop``.
+    """Return records from ``offset`` up to, not including, ``stop``.
 
     Raises:
         OffsetOutOfRangeError: the cluster says that there is none at ``offset``.
-        KafkaError: as the client tells it.
+        KafkaError: as the client raises it.
         TimeoutError: not within ``timeout_s``.
     """
     return asyncio.run(

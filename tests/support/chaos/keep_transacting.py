@@ -20,7 +20,7 @@ _STEP_TIMEOUT_S = 90.0
 
 
 class Fate(StrEnum):
-    """``DROPPED``: its commit was never asked for.  ``UNKNOWN``: it was, and nobody said what became of it."""
+    """``DROPPED``: its commit was never asked for.  ``UNKNOWN``: it was, and no answer said what became of it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -65,7 +65,7 @@ class KeepTransacting(BackgroundThread):
         unclaimed = {shape[0]: shape for shape in found}
         for transaction in self.transactions:
             self._check_one(transaction, partition, unclaimed, read_committed=read_committed)
-        assert not unclaimed, f"{len(unclaimed)} records that nobody sent: {list(unclaimed.values())[:3]}"
+        assert not unclaimed, f"{len(unclaimed)} records that were never sent: {list(unclaimed.values())[:3]}"
 
     def _check_one(
         self, transaction: Transaction, partition: int, unclaimed: dict[int, Shape], *, read_committed: bool

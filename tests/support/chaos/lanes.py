@@ -17,9 +17,9 @@ from tests.support.chaos.world import PARTITIONS, World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blows:
-    """What is drawn, from ``seed``.  A leader that was stopped serves what it knew then until it learns that it leads no more:
-    what was acknowledged ``settled_after_s`` ago every leader knows."""
+class FaultPlan:
+    """The faults to draw, from ``seed``.  A leader that was stopped serves what it knew then until it learns that it leads no
+    more: what was acknowledged ``settled_after_s`` ago every leader knows."""
 
     seed: int
     brokers: Sequence[Strike] = BROKER_FAULTS
@@ -29,12 +29,12 @@ class Blows:
 class Lanes:
     """Threads that strike ``world`` until the block ends; the same seed draws the same faults in each lane."""
 
-    def __init__(self, world: World, blows: Blows, *, reads: ReadCheck) -> None:
-        self._world, self._blows, self._reads = world, blows, reads
-        seed = blows.seed
+    def __init__(self, world: World, plan: FaultPlan, *, reads: ReadCheck) -> None:
+        self._world, self._plan, self._reads = world, plan, reads
+        seed = plan.seed
         self._failure: BaseException | None = None
         rests_s: dict[str, tuple[Sequence[Strike], float]] = {
-            "brokers": (blows.brokers, 3.0),
+            "brokers": (plan.brokers, 3.0),
             "sidecars": (SIDECAR_FAULTS, 6.0),
             "store": (STORE_FAULTS, 4.0),
             "topics": (TOPIC_FAULTS, 6.0),
@@ -80,7 +80,7 @@ class Lanes:
         def run() -> None:
             try:
                 work(random.Random(f"{seed} {name}"))
-            except BaseException as error:  # noqa: BLE001 - told by raise_failure, in the test's own thread
+            except BaseException as error:  # noqa: BLE001 - raised by raise_failure, in the test's own thread
                 self._failure = self._failure or error
                 self._world.stopping.set()
 
@@ -90,7 +90,7 @@ class Lanes:
         while self._world.pause(draw.uniform(0.2, rest_s)):
             fault = draw.choice(faults)
             fault(self._world, draw)
-            if faults is self._blows.brokers:
+            if faults is self._plan.brokers:
                 self._world.wait_until_in_sync()
 
     def _read(self, draw: random.Random) -> None:
@@ -100,8 +100,8 @@ class Lanes:
         while self._world.pause(0.3):
             now_s = time.monotonic()
             known.append((now_s, [self._reads.producing.end_offset(partition) for partition in range(count)]))
-            while len(known) > 1 and now_s - known[1][0] >= self._blows.settled_after_s:
+            while len(known) > 1 and now_s - known[1][0] >= self._plan.settled_after_s:
                 known.popleft()
-            if now_s - known[0][0] >= self._blows.settled_after_s:
+            if now_s - known[0][0] >= self._plan.settled_after_s:
                 partition = draw.randrange(count)
                 self._reads.read(draw, draw.choice(urls), partition, known[0][1][partition])

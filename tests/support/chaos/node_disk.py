@@ -20,7 +20,8 @@ class NodeDisk:
 
     @contextmanager
     def full(self, process_ids: list[int]) -> Iterator[None]:
-        """Not one byte more can be written until the end of the block: ENOSPC, or without a mount EFBIG in ``process_ids``."""
+        """Fill the disk: not one byte more can be written until the end of the block: ENOSPC, or without a mount EFBIG in
+        ``process_ids``."""
         if self.is_mount:
             with self._filled():
                 yield

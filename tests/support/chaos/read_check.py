@@ -18,12 +18,12 @@ from tests.support.read_service import Shape, fetch_records, shape_of
 _BY_GATEWAY = 0.3
 _PATIENCE_S = 20.0
 _HONEST = frozenset({404, 429, 500, 502, 503, 504})
-"""What a service may say while its broker, its store or its metadata are away; 404 is that of a sidecar without a replica.
-Never 416: that an offset that was acknowledged is out of range."""
+"""Answers that a service may give while its broker, its store or its metadata are away; 404 is that of a sidecar without a
+replica.  Never 416: that an offset that was acknowledged is out of range."""
 
 
 def content_of(shape: Shape) -> tuple[object, ...]:
-    """A record without its offset."""
+    """Return a record without its offset."""
     return shape[1:]
 
 
@@ -38,7 +38,7 @@ class ReadCheck:
     records: int = 0
 
     def read(self, draw: random.Random, read_url: str, partition: int, stop: int, max_records: int = 3_000) -> None:
-        """One read of a range below ``stop``, which must be remote or committed by now.
+        """Do one read of a range below ``stop``, which must be remote or committed by now.
 
         Raises:
             AssertionError: wrong records, or a refusal that says that they are not there.

@@ -1,4 +1,4 @@
-"""After the last fault: everything sealed comes to be remote, nothing stays half done, nothing is stored that nobody names."""
+"""After the last fault: everything sealed comes to be remote, nothing stays half done, nothing is stored that nothing names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT_S = 180.0
 
 
 def wait_until_settled(world: World) -> Segments:
-    """Gives all segments that are left, once they hold everything sealed, and deleted topics have none.
+    """Return all segments that are left, once they hold everything sealed, and deleted topics have none.
 
     Raises:
         TimeoutError: something stays behind, which the message names.
@@ -42,7 +42,7 @@ def wait_until_settled(world: World) -> Segments:
 
 
 def assert_objects_fit(world: World, segments: Segments) -> None:
-    """What is finished has its objects; what has objects is named by the metadata."""
+    """Check that what is finished has its objects; what has objects is named by the metadata."""
     left = [one for ones in segments.values() for one in ones]
     objects = object_keys_in(world.bucket)
     missing = _keys(one for one in left if one.state is State.COPY_SEGMENT_FINISHED) - objects

@@ -51,14 +51,14 @@ class World:
     stopping: threading.Event = field(default_factory=threading.Event)
     node_locks: dict[int, threading.Lock] = field(default_factory=lambda: {node: threading.Lock() for node in _NODES})
     away: set[int] = field(default_factory=set)
-    """Nodes whose broker answers nobody right now."""
+    """Nodes whose broker answers no client right now."""
 
     events: Counter[str] = field(default_factory=Counter)
     story: list[str] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
 
-    def tell(self, kind: str, detail: str = "") -> None:
-        """One more fault has struck."""
+    def record(self, kind: str, detail: str = "") -> None:
+        """Record one more fault."""
         self.events[kind] += 1
         self.story.append(f"{time.monotonic() - self.began_s:7.1f} s  {kind}{f': {detail}' if detail else ''}")
 
@@ -68,12 +68,12 @@ class World:
 
     @property
     def admin(self) -> KafkaAdmin:
-        """Requests to a broker that should answer."""
+        """Return a client of a broker that should answer."""
         return next(broker for broker in self.cluster.brokers if broker.node_id not in self.away).admin
 
     @contextmanager
     def broker_away(self, broker: KafkaBroker) -> Iterator[None]:
-        """Nobody is to ask this one until the end of the block."""
+        """Keep this broker from being asked until the end of the block."""
         self.away.add(broker.node_id)
         try:
             yield
@@ -81,7 +81,7 @@ class World:
             self.away.discard(broker.node_id)
 
     def wait_until_in_sync(self, timeout_s: float = 120.0) -> None:
-        """Every replica of every topic: the next broker to go must not be the last that has the data.
+        """Wait for every replica of every topic: the next broker to go must not be the last that has the data.
 
         Raises:
             TimeoutError: it does not come to that.
@@ -97,7 +97,7 @@ class World:
         return all(len(row.isr_nodes) == len(row.replica_nodes) and row.leader_id > 0 for row in rows)
 
     def leader_of(self, topic: str, partition: int) -> KafkaBroker:
-        """Once there is one that answers."""
+        """Return the leader once there is one that answers."""
 
         def leader() -> KafkaBroker | None:
             try:
@@ -112,7 +112,7 @@ class World:
 
 @contextmanager
 def running_world(directory: Path) -> Iterator[World]:
-    """All of it, up and ready, with both topics made."""
+    """Yield all of it, up and ready, with both topics made."""
     with ExitStack() as stack:
         kafka = directory / "kafka"
         disks = {node: stack.enter_context(node_disk(kafka / f"broker-{node}", _DISK_BYTES)) for node in _NODES}

@@ -12,9 +12,9 @@ from tiersidecar.decide.proposals import (
     NEWS_MS,
     LocalLog,
     Outcome,
-    judge_place,
-    judge_proposal,
-    judge_words,
+    decide_by_place,
+    decide_by_words,
+    decide_proposal,
     places_for,
 )
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -65,7 +65,7 @@ def view(*, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION, leader: i
     ],
 )
 def test_words(fields: dict[str, Any], waited_ms: int, refusal: str | None) -> None:
-    verdict = judge_words(replace(PROPOSAL, **fields), cluster_id="ours", waited_ms=waited_ms)
+    verdict = decide_by_words(replace(PROPOSAL, **fields), cluster_id="ours", waited_ms=waited_ms)
     if refusal is None:
         assert verdict is None
     else:
@@ -97,7 +97,7 @@ def test_words(fields: dict[str, Any], waited_ms: int, refusal: str | None) -> N
     ],
 )
 def test_place(seen: LeaderView | None, is_tiered: bool | None, waited_ms: int, outcome: Outcome | None) -> None:
-    verdict = judge_place(PROPOSAL, view=seen, broker_id=BrokerId(1), is_tiered=is_tiered, waited_ms=waited_ms)
+    verdict = decide_by_place(PROPOSAL, view=seen, broker_id=BrokerId(1), is_tiered=is_tiered, waited_ms=waited_ms)
     assert (None if verdict is None else verdict.outcome) is outcome
     assert verdict is None or bool(verdict.reason) is (outcome is not Outcome.ANOTHERS), "it is said why"
 
@@ -118,14 +118,14 @@ def test_place(seen: LeaderView | None, is_tiered: bool | None, waited_ms: int, 
 )
 def test_offsets(offset: int, outcome: Outcome, trims: bool) -> None:
     local = LocalLog(log_start_offset=Offset(LOG_START), high_watermark=Offset(HIGH_WATERMARK))
-    verdict = judge_proposal(replace(PROPOSAL, offset=Offset(offset)), local=local, start_generation=2, waited_ms=0)
+    verdict = decide_proposal(replace(PROPOSAL, offset=Offset(offset)), local=local, start_generation=2, waited_ms=0)
     assert (verdict.outcome, verdict.trims) == (outcome, trims)
     assert bool(verdict.reason) is (outcome is not Outcome.CARRIED_OUT), "it is said why not"
 
 
 def test_all_of_a_log_that_the_broker_has_emptied() -> None:
     emptied = LocalLog(log_start_offset=Offset(HIGH_WATERMARK), high_watermark=Offset(HIGH_WATERMARK))
-    verdict = judge_proposal(
+    verdict = decide_proposal(
         replace(PROPOSAL, offset=Offset(HIGH_WATERMARK)), local=emptied, start_generation=2, waited_ms=0
     )
     assert (verdict.outcome, verdict.trims) == (Outcome.CARRIED_OUT, True)
@@ -142,7 +142,7 @@ def test_all_of_a_log_that_the_broker_has_emptied() -> None:
 )
 def test_generations(known: int, waited_ms: int, outcome: Outcome) -> None:
     local = LocalLog(log_start_offset=Offset(LOG_START), high_watermark=Offset(HIGH_WATERMARK))
-    verdict = judge_proposal(PROPOSAL, local=local, start_generation=known, waited_ms=waited_ms)
+    verdict = decide_proposal(PROPOSAL, local=local, start_generation=known, waited_ms=waited_ms)
     assert verdict.outcome is outcome
     assert bool(verdict.reason) is (outcome is not Outcome.CARRIED_OUT), "it is said why not"
 

@@ -13,7 +13,7 @@ from tests.simulation.simulate import Outcome, simulate
 FAULTS_SEEDS = (0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12)))
 CLUSTER_SEEDS = (1, 5)
 FOUND_SOMETHING = (15, 33, 42, 47, 53, 54, 59, 94, 221, 281, 405, 617, 684, 925, 1059, 1086, 1132, 1157, 1305, 700118)
-"""What was wrong once."""
+"""Seeds that have found something once."""
 
 
 @pytest.mark.parametrize("seed", FAULTS_SEEDS)
@@ -40,7 +40,7 @@ def test_a_deletion_behind_what_a_native_broker_keeps_is_nobody_s_to_finish() ->
 @pytest.mark.slow
 def test_what_a_holder_saw_late_is_still_there_for_the_one_that_takes_the_role() -> None:
     """A holder that looked every 30 s stood still before its next look, and the broker renamed the segment before the other
-    one had the role: by the rules of pins nobody could have kept it."""
+    one had the role: by the rules of pins no process could have kept it."""
     assert simulate(Kind.HAZARDS, 9080).violations == ()
 
 

@@ -58,7 +58,7 @@ def test_a_world_that_goes_on_without_time_passing_is_ended() -> None:
 
 
 class Steps:
-    """What a process did."""
+    """Steps that a process took."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

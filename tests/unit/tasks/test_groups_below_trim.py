@@ -21,7 +21,7 @@ from tiersidecar.ports.broker import GroupType
 from tiersidecar.ports.metrics.retention import GROUP_BELOW_TRIM
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks import groups_below_trim
-from tiersidecar.tasks.groups_below_trim import LOOK_INTERVAL_S, MOST_TOLD, OTHERS, STILL_S, GroupsBelowTrim
+from tiersidecar.tasks.groups_below_trim import LOOK_INTERVAL_S, MOST_SHOWN, OTHERS, STILL_S, GroupsBelowTrim
 from tiersidecar.tasks.partition_table import PartitionTable
 
 LOCAL_START = 100
@@ -159,7 +159,7 @@ async def test_many_groups_are_asked_for_in_turn_and_the_most_told_by_name(monke
     assert len(world.broker.groups.asked) == 6, "ten groups of two partitions in each look"
     await world.looks(3 * LOOKS)
     told = world.told
-    assert len(told) == MOST_TOLD + 1
+    assert len(told) == MOST_SHOWN + 1
     assert (told["group-00"], told[OTHERS]) == (100, sum(100 - number for number in range(20, 30)))
 
 
@@ -175,11 +175,11 @@ async def test_a_partition_that_another_broker_leads_hides_none_behind_it() -> N
 
 async def test_of_groups_that_are_as_far_below_the_first_by_name_are_told_by_name() -> None:
     world = World()
-    names = [f"group-{number:02}" for number in range(MOST_TOLD + 2)]
+    names = [f"group-{number:02}" for number in range(MOST_SHOWN + 2)]
     for name in reversed(names):
         world.commit(name, 40, 150)
     await world.looks()
-    assert set(world.told) == {*names[:MOST_TOLD], OTHERS}
+    assert set(world.told) == {*names[:MOST_SHOWN], OTHERS}
 
 
 async def test_a_fault_of_one_look_ends_neither_the_watch_nor_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:

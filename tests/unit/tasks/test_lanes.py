@@ -58,7 +58,7 @@ async def test_what_is_told_as_an_outage_is_not_told_by_each_lane(
     clock: ManualClock, level: str, *, is_told: bool
 ) -> None:
     lanes = Lanes(
-        clock=clock, ids=SystemIds(), telemetry=NoTelemetry(), backoff=BACKOFF, has_told=lambda error: is_told
+        clock=clock, ids=SystemIds(), telemetry=NoTelemetry(), backoff=BACKOFF, has_logged=lambda error: is_told
     )
     async with lanes:
         with capture_logs() as told:

@@ -204,14 +204,14 @@ async def test_an_outage_of_the_broker_is_told_once_at_its_begin_and_with_its_le
     of_a_lane = BrokerUnreachableError(address="kafka:9092", reason="reset")
     await settle()
     with capture_logs() as told:
-        assert not stage.roster.has_told(of_a_lane), "the first to meet it tells it"
+        assert not stage.roster.has_logged(of_a_lane), "the first to meet it tells it"
         for trouble in ("refused", "refused", "timed out", "", "timed out"):
             stage.broker.trouble = trouble
             await stage.clock.advance(5)
             assert trouble in stage.table.watch_trouble
             assert bool(stage.table.watch_trouble) is bool(trouble)
-            assert stage.roster.has_told(of_a_lane) is bool(trouble)
-            assert not stage.roster.has_told(RetriableError())
+            assert stage.roster.has_logged(of_a_lane) is bool(trouble)
+            assert not stage.roster.has_logged(RetriableError())
     assert [one["event"] for one in told] == ["broker.away", "broker.back", "broker.away"]
     assert (told[1]["away_ms"], told[1]["failures"]) == (15_000, 6)
     await end(keeping)

@@ -149,11 +149,11 @@ async def test_an_outage_is_counted_and_told_at_its_end(stage: Stage) -> None:
     await stage.gate.wait_open()
     assert stage.telemetry.value(STORE_WRITABLE) == 1
     error = StoreError(verb="put", key="k", reason=AWAY)
-    assert not stage.gate.has_told(error), "a store error while the gate is open is the caller's to tell"
+    assert not stage.gate.has_logged(error), "a store error while the gate is open is the caller's to tell"
     await stage.copy(AWAY)
     assert stage.telemetry.value(STORE_WRITABLE) == 0
-    assert [stage.gate.has_told(error) for _ in range(7)] == [True] * 7
-    assert not stage.gate.has_told(CorruptDataError(where="f", position=7, reason="bad CRC"))
+    assert [stage.gate.has_logged(error) for _ in range(7)] == [True] * 7
+    assert not stage.gate.has_logged(CorruptDataError(where="f", position=7, reason="bad CRC"))
     await stage.clock.advance(90)
     with capture_logs() as told:
         await stage.gate.wait_open()

@@ -90,9 +90,9 @@ async def test_each_has_a_probe_and_a_metric_of_its_own(stage: Stage) -> None:
 
 async def test_an_outage_is_told_once_by_the_gate_that_it_closed(stage: Stage) -> None:
     await stage.meet(refused("@cold/a"))
-    assert stage.gates.has_told(refused("@cold/b"))
-    assert not stage.gates.has_told(refused("b"))
-    assert not stage.gates.has_told(UnknownPlaceError(verb="fetch", key="@gone/a", place="gone"))
+    assert stage.gates.has_logged(refused("@cold/b"))
+    assert not stage.gates.has_logged(refused("b"))
+    assert not stage.gates.has_logged(UnknownPlaceError(verb="fetch", key="@gone/a", place="gone"))
 
 
 async def test_closed_gates_are_probed_side_by_side(stage: Stage) -> None:

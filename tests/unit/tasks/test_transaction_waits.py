@@ -18,9 +18,9 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.formats.kafka.producer_state import ProducerState, read_open_producers
 from tiersidecar.ports.metrics.copying import OPEN_TRANSACTION_SECONDS
-from tiersidecar.tasks.partition_table import WhoWaits
+from tiersidecar.tasks.partition_table import HeldUp
 from tiersidecar.tasks.segment_objects import LayoutSettings
-from tiersidecar.tasks.transaction_waits import wait_told
+from tiersidecar.tasks.transaction_waits import wait_sentence
 
 MINUTE_S = 60.0
 OPEN = ProducerState(producer_id=9, epoch=4, current_transaction_first_offset=50)
@@ -70,8 +70,12 @@ async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: Tie
     with capture_logs() as logs:
         await shell.copy.run(shell.tiered(topic_id_partition))
         (wait,) = shell.table.record(topic_id_partition).transaction_waits or ()
-        assert (wait.who, wait.producer_id, wait.first_offset) == (WhoWaits.COPYING, producer.producer_id, first_offset)
-        told = wait_told(shell.table.record(topic_id_partition).transaction_waits or ())
+        assert (wait.held_up, wait.producer_id, wait.first_offset) == (
+            HeldUp.COPYING,
+            producer.producer_id,
+            first_offset,
+        )
+        told = wait_sentence(shell.table.record(topic_id_partition).transaction_waits or ())
         assert (
             f"producer {producer.producer_id} (epoch {producer.epoch}) that is open from offset {first_offset}" in told
         )

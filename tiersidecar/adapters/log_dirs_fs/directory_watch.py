@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 _NAMES = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE
 _LOG_DIR = _NAMES | Mask.ONLYDIR
 _PARTITION = _NAMES | Mask.MOVE_SELF | Mask.ONLYDIR
-"""No MODIFY: every append would be an event.  MOVE_SELF tells that the broker renamed the directory (for deletion, say) and
+"""No MODIFY: every append would be an event.  MOVE_SELF reports that the broker renamed the directory (for deletion, say) and
 that its path may soon be another's."""
 _ADDED_AT_ONCE = 64
 _EVENTS_AT_ONCE = 256
@@ -32,8 +32,8 @@ _LIMITS = {
 class DirectoryWatch:
     """Watches log dirs for partitions, and partition directories for segments; one reader of :meth:`changes` at a time.
 
-    Where the kernel's limits allow no (more) watches, that is said once, and what is not watched is left to scans.
-    :meth:`take` tells what there is to read again.
+    Where the kernel's limits allow no (more) watches, that is logged once, and what is not watched is left to scans.
+    :meth:`take` returns what there is to read again.
     """
 
     def __init__(self, log_dirs: Iterable[str], *, clock: Clock, debounce_s: float) -> None:
@@ -44,7 +44,7 @@ class DirectoryWatch:
         self._touched: set[str] = set()
         self._unknown = set(self._log_dirs)
         self._doubted = set[str]()
-        """Log dirs in which a path that is watched may be another directory's by now, of which no event tells."""
+        """Log dirs in which a path that is watched may be another directory's by now, which no event reports."""
         self._stirred = asyncio.Event()
         self._changed = False
         self._has_warned = False
@@ -55,8 +55,8 @@ class DirectoryWatch:
         self._stirred.set()
 
     def take(self, log_dir: str) -> frozenset[str] | None:
-        """Return the partition directories of ``log_dir`` in which something came or went since this was asked last, and those
-        that are not watched; None where anything may have, so that all of them are to be read."""
+        """Return the partition directories of ``log_dir`` in which something came or went since the last call, and those that
+        are not watched; None where anything may have, so that all of them are to be read."""
         found = {one for one in self._touched | (self._partitions - self._watches.keys()) if _parent(one) == log_dir}
         self._touched -= found
         is_known = self._is_reading and log_dir in self._watches and log_dir not in self._unknown
@@ -64,7 +64,7 @@ class DirectoryWatch:
         return frozenset(found) if is_known else None
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yields when something came or went, all that happens within the debounce time as one."""
+        """Yield when something came or went, all that happens within the debounce time as one."""
         try:
             inotify = Inotify(cache_size=_EVENTS_AT_ONCE)
         except OSError as error:
@@ -108,7 +108,7 @@ class DirectoryWatch:
         await self._add_all(inotify, sorted(self._partitions - self._watches.keys()))
 
     async def _add_all(self, inotify: Inotify, directories: Iterable[str]) -> bool:
-        """Return whether a limit stopped none: what is watched already takes no more."""
+        """Add watches, and return whether a limit stopped none: what is watched already takes no more."""
         for count, directory in enumerate(directories, 1):
             is_new = directory not in self._watches
             try:
@@ -124,7 +124,7 @@ class DirectoryWatch:
         return True
 
     def _add(self, inotify: Inotify, directory: str) -> None:
-        """What cannot be watched any more is not watched, rather than what had its path before."""
+        """Add a watch.  What cannot be watched any more is not watched, rather than what had its path before."""
         before = self._watches.pop(directory, None)
         try:
             watch = inotify.add_watch(directory, _LOG_DIR if directory in self._log_dirs else _PARTITION)
@@ -195,5 +195,5 @@ def _shows_in_a_scan(event: Event) -> bool:
 
 
 def _is_the_end_of_a_deleted_segment(event: Event) -> bool:
-    """Return whether the broker unlinks what it has renamed a minute ago: nobody waits for that."""
+    """Return whether the broker unlinks what it has renamed a minute ago: nothing waits for that."""
     return bool(event.mask & Mask.DELETE) and str(event.name).endswith(".log.deleted")

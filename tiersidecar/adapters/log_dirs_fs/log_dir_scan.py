@@ -42,8 +42,8 @@ _ENTRY = Struct(">qi")
 
 
 def read_max_timestamp_ms(path: str) -> int:
-    """As Kafka's LogSegment.largestTimestamp, which the broker writes there when it rolls; -1 where the records have no time,
-    or the index is away or not whole.
+    """Return the newest timestamp as Kafka's LogSegment.largestTimestamp has it, which the broker writes there when it rolls;
+    -1 where the records have no time, or the index is away or not whole.
 
     Raises:
         OSError: it cannot be read.
@@ -67,15 +67,15 @@ def read_max_timestamp_ms(path: str) -> int:
 
 _LISTINGS = 4
 _BLOCK_BYTES = 512
-"""Of ``st_blocks``, whatever the file system's own are."""
+"""The unit of ``st_blocks``, whatever the file system's own blocks are."""
 _LOG_SUFFIX = f".{LogFileKind.LOG}"
 
 
 def read_partition_directory(
     log_dir: str, directory: str, topic: str, partition: int, before: LocalPartition | None = None
 ) -> LocalPartition | None:
-    """The partition, or None while the directory holds no segment.  ``before`` is what was read of it last: the time index of a
-    sealed segment that has not changed since is not read again.
+    """Read the partition, or return None while the directory holds no segment.  ``before`` is what was read of it last: the
+    time index of a sealed segment that has not changed since is not read again.
 
     Raises:
         FileNotFoundError: the directory is gone.
@@ -101,7 +101,7 @@ def read_partition_directory(
 
 
 def with_active_segment_refreshed(partition: LocalPartition) -> LocalPartition:
-    """The partition with the size its active segment has now: appends do not touch the directory.
+    """Return the partition with the size its active segment has now: appends do not touch the directory.
 
     Raises:
         FileNotFoundError: it has been renamed or deleted.
@@ -117,7 +117,7 @@ def with_active_segment_refreshed(partition: LocalPartition) -> LocalPartition:
 def _list_segments(
     directory: str, known: Mapping[Offset, LocalSegment]
 ) -> tuple[tuple[LocalSegment, ...], tuple[LocalSegment, ...]]:
-    """Live segments, and deleted ones before them, both ascending by base offset.  A live segment that vanishes between
+    """List live segments, and deleted ones before them, both ascending by base offset.  A live segment that vanishes between
     listing and stat makes the listing void: without it, the one before would seem to reach to the one behind."""
     for _ in range(_LISTINGS):
         with suppress(FileNotFoundError):
@@ -184,7 +184,7 @@ def _sealed_segment(
 
 
 def _base_offsets(names: Iterable[str]) -> list[Offset]:
-    """Of the .log files among ``names``, ascending."""
+    """Return those of the .log files among ``names``, ascending."""
     parsed = (parse_log_file(name) for name in names if name.endswith(_LOG_SUFFIX))
     return sorted(name.offset for name in parsed if name is not None)
 
@@ -204,9 +204,10 @@ def _modified_ms(status: os.stat_result) -> int:
 
 
 def _written_bytes(status: os.stat_result) -> int:
-    """Of an active segment: with ``preallocate=true`` its file has the size of a full one from its first record on, most of it
-    a hole, which retention must not count.  The broker cuts the file to its true size when it rolls."""
-    if status.st_blocks == 0:  # a file system that does not tell
+    """Return the written bytes of an active segment: with ``preallocate=true`` its file has the size of a full one from its
+    first record on, most of it a hole, which retention must not count.  The broker cuts the file to its true size when it
+    rolls."""
+    if status.st_blocks == 0:  # a file system that does not count them
         return status.st_size
     return min(status.st_size, status.st_blocks * _BLOCK_BYTES)
 
@@ -258,7 +259,7 @@ class LogDirScan:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What a directory held when its mtime was ``mtime_ns``."""
+    """Contents of a directory when its mtime was ``mtime_ns``."""
 
     inode: int
     mtime_ns: int
@@ -279,7 +280,7 @@ class LogDirScanner:
         self._place: tuple[int, int] | None = None
 
     def scan(self) -> LogDirScan:
-        """All partitions of the log dir; what cannot be read is a fault of its own and disturbs nothing else."""
+        """Scan all partitions of the log dir; what cannot be read is a fault of its own and disturbs nothing else."""
         self._place = None
         try:
             place, names = _place_of(self._log_dir), dict(self._partition_names())
@@ -298,7 +299,8 @@ class LogDirScanner:
         return self._last
 
     def scan_again(self, directories: Iterable[str]) -> LogDirScan:
-        """The last scan, with these directories read again, those that are at fault, and those that were just being changed.
+        """Return the last scan, with these directories read again, those that are at fault, and those that were just being
+        changed.
 
         The same object if nothing has changed.  All is read if the log dir is not what it was.
         """
@@ -323,7 +325,7 @@ class LogDirScanner:
         return self._last
 
     def _has_another_place(self) -> bool:
-        """Whether something was mounted over it, or it was unmounted."""
+        """Return whether something was mounted over it, or it was unmounted."""
         try:
             return _place_of(self._log_dir) != self._place
         except OSError:
@@ -343,8 +345,8 @@ class LogDirScanner:
         return None if listed is None else listed.partition
 
     def _partition_names(self) -> Iterator[tuple[str, LogDirectoryName]]:
-        """Directories of partitions that the broker serves: not those that wait for deletion, move between log dirs or
-        are stray, not KRaft's own log, not ``remote-log-index-cache``, and nothing of other names."""
+        """Yield the directories of partitions that the broker serves: not those that wait for deletion, move between log dirs
+        or are stray, not KRaft's own log, not ``remote-log-index-cache``, and nothing of other names."""
         has_meta_properties = False
         with os.scandir(self._log_dir) as entries:
             for entry in entries:

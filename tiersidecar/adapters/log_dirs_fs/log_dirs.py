@@ -2,7 +2,7 @@
 
 Many callers, one scan at a time.
 
-Which topic a partition's directory is of at this very moment: a name may be given to another topic at any time.
+Reading which topic a partition's directory is of at this very moment: a name may be given to another topic at any time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class TopicIdsNow:
         self._known: dict[str, tuple[str, _Identity, Uuid]] = {}
 
     def find(self, topic: str, partition: int) -> Uuid | None:
-        """None: there is no such directory, or the broker has not written down yet which topic it is of."""
+        """Return the topic id; None: there is no such directory, or the broker has not written down yet which topic it is
+        of."""
         directory = f"{topic}-{partition}"
         known = self._known.get(directory)
         if known is not None and _identity(known[0]) == known[1]:
@@ -72,7 +73,7 @@ class TopicIdsNow:
         return None
 
     def leader_epoch(self, topic: str, partition: int) -> tuple[Uuid, LeaderEpoch] | None:
-        """As ``LogDirs.leader_epoch_now``."""
+        """Return topic id and latest leader epoch in the files, or None where they cannot be read."""
         topic_id = self.find(topic, partition)
         if topic_id is None:
             return None
@@ -85,7 +86,8 @@ class TopicIdsNow:
 
 
 def _is_legal(topic: str, partition: int) -> bool:
-    """As Kafka's ``Topic.validate``: any other name, which a client may send, could lead out of the log dir."""
+    """Return whether Kafka's ``Topic.validate`` allows it: any other name, which a client may send, could lead out of the log
+    dir."""
     return _TOPIC_NAME.fullmatch(topic) is not None and topic not in (".", "..") and partition >= 0
 
 
@@ -105,7 +107,7 @@ def _read(path: str) -> Uuid | None:
 
 
 class ScanQueue:
-    """Runs ``scan`` so that each caller gets one that began after it asked: who comes while one runs shares the next.
+    """Runs ``scan`` so that each caller gets one that began after it asked: callers that come while one runs share the next.
 
     A scan that hangs is waited for, not doubled.
     """
@@ -116,7 +118,7 @@ class ScanQueue:
         self._next: asyncio.Task[LogDirScan] | None = None
 
     def next_scan(self) -> asyncio.Task[LogDirScan]:
-        """Not to be cancelled by the caller: others share it."""
+        """Return the task of the next scan.  The caller must not cancel it: others share it."""
         if self._running is None or self._running.done():
             self._running, self._next = self._next, None
         if self._running is None or self._running.done():
@@ -134,16 +136,16 @@ class ScanQueue:
         return await self._scan()
 
 
-_UNTOLD_S = 2.0
+_REPORTED_WITHIN_S = 2.0
 """A file event comes within milliseconds, if it comes at all."""
 _DISTRUSTED_S = 3600.0
 
 
 class LogDirReader:
-    """Reads one log dir, whole or where file events tell of changes, many callers one after the other.
+    """Reads one log dir, whole or where file events report changes, many callers one after the other.
 
-    Events are believed until a whole scan finds what none told of, as on a file system that another machine writes: then every
-    scan is a whole one, for an hour.
+    Events are believed until a whole scan finds changes that none reported, as on a file system that another machine writes:
+    then every scan is a whole one, for an hour.
     """
 
     def __init__(self, log_dir: str, *, blocking: Blocking, clock: Clock, whole_every_s: float) -> None:
@@ -153,30 +155,32 @@ class LogDirReader:
         self._wanted: set[str] | None = None
         """Directories to be read by the next scan; None for all."""
         self._whole_at_s = -math.inf
-        self._told: set[str] | None = None
-        """What events have told of since the last scan began; None where they may have told less than there was."""
-        self._untold_since_s: dict[str, float] = {}
+        self._reported: set[str] | None = None
+        """Directories that events have reported since the last scan began; None where they may have reported less than there
+        was."""
+        self._unreported_since_s: dict[str, float] = {}
         self._distrusted_until_s = -math.inf
 
     def scan(self) -> asyncio.Task[LogDirScan]:
-        """Read all.  As :meth:`ScanQueue.next_scan`, for both."""
-        self._wanted = self._told = None
+        """Read all, in a scan that began after this call and that callers share (:meth:`ScanQueue.next_scan`)."""
+        self._wanted = self._reported = None
         return self._queue.next_scan()
 
-    def scan_again(self, told: frozenset[str] | None) -> asyncio.Task[LogDirScan]:
-        """Read ``told`` (:meth:`DirectoryWatch.take`); all of it where that is None, or the last whole scan was long ago."""
+    def scan_again(self, reported: frozenset[str] | None) -> asyncio.Task[LogDirScan]:
+        """Read ``reported`` (:meth:`DirectoryWatch.take`); all of it where that is None, or the last whole scan was long
+        ago."""
         now_s = self._clock.monotonic_s()
-        self._judge(told, now_s)
+        self._check_events(reported, now_s)
         is_due = now_s - self._whole_at_s >= self._whole_every_s
-        self._told = None if told is None or self._told is None else self._told | told
-        if told is None or is_due or now_s < self._distrusted_until_s:
+        self._reported = None if reported is None or self._reported is None else self._reported | reported
+        if reported is None or is_due or now_s < self._distrusted_until_s:
             self._wanted = None
         elif self._wanted is not None:
-            self._wanted |= told
+            self._wanted |= reported
         return self._queue.next_scan()
 
     async def _scan(self) -> LogDirScan:
-        wanted, told, self._wanted, self._told = self._wanted, self._told, set(), set()
+        wanted, reported, self._wanted, self._reported = self._wanted, self._reported, set(), set()
         try:
             if wanted is not None:
                 return await self._blocking.run(self._scanner.scan_again, wanted)
@@ -186,15 +190,17 @@ class LogDirReader:
             self._wanted = None
             raise
         self._whole_at_s = now_s
-        if told is not None:
-            self._untold_since_s |= dict.fromkeys(scan.changed - told, self._clock.monotonic_s())
+        if reported is not None:
+            self._unreported_since_s |= dict.fromkeys(scan.changed - reported, self._clock.monotonic_s())
         return scan
 
-    def _judge(self, told: frozenset[str] | None, now_s: float) -> None:
-        """Believe events no longer where a scan has found what they have not told of since."""
-        untold = {} if told is None else {one: s for one, s in self._untold_since_s.items() if one not in told}
-        late = sorted(directory for directory, since_s in untold.items() if now_s - since_s >= _UNTOLD_S)
-        self._untold_since_s = {} if late else untold
+    def _check_events(self, reported: frozenset[str] | None, now_s: float) -> None:
+        """Believe events no longer where a scan has found what they have not reported since."""
+        unreported = (
+            {} if reported is None else {one: s for one, s in self._unreported_since_s.items() if one not in reported}
+        )
+        late = sorted(directory for directory, since_s in unreported.items() if now_s - since_s >= _REPORTED_WITHIN_S)
+        self._unreported_since_s = {} if late else unreported
         if late:
             if now_s >= self._distrusted_until_s:
                 _log.warning("log_dirs.watch.untold", directory=self._log_dir, changed=late[:_NAMED], count=len(late))
@@ -276,12 +282,12 @@ class FilesystemLogDirs:
         return self._view
 
     def _has_found_the_same(self, before: Sequence[LogDirScan]) -> bool:
-        """Return whether the view stays the same object, which nobody need compare with what was.  A partition in two log dirs
-        is judged by time."""
+        """Return whether the view stays the same object, which then need not be compared with the one before.  A partition in
+        two log dirs is decided by time."""
         return bool(before) and not self._double_since_s and all(map(_are_same, self._scans, before))
 
     def changes(self) -> AsyncIterator[None]:
-        """As the port says; watches the partition directories that the last :meth:`scan` saw."""
+        """Yield when something came or went in the partition directories that the last :meth:`scan` saw."""
         return self._watch.changes()
 
     @asynccontextmanager
@@ -304,7 +310,7 @@ class FilesystemLogDirs:
         return self._topic_ids_now.leader_epoch(topic, partition)
 
     async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
-        """Of the partitions that the last :meth:`scan` saw: the file knows names only, and a name may come back."""
+        """Read those of the partitions that the last :meth:`scan` saw: the file knows names only, and a name may come back."""
         known = {
             (topic_id_partition.topic, topic_id_partition.partition, at.log_dir): topic_id_partition
             for topic_id_partition, at in self._view.partitions.items()
@@ -318,7 +324,7 @@ class FilesystemLogDirs:
         return found
 
     def _join(self, scans: Sequence[LogDirScan]) -> tuple[dict[TopicIdPartition, LocalPartition], dict[str, str]]:
-        """One view of all log dirs.
+        """Join the scans into one view of all log dirs.
 
         A partition found in two is where it was: a broker that moves one has both for a moment, and the scans are not of
         the same.  When that lasts it is in neither: a broker refuses to start on that.
@@ -382,7 +388,8 @@ def _read_identity(log_dir: str) -> LogDirIdentity:
 
 
 def _read_high_watermarks(log_dir: str) -> Mapping[tuple[str, int], int]:
-    """Empty when the file is not there, cannot be read or is damaged: a bound that is missing holds work back, no more."""
+    """Read them; empty when the file is not there, cannot be read or is damaged: a bound that is missing holds work back, no
+    more."""
     path = Path(log_dir, REPLICATION_OFFSET_CHECKPOINT)
     try:
         return read_offset_checkpoint(path.read_bytes(), where=str(path))

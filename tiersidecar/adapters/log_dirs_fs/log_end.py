@@ -1,4 +1,4 @@
-"""Where the log of a stopped broker's replica ends, by its last batch."""
+"""Reading where the log of a stopped broker's replica ends, by its last batch."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ _REST_S = 0.0001
 """Asking takes a core for 0.02 to 0.04 ms for each MiB: of a large segment at once, for longer than a broker's thread should
 wait.  With more rests opening one would be felt where copying has no quota."""
 _IS_RESIDENT = bytes(state & 1 for state in range(256))
-"""By what mincore(2) says of a page, whose other bits are reserved."""
+"""Bits by mincore(2)'s byte of a page, whose other bits are reserved."""
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -56,7 +56,7 @@ class PageCacheFootprint:
     """A file as the page cache had it before we read it, in slices of 1 MiB.
 
     :meth:`drop` lets go of the pages of a slice that we brought in, and leaves alone a slice of which any page was there
-    already.  A page that somebody else reads in the meantime goes with ours, and costs one read of the disk.
+    already.  A page that another process reads in the meantime goes with ours, and costs one read of the disk.
     """
 
     def __init__(self, fileno: int, size_bytes: int) -> None:
@@ -64,7 +64,7 @@ class PageCacheFootprint:
         self._foreign = resident_slices(fileno, size_bytes)
 
     def drop(self, position: int, count: int) -> None:
-        """``count`` bytes from ``position`` on were read, in order: the slices that end there are done with."""
+        """Let go of the slices that end within ``count`` bytes from ``position`` on, which were read in order."""
         stop = position + count
         done = len(self._foreign) if stop >= self._size_bytes else stop // FOOTPRINT_SLICE_BYTES
         for number in range(position // FOOTPRINT_SLICE_BYTES, done):
@@ -78,7 +78,7 @@ class PageCacheFootprint:
 
 
 def resident_slices(fileno: int, size_bytes: int) -> list[bool]:
-    """Of which slices any page is in the page cache: by mincore(2), which reads nothing.  Where it cannot tell, all count.
+    """Return which slices have any page in the page cache: by mincore(2), which reads nothing.  Where it cannot say, all count.
 
     Blocks, in short turns with rests between them."""
     count = -(-size_bytes // FOOTPRINT_SLICE_BYTES)
@@ -100,7 +100,7 @@ def resident_slices(fileno: int, size_bytes: int) -> list[bool]:
 
 
 def _resident_slices_at(address: int, size_bytes: int) -> list[bool]:
-    """Of the file's slices that are mapped from ``address`` on."""
+    """Return the same for the file's slices that are mapped from ``address`` on."""
     pages, per_slice = -(-size_bytes // mmap.PAGESIZE), FOOTPRINT_SLICE_BYTES // mmap.PAGESIZE
     states = (ctypes.c_ubyte * pages)()
     if _LIBC.mincore(address, size_bytes, states):
@@ -139,9 +139,11 @@ class OpenSegmentFile:
         return self._size_bytes
 
     async def open(self) -> None:
-        """Raises:
-        SegmentChangedError: the file is gone, or a sealed one has another size than when it was listed.
-        LogDirError: it cannot be opened.
+        """Open the file.
+
+        Raises:
+            SegmentChangedError: the file is gone, or a sealed one has another size than when it was listed.
+            LogDirError: it cannot be opened.
         """
         await self._run(self._open)
         listed = self._segment.size_bytes
@@ -239,7 +241,7 @@ class OpenSegmentFile:
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Errors of the system while a segment's file is read, as ours."""
+    """Raise errors of the system while a segment's file is read as ours."""
     try:
         yield
     except OSError as error:
@@ -260,7 +262,7 @@ _NO_TIMESTAMP = -1
 
 
 def read_segment_artefacts(segment: LocalSegment) -> SegmentArtefacts:
-    """The companions of a sealed segment, byte for byte as they lie on the disk.
+    """Read the companions of a sealed segment, byte for byte as they lie on the disk.
 
     One that is not there, and a snapshot that fails its CRC, may come: the broker writes the snapshot after it has opened
     the following segment, and not in one step (FORMATS.md section 2).

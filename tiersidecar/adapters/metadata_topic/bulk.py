@@ -9,7 +9,7 @@ from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.segments import SegmentEvent
 
 _BATCH_BYTES = 32 * 1024
-"""Far below what any broker takes; writing them keeps the loop for a millisecond."""
+"""A size far below what any broker takes; writing one keeps the loop for a millisecond."""
 
 
 def record_batches(events: Iterable[SegmentEvent], write: Callable[[SegmentEvent], bytes]) -> Iterator[list[bytes]]:

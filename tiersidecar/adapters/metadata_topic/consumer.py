@@ -39,7 +39,7 @@ and a consumer sends no other meanwhile."""
 
 @dataclass(slots=True)
 class _Reading:
-    """What a consumer reads: where it is."""
+    """Position of a consumer in each metadata partition that it reads."""
 
     positions: dict[int, int] = field(default_factory=dict)
 
@@ -82,7 +82,7 @@ class MetadataConsumers:
         """Read until the broker is lost, or a leader of the topic changed: then connect again.
 
         Raises:
-            RetriableError: as told.
+                RetriableError: broker or topic are out of reach.
         """
         await run_until_one_ends(
             {
@@ -153,9 +153,9 @@ class MetadataConsumers:
         *,
         is_thorough: bool = True,
     ) -> tuple[dict[int, list[Record]], dict[int, int]]:
-        """Records of the ``wanted`` partitions, and where the consumer is then, which is in ``reading`` as well.
+        """Return records of the ``wanted`` partitions, and where the consumer is then, which is in ``reading`` as well.
 
-        Positions rather than last records tell how far it came: control batches have no records for us.  Unless
+        Positions rather than last records show how far it came: control batches have no records for us.  Unless
         ``is_thorough``, what gave no records is taken to stand where it stood.
         """
         if not wanted:
@@ -173,7 +173,7 @@ class MetadataConsumers:
         return {partition.partition: records for partition, records in found.items()}, dict(reading.positions)
 
     def _assign(self, consumer: AIOKafkaConsumer, reading: _Reading, wanted: Mapping[int, int]) -> None:
-        """Make it read what is ``wanted``."""
+        """Make ``consumer`` read what is ``wanted``."""
         if wanted == reading.positions:
             return
         reading.positions = dict(wanted)

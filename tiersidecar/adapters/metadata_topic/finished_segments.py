@@ -37,7 +37,7 @@ class FinishedSegments:
         self._begun: dict[RemoteLogSegmentId, int] = {}
 
     async def begin(self) -> None:
-        """Remember where the topic ends: what is finished from now on is told.
+        """Remember where the topic ends: what is finished from now on is yielded.
 
         Raises:
             BrokerUnreachableError, BrokerRefusedError: it cannot be asked.
@@ -46,21 +46,21 @@ class FinishedSegments:
             return
 
     async def finished(self) -> AsyncGenerator[Sequence[FinishedSegment], None]:
-        """See :class:`~tiersidecar.ports.bucket_events.FollowFinished`."""
+        """Yield what is finished since :meth:`begin` or the last yield, as the records come."""
         async with self._consumer() as consumer:
             while True:
                 with translated("Fetch", self._topic, self._servers):
                     batches: Mapping[TopicPartition, Sequence[Any]] = await consumer.getmany(timeout_ms=_POLL_MS)
-                found = [one for records in batches.values() for record in records for one in self._told(record)]
+                found = [one for records in batches.values() for record in records for one in self._finished_by(record)]
                 for place, records in batches.items():
                     self._positions[place] = records[-1].offset + 1
                 yield found
 
-    def _told(self, record: Any) -> Iterator[FinishedSegment]:
+    def _finished_by(self, record: Any) -> Iterator[FinishedSegment]:
         try:
             event = read_event(record.value or b"", where=f"{record.topic}-{record.partition}@{record.offset}")
         except CorruptDataError:
-            return  # the source's sidecars say so; what it would have told, the next listing shows
+            return  # the source's sidecars say so; what it would have reported, the next listing shows
         if isinstance(event, RemotePartitionDeleteMetadata):
             return
         if topic_name_fault(event.remote_log_segment_id.topic_id_partition.topic):
@@ -78,7 +78,7 @@ class FinishedSegments:
 
     @asynccontextmanager
     async def _consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
-        """A consumer that goes on where the last one was, or at the end; what the topic has lost since, listings find."""
+        """Open a consumer that goes on where the last one was, or at the end; what the topic has lost since, listings find."""
         places = await self._partitions()
         kwargs = aiokafka_kwargs(self._security)
         async with open_consumer(self._servers, kwargs, client_id=self._client_id) as consumer:

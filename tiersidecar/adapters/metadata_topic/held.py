@@ -18,11 +18,11 @@ _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 IS_READY = attrgetter("is_ready")
 READY_AT = attrgetter("ready_at")
-"""Of :class:`HeldPartition`: each poll asks thousands of them."""
+"""Sort key of :class:`HeldPartition`: each poll asks thousands of them."""
 
 
 def partition_key(topic_id_partition: TopicIdPartition) -> bytes:
-    """Topic id and partition, as :func:`tiersidecar.formats.metadata.hot.peek` finds them."""
+    """Return topic id and partition, as :func:`tiersidecar.formats.metadata.hot.peek` finds them."""
     return topic_id_partition.topic_id + topic_id_partition.partition.to_bytes(4, "big")
 
 
@@ -61,7 +61,7 @@ class HeldPartition:
         self.applied_to = applied_to
         self.ready_at: int | None = None
         self.is_ready = False
-        self._ready: asyncio.Event | None = None  # made for whoever waits: thousands of partitions have no waiter
+        self._ready: asyncio.Event | None = None  # made for a waiting caller: thousands of partitions have no waiter
         self.is_dirty = cache is None
         self._previous: RemoteLogMetadataCache | None = None
         self._deleted: set[bytes] | None = None
@@ -71,7 +71,7 @@ class HeldPartition:
 
         Raises:
             IllegalTransitionError: refused, nothing changed.
-            UnknownSegmentError: likewise.
+                UnknownSegmentError: refused as well.
             CorruptDataError: its bytes cannot be read.
         """
         self.applied_to = offset
@@ -92,25 +92,26 @@ class HeldPartition:
         self.cache.apply(event)
 
     def become_ready(self) -> None:
-        """Everything up to :attr:`ready_at` has been applied; who waits goes on."""
+        """Note that everything up to :attr:`ready_at` has been applied; waiting callers go on."""
         self.cache.mark_loaded()
         self.is_ready = True
         self.wake()
 
     def wake(self) -> None:
-        """Whoever waits looks again."""
+        """Have all waiting callers look again."""
         if self._ready is not None:
             self._ready.set()
             self._ready = None
 
     async def wait(self) -> None:
-        """Until :meth:`wake`."""
+        """Wait until :meth:`wake`."""
         if self._ready is None:
             self._ready = asyncio.Event()
         await self._ready.wait()
 
     def begin_again(self) -> None:
-        """Forget the cache, because the topic no longer has what it was made from; see :meth:`lost_segments`."""
+        """Forget the cache, because the topic no longer has what it was made from; :meth:`lost_segments` compares
+        afterwards."""
         if self.is_ready or self.complete_to > 0:
             self._previous = self.cache
         self._deleted = set()
@@ -119,7 +120,7 @@ class HeldPartition:
         self.is_ready, self.is_dirty = False, True
 
     def lost_segments(self) -> int:
-        """After a replay begun by :meth:`begin_again`: how many finished segments the topic no longer knows and did not
+        """Return, after a replay begun by :meth:`begin_again`, how many finished segments the topic no longer knows and did not
         see deleted.  If any, the former cache is taken back: it names data that nothing else does."""
         previous, self._previous = self._previous, None
         deleted, self._deleted = self._deleted or set(), None
@@ -136,7 +137,7 @@ class HeldPartition:
         return lost
 
     def require_ready(self) -> RemoteLogMetadataCache:
-        """The cache.
+        """Return the cache.
 
         Raises:
             MetadataNotReadyError: it is not complete yet.
@@ -147,12 +148,12 @@ class HeldPartition:
 
 
 def record_name(topic: str, partition: int, offset: int) -> str:
-    """How errors name a record."""
+    """Return how errors name a record."""
     return f"{topic}-{partition} offset {offset}"
 
 
 def read_corrupt(value: bytes, *, topic: str, partition: int, offset: int) -> CorruptDataError:
-    """The error of a record that is none."""
+    """Return the error of a record that is none."""
     where = record_name(topic, partition, offset)
     try:
         read_event(value, where=where)

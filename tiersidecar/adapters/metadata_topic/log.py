@@ -144,7 +144,7 @@ async def open_metadata_topic(
 
     Raises:
         PartitionCountError: at any time, cancelling the body: the topic has another partition count than configured.
-        MetadataTopicUnavailableError: likewise, only if ``initialization_retry_max_timeout_ms`` is set.
+            MetadataTopicUnavailableError: at any time as well, only if ``initialization_retry_max_timeout_ms`` is set.
     """
     keeper = SnapshotKeeper(settings, clock=clock, blocking=blocking) if settings.snapshot_path is not None else None
     replica = MetadataReplica(
@@ -184,7 +184,7 @@ async def open_metadata_topic(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TopicAccess:
-    """How the topic is reached: ``broker`` makes it and knows its ends, ``clients`` read and write it."""
+    """Access to the topic: ``broker`` makes it and knows its ends, ``clients`` read and write it."""
 
     broker: TopicBroker
     clients: TopicClients
@@ -220,8 +220,8 @@ class TopicBasedMetadataLog(MetadataLookups):
         """Connect, read, and begin again whenever contact is lost.
 
         Raises:
-            PartitionCountError: see :func:`open_metadata_topic`.
-            MetadataTopicUnavailableError: likewise.
+                PartitionCountError: the topic has another partition count than configured.
+                MetadataTopicUnavailableError: the topic is out of reach for ``initialization_retry_max_timeout_ms``, if set.
         """
         async with asyncio.TaskGroup() as tasks:
             if self._snapshot is not None:
@@ -259,13 +259,14 @@ class TopicBasedMetadataLog(MetadataLookups):
     # -- publishing
 
     async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
-        """As the port says.  An event of a partition that is not ready is not written: nobody here could check it.
+        """Write the event, and return once it has been read back.  An event of a partition that is not ready is not written:
+        nothing here could check it.
 
         Raises:
             MetadataNotReadyError: the partition is not assigned, or not ready.
             IllegalTransitionError: refused before anything was written, or written and dropped at read-back, because another
                 leader's event came first.
-            UnknownSegmentError: likewise.
+                UnknownSegmentError: refused at the same moments.
             PublishTimeoutError: not read back in time.
             BrokerUnreachableError: the metadata topic is out of reach.
             BrokerRefusedError: the broker did not take it.
@@ -290,10 +291,10 @@ class TopicBasedMetadataLog(MetadataLookups):
             await partition.read_back.wait(offset)
 
     async def publish_all(self, events: Sequence[SegmentEvent], *, within_ms: int | None = None) -> None:
-        """As the port says: batch by batch, each sent when the one before is written.
+        """Write the events batch by batch, each sent when the one before is written, and return once all have been read back.
 
         Raises:
-            As :meth:`publish`.
+            TiersidecarError: as :meth:`publish`.
         """
         if not events:
             return
@@ -331,7 +332,7 @@ class TopicBasedMetadataLog(MetadataLookups):
             raise PublishTimeoutError(subject=str(owner), waited_ms=wait_ms) from error
 
     async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
-        """As the port says, within ``consume_wait_ms``."""
+        """Return once all that was in the topic at the call has been applied; ``consume_wait_ms`` at most."""
         partition = self._replica.partition_of(topic_id_partition)
         for _ in range(2):  # a replay may have begun while we waited
             self._replica.require(topic_id_partition)
@@ -359,7 +360,7 @@ class TopicBasedMetadataLog(MetadataLookups):
         self._replica.assign(partitions)
 
     async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
-        """As the port says.
+        """Wait until the partition is ready.
 
         Raises:
             MetadataNotReadyError: the partition is not assigned, or not any more.
@@ -388,7 +389,7 @@ class TopicBasedMetadataLog(MetadataLookups):
 
     @property
     def topic_id(self) -> str:
-        """As the port says."""
+        """Return the topic's id."""
         facts = self._replica.facts
         return "" if facts is None else format_uuid(facts.topic_id)
 
@@ -400,7 +401,7 @@ def _owner(event: MetadataEvent) -> TopicIdPartition:
 
 
 def _is_done_already(event: MetadataEvent, segment: Callable[[Uuid], RemoteLogSegmentMetadata | None]) -> bool:
-    """A repeated DELETE_SEGMENT_FINISHED: the segment is gone, writing so again would only be dropped."""
+    """Return whether it is a repeated DELETE_SEGMENT_FINISHED: the segment is gone, writing so again would only be dropped."""
     return (
         isinstance(event, RemoteLogSegmentMetadataUpdate)
         and event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED

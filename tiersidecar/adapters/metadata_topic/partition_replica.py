@@ -1,4 +1,4 @@
-"""One metadata partition, as far as it has been read: who is fed from it, and from where on.
+"""One metadata partition, as far as it has been read: what is fed from it, and from where on.
 
 No I/O here: the consumers ask where to read, and hand over what they read.  Two read positions exist.  ``position`` is the
 main consumer's, which feeds the live user partitions.  ``side_position`` is that of the side consumer, which replays the
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Record(Protocol):
-    """What we need of aiokafka's ConsumerRecord."""
+    """The part of aiokafka's ConsumerRecord that is used here."""
 
     @property
     def offset(self) -> int: ...
@@ -50,7 +50,7 @@ class LastRecord:
 
 
 class PartitionReplica:
-    """See the module."""
+    """One metadata partition with the user partitions that it feeds; the module says how it is read."""
 
     def __init__(self, *, topic: str, number: int, telemetry: Telemetry) -> None:
         self.topic, self.number = topic, number
@@ -62,22 +62,22 @@ class PartitionReplica:
         self.gap: str | None = None
         self.read_back = ReadBack()
         self.changes = 0
-        """How many records were applied, or refused, so far."""
+        """Number of records that were applied, or refused, so far."""
         self.live: dict[bytes, HeldPartition] = {}
         self.joining: dict[bytes, HeldPartition] = {}
         self._has_ends = False
-        """Whether each user partition has the end offset that it has to reach: asked five times a second, of thousands."""
+        """True where each user partition has the end offset that it has to reach: asked five times a second, of thousands."""
         self._are_ready = False
-        """Whether each live one is ready: asked once a second."""
+        """True where each live one is ready: asked once a second."""
         self._expected: LastRecord | None = None
         self._is_rewritten = False
         self._doubt: str | None = None
         self._telemetry = telemetry
 
-    # -- who is fed
+    # -- partitions that are fed
 
     def add(self, key: bytes, held: HeldPartition) -> None:
-        """A newly assigned user partition."""
+        """Add a newly assigned user partition."""
         self._has_ends = self._are_ready = False
         if self.lost is not None and held.complete_to > 0:
             self.live[key] = held
@@ -88,10 +88,10 @@ class PartitionReplica:
             self.side_position = min(self.side_position, held.complete_to)
 
     def remove(self, key: bytes) -> None:
-        """A user partition that is no longer ours."""
+        """Remove a user partition that is no longer ours."""
         held = self.live.pop(key, None) or self.joining.pop(key, None)
         if held is not None:
-            held.wake()  # whoever waits looks again, and finds it gone
+            held.wake()  # a waiting caller looks again, and finds it gone
         if not self.live:
             # Who comes next needs the past too; what the others had skipped must be read again (KAFKA-16105).
             self.position = self.last = self._expected = self.side_position = None
@@ -103,7 +103,7 @@ class PartitionReplica:
         return self.live.get(partition_key(held.topic_id_partition)) is held
 
     def settle(self) -> None:
-        """Let join who can do so without a replay of its own, and say where to replay for the rest."""
+        """Let those join that need no replay of their own, and say where to replay for the rest."""
         if not self.joining or self.lost is not None:
             return
         self._are_ready = False
@@ -124,7 +124,8 @@ class PartitionReplica:
 
     @property
     def needs_bounds(self) -> bool:
-        """Whether its begin and end must be learnt: before it is read at all, and for newcomers, who have to reach an end."""
+        """Return whether its begin and end must be learnt: before it is read at all, and for newcomers, which have to reach an
+        end."""
         if self.lost is not None:
             return False
         if not self.is_bounded:
@@ -137,7 +138,7 @@ class PartitionReplica:
 
     @property
     def reached(self) -> int:
-        """The offset that the main consumer has come to, exclusive."""
+        """Return the offset that the main consumer has come to, exclusive."""
         return self._expected.offset + 1 if self._expected is not None else self.position or 0
 
     @property
@@ -146,8 +147,9 @@ class PartitionReplica:
         return self.lost or (self._doubt if self.live or self.joining else None)
 
     def begin_session(self, doubt: str | None = None) -> None:
-        """Contact was lost: the bounds must be learnt again, and the last record be seen again.  An operator may have brought
-        back what was lost at the end: whether so, the bounds will say.  ``doubt`` is what was wrong with the whole topic."""
+        """Begin after contact was lost: the bounds must be learnt again, and the last record be seen again.  An operator may
+        have brought back what was lost at the end, which the bounds will show.  ``doubt`` is what was wrong with the whole
+        topic."""
         self.is_bounded = False
         if not self._is_rewritten:
             self._doubt, self.lost = self.trouble or doubt, None
@@ -158,7 +160,7 @@ class PartitionReplica:
             self.position, self._expected = self.last.offset, self.last
 
     def learn_bounds(self, begin: int, end: int) -> None:
-        """The partition holds the offsets from ``begin`` up to, not including, ``end``."""
+        """Note that the partition holds the offsets from ``begin`` up to, not including, ``end``."""
         self._doubt = None
         if self.reached > end:
             self.lose(f"ends at offset {end}, but was read up to {self.reached} before")
@@ -178,7 +180,7 @@ class PartitionReplica:
         self.mark_ready()
 
     def lose(self, reason: str) -> None:
-        """The topic no longer has what was read from it: keep what we have, answer reads from it, read no further."""
+        """Note that the topic no longer has what was read from it: keep what we have, answer reads from it, read no further."""
         self.lost = f"{self.topic}-{self.number} {reason}"
         self.position, self._expected = self.reached, None
         for held in self.live.values():
@@ -188,14 +190,14 @@ class PartitionReplica:
     # -- what was read
 
     def apply_live(self, records: list[Record], *, read_from: int, position: int) -> None:
-        """The main consumer read ``records`` from ``read_from`` on, and is at ``position`` now."""
+        """Apply what the main consumer read: ``records`` from ``read_from`` on; it is at ``position`` now."""
         if self.lost is not None or self.position != read_from or not self.is_bounded:
             return  # it was sent elsewhere while it read
         if records:
             if not self._is_as_expected(records[0]):
                 self._replay()
                 return
-            self._fold(self.live, records, tell=True)
+            self._fold(self.live, records, logs=True)
             self.last = LastRecord.of(records[-1])
         elif self._expected is not None:
             return
@@ -204,10 +206,10 @@ class PartitionReplica:
         self.mark_ready()
 
     def apply_side(self, records: list[Record], *, read_from: int, position: int) -> None:
-        """The side consumer read ``records`` from ``read_from`` on, and is at ``position`` now."""
+        """Apply what the side consumer read: ``records`` from ``read_from`` on; it is at ``position`` now."""
         if self.lost is not None or self.side_position != read_from:
             return
-        self._fold(self.joining, records, tell=False)
+        self._fold(self.joining, records, logs=False)
         self.side_position = position
         for held in self.joining.values():
             held.complete_to = max(held.complete_to, position)
@@ -217,7 +219,7 @@ class PartitionReplica:
             self.mark_ready()
 
     def mark_ready(self) -> None:
-        """Whoever has come to the end offset seen at its assignment is ready (S-095)."""
+        """Mark as ready all that have come to the end offset seen at their assignment (S-095)."""
         if self.lost is not None or not self.is_bounded or self._are_ready:
             return
         self._are_ready = all(map(IS_READY, self.live.values()))
@@ -247,7 +249,7 @@ class PartitionReplica:
         self.position = self.last = self.side_position = None
         self.settle()
 
-    def _fold(self, holders: dict[bytes, HeldPartition], records: Iterable[Record], *, tell: bool) -> None:
+    def _fold(self, holders: dict[bytes, HeldPartition], records: Iterable[Record], *, logs: bool) -> None:
         applied = skipped = dropped = corrupt = 0
         topic, partition = self.topic, self.number
         for record in records:
@@ -264,12 +266,12 @@ class PartitionReplica:
                 applied += 1
             except (IllegalTransitionError, UnknownSegmentError) as error:
                 dropped += 1
-                if tell:
+                if logs:
                     self.read_back.dropped(offset, error)
                     _log.warning("metadata.event.dropped", partition=partition, offset=offset, reason=str(error))
             except (CorruptDataError, IndexError):
                 corrupt += 1
-                if tell:
+                if logs:
                     reason = str(read_corrupt(value, topic=topic, partition=partition, offset=offset))
                     _log.error("metadata.event.corrupt", partition=partition, offset=offset, reason=reason)
         self.changes += applied + dropped + corrupt

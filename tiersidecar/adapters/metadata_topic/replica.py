@@ -41,7 +41,7 @@ class ConsumedPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredReplica:
-    """What a snapshot holds."""
+    """Contents of a snapshot."""
 
     cluster_id: str
     topic_id: Uuid
@@ -77,7 +77,7 @@ class MetadataReplica:
 
     @property
     def changes(self) -> int:
-        """As the port says."""
+        """Return how many events were applied so far, to any partition."""
         return self._changes_before + sum(partition.changes for partition in self.partitions)
 
     def _make_partitions(self) -> None:
@@ -107,7 +107,7 @@ class MetadataReplica:
         self.report()
 
     def forget_restored(self) -> None:
-        """Partitions of the snapshot that nobody asked for are not ours any more."""
+        """Drop partitions of the snapshot that were never assigned: they are not ours any more."""
         self._restored.clear()
 
     def _restore(self, key: bytes) -> HeldPartition | None:
@@ -125,8 +125,8 @@ class MetadataReplica:
     # -- the topic behind it
 
     def begin_session(self, facts: TopicFacts) -> str | None:
-        """The broker is there and the topic is ``facts``.  Returns why it is not the topic that was read before, else None:
-        then nothing is read from it, and what was read before stays."""
+        """Begin with a broker that is there and a topic that is ``facts``.  Returns why it is not the topic that was read
+        before, else None: then nothing is read from it, and what was read before stays."""
         known, before, self._lost = self.facts, self._lost, None
         if self.restored_from is not None and self.restored_from.cluster_id != facts.cluster_id:
             _log.warning("metadata.snapshot.discarded", reason=f"it is of cluster {self.restored_from.cluster_id}")
@@ -158,7 +158,7 @@ class MetadataReplica:
         self.assign(owners)
 
     def topic_is_missing(self) -> None:
-        """The topic that was read before is gone."""
+        """Note that the topic that was read before is gone."""
         self._lose_all(f"{self.topic} is gone")
 
     def _lose_all(self, reason: str) -> None:
@@ -175,7 +175,7 @@ class MetadataReplica:
 
     @property
     def halted_reason(self) -> str | None:
-        """As the port says."""
+        """Return why nothing may be written or deleted on the strength of the metadata; None where it may."""
         lost = (
             [self._lost] if self._lost is not None else [why for p in self.partitions if (why := p.trouble) is not None]
         )
@@ -195,15 +195,15 @@ class MetadataReplica:
     # -- what to read
 
     def live_positions(self) -> dict[int, int]:
-        """Where the main consumer reads each metadata partition."""
+        """Return where the main consumer reads each metadata partition."""
         return {p.number: p.position for p in self._readable() if p.live and p.position is not None}
 
     def side_positions(self) -> dict[int, int]:
-        """Where the side consumer reads."""
+        """Return where the side consumer reads."""
         return {p.number: p.side_position for p in self._readable() if p.side_position is not None}
 
     def unbounded(self) -> list[int]:
-        """Metadata partitions whose bounds must be learnt."""
+        """Return metadata partitions whose bounds must be learnt."""
         return [partition.number for partition in self.partitions if partition.needs_bounds]
 
     def _readable(self) -> Iterator[PartitionReplica]:
@@ -212,18 +212,18 @@ class MetadataReplica:
     # -- what is known
 
     def held(self, owner: TopicIdPartition) -> HeldPartition | None:
-        """The user partition, if it is assigned."""
+        """Return the user partition, if it is assigned."""
         return self._held.get(partition_key(owner))
 
     def all_held(self) -> list[HeldPartition]:
         return list(self._held.values())
 
     def partition_of(self, owner: TopicIdPartition) -> PartitionReplica:
-        """The metadata partition of a user partition."""
+        """Return the metadata partition of a user partition."""
         return self.partitions[metadata_partition(owner, len(self.partitions))]
 
     def require(self, owner: TopicIdPartition) -> RemoteLogMetadataCache:
-        """The cache of a partition that is assigned and ready.
+        """Return the cache of a partition that is assigned and ready.
 
         Raises:
             MetadataNotReadyError: it is not.

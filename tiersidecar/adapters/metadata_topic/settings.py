@@ -34,7 +34,8 @@ class MetadataTopicSettings:
 
     @property
     def required_topic(self) -> InternalTopic:
-        """The topic as it must be (S-086).  retention.bytes is named because a broker's log.retention.bytes would apply."""
+        """Return the topic as it must be (S-086).  retention.bytes is named because a broker's log.retention.bytes would
+        apply."""
         return InternalTopic(
             name=self.topic,
             partitions=self.partitions,

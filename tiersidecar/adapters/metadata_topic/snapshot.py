@@ -43,7 +43,7 @@ class PackedImage:
     detail: str
 
     def checksum(self, owner: bytes) -> int:
-        """CRC32 over all columns, and over what else makes up the row."""
+        """Return the CRC32 over all columns, and over what else makes up the row."""
         value = zlib.crc32(owner)
         for part in (self.rows, self.spans, self.custom, self.detail.encode()):
             value = zlib.crc32(part, value)
@@ -51,7 +51,7 @@ class PackedImage:
 
 
 def pack_image(image: CacheImage) -> PackedImage:
-    """The inverse of :func:`unpack_image`."""
+    """Pack an image into columns, which :func:`unpack_image` takes apart."""
     detail = {
         "epoch_maps": image.epoch_maps,
         "epochs": [
@@ -74,7 +74,7 @@ def pack_image(image: CacheImage) -> PackedImage:
 
 
 def unpack_image(packed: PackedImage) -> CacheImage:
-    """The image.
+    """Unpack the image.
 
     Raises:
         ValueError: the columns do not fit together.
@@ -162,7 +162,7 @@ CREATE TABLE IF NOT EXISTS user_partition (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotHead:
-    """What a snapshot says of the topic; all of it must fit when it is read."""
+    """The topic of a snapshot; all of it must fit when it is read."""
 
     cluster_id: str
     topic: str
@@ -180,7 +180,7 @@ class SavedPartition:
 
 
 class SnapshotUnusableError(Exception):
-    """The file cannot be used; the message says why."""
+    """Raised where the file cannot be used; the message says why."""
 
 
 def save_snapshot(
@@ -193,8 +193,8 @@ def save_snapshot(
 ) -> None:
     """Write ``positions`` and the ``changed`` partitions in one transaction, and drop those that are not ``kept``.
 
-    ``changed`` must be taken after ``positions``: then nothing below a position is missing, and what is there twice is
-    told by ``applied_to``.
+    ``changed`` must be taken after ``positions``: then nothing below a position is missing, and ``applied_to`` shows what is
+    there twice.
     """
     with closing(sqlite3.connect(path)) as database, database:
         database.executescript(_TABLES)
@@ -238,7 +238,7 @@ def _write_user_partitions(
 def load_snapshot(
     path: Path, *, topic: str, partition_count: int, schema: SnapshotSchema = SCHEMA
 ) -> RestoredReplica | None:
-    """The snapshot at ``path``; None, after a warning, when it cannot be used, and then it is out of the way."""
+    """Read the snapshot at ``path``; None, after a warning, when it cannot be used, and then it is out of the way."""
     if not path.exists():
         return None
     try:
@@ -301,7 +301,7 @@ def _upgrade(database: sqlite3.Connection, version: int, readable_since: int, sc
 
 
 def _checksum(meta: Mapping[str, str], positions: Mapping[int, ConsumedPosition]) -> int:
-    """Over what every version of the schema has; a version that adds something adds a checksum of its own."""
+    """Return the CRC over what every version of the schema has; a version that adds something adds a checksum of its own."""
     named = [meta[name] for name in ("cluster_id", "topic", "topic_id", "partition_count")]
     rows = [_position_columns(number, positions[number]) for number in sorted(positions)]
     return zlib.crc32(repr((named, rows)).encode())

@@ -31,11 +31,11 @@ class SnapshotKeeper:
         self._written: _Written | None = None
 
     async def load(self) -> RestoredReplica | None:
-        """The snapshot of the last run, if it can be used."""
+        """Read the snapshot of the last run, if it can be used."""
         return await self._blocking.run(_load, self._path, self._settings.topic, self._settings.partitions)
 
     def keep(self, replica: MetadataReplica) -> None:
-        """From now on, snapshots are of ``replica``."""
+        """Have snapshots made of ``replica`` from now on."""
         self._replica = replica
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class SnapshotKeeper:
         if replica is None or replica.facts is None or replica.is_lost:
             return
         replica.forget_restored()
-        # Positions before images: an event may then be in both, and applied_to tells; it is never in neither.
+        # Positions before images: an event may then be in both, and applied_to shows it; it is never in neither.
         positions = _positions(replica, replica.facts)
         held = [one for one in replica.all_held() if replica.partition_of(one.topic_id_partition).feeds(one)]
         dirty = [partition for partition in held if partition.is_dirty]

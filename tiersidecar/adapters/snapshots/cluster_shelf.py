@@ -94,7 +94,7 @@ def _read(data: bytes, key: str, cluster_id: str) -> ClusterSnapshot:
 
 
 def _written_ms(key: str) -> int:
-    """-1 for a key of something else."""
+    """Return when it was written; -1 for a key of something else."""
     match = _NAME.fullmatch(key.rpartition("/")[2])
     written_ms = -1 if match is None else int(match["written_ms"])
     return written_ms if written_ms <= _LATEST_MS else -1

@@ -289,7 +289,7 @@ class _Opened:
         return data
 
     def require_end(self, count: int) -> None:
-        """Raises ValueError: more follows than ``count`` segments."""
+        """Check the end.  Raises ValueError: more follows than ``count`` segments."""
         if self.left_bytes or self._read(1):
             raise ValueError(f"more than {count} segments, where its head says {count}")
 

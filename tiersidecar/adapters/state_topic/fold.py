@@ -201,7 +201,7 @@ class StateFold:
         return self._partitions.get(partition_key(owner), _NOTHING)
 
     def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
-        """:attr:`PartitionState.highest_start` of what is known."""
+        """Return :attr:`PartitionState.highest_start` of what is known."""
         return self._highest_starts.get((topic_id, partition), NO_OFFSET)
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:

@@ -107,7 +107,7 @@ class ConfiguredFetchQuota:
         self._quota, self._clock = quota, clock
 
     def throttle_s(self) -> float:
-        """0 when a read may start, else the seconds until one may."""
+        """Return 0 when a read may start, else the seconds until one may."""
         return self._quota.throttle_s(self._clock.monotonic_s())
 
     def record(self, amount: int) -> None:

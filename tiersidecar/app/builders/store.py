@@ -192,8 +192,8 @@ class OpenedStore(PlacedStore):
 async def open_store(
     config: HasStore, *, pace: UploadPace, clock: Clock, ids: Ids, telemetry: Telemetry
 ) -> AsyncIterator[OpenedStore]:
-    """The configured store, whose uploads keep to ``pace``, whose requests end in time, and are metered; and its places, whose
-    uploads keep to that pace together and each to its own.
+    """Build the configured store, whose uploads keep to ``pace``, whose requests end in time, and are metered; and its places,
+    whose uploads keep to that pace together and each to its own.
 
     A store that is away does not fail here, but when it is used.
     """

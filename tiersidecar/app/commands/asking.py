@@ -33,7 +33,7 @@ from tiersidecar.formats.kafka.log_dir_files import META_PROPERTIES, read_meta_p
 from tiersidecar.services.status.answers import (
     REFUSED,
     UNPROVEN,
-    cluster_told,
+    cluster_of,
     is_host_and_port,
     reason_of_another_cluster,
 )
@@ -109,7 +109,7 @@ def find_sidecars(config: Config, addresses: Sequence[str] = (), *, through: Seq
     for answer in answers:
         if answer.document is not None and _lists_sidecars(answer):
             # Without the broker's files, the sidecar at the configuration's own address says which cluster it is.
-            ours = ours or cluster_told(answer.document)
+            ours = ours or cluster_of(answer.document)
             return _all_of(known_sidecars(answer.document["sidecars"], secret) or first, named, secret, ours)
     why = next((answer.problem for answer in answers if answer.problem), "it has no list of sidecars")
     if addresses or through:

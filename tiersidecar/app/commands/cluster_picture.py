@@ -1,4 +1,4 @@
-"""A cluster as its sidecars tell it, put together from their status documents: values only."""
+"""A cluster as its sidecars report it, put together from their status documents: values only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DiskRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRow:
-    """Figures are those of the leaders; ``unknown`` counts partitions of which no leader's sidecar told."""
+    """Figures are those of the leaders; ``unknown`` counts partitions that no leader's sidecar reported."""
 
     topic: str
     mode: str
@@ -72,7 +72,7 @@ class PartitionTrouble:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPicture:
-    """``needs_somebody``: an answer is missing, also for single partitions, or someone has to act."""
+    """``needs_somebody``: an answer is missing, also for single partitions, or an operator has to act."""
 
     cluster_id: str
     brokers: tuple[BrokerRow, ...]
@@ -97,7 +97,7 @@ _MOST = 1 << 63
 
 
 def _is_status(document: Mapping[str, Any]) -> bool:
-    """Whether it has the form of a sidecar's: what a forged lease leads to may answer with any JSON."""
+    """Return whether it has the form of a sidecar's: what a forged lease leads to may answer with any JSON."""
     return (
         _is_number(document["node_id"], or_none=True)
         and all(isinstance(document[name], str) for name in _TEXTS)
@@ -131,7 +131,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _checked(answer: Answer) -> Answer:
-    """The answer, or that it is none."""
+    """Return the answer, or that it is none."""
     if answer.code != 200 or answer.document is None:
         return answer
     try:
@@ -145,24 +145,24 @@ def _checked(answer: Answer) -> Answer:
 
 
 def picture_of(answers: Sequence[Answer]) -> ClusterPicture:
-    """All of them together."""
+    """Return all answers together as one picture."""
     answers = _once_each([_checked(answer) for answer in answers])
-    told = [answer.document for answer in answers if answer.code == 200 and answer.document is not None]
+    documents = [answer.document for answer in answers if answer.code == 200 and answer.document is not None]
     return ClusterPicture(
-        cluster_id=next((one["cluster_id"] for one in told if one.get("cluster_id")), ""),
+        cluster_id=next((one["cluster_id"] for one in documents if one.get("cluster_id")), ""),
         brokers=tuple(_broker(answer) for answer in answers),
-        disks=tuple(_disks(told)),
-        topics=tuple(_topics(told)),
-        troubles=tuple(_troubles(told)),
-        deletes_blocked=next((one["deletes_blocked"] for one in told if one.get("deletes_blocked")), ""),
-        paused=tuple(dict.fromkeys(sentence for one in told for sentence in one.get("paused", ()))),
+        disks=tuple(_disks(documents)),
+        topics=tuple(_topics(documents)),
+        troubles=tuple(_troubles(documents)),
+        deletes_blocked=next((one["deletes_blocked"] for one in documents if one.get("deletes_blocked")), ""),
+        paused=tuple(dict.fromkeys(sentence for one in documents for sentence in one.get("paused", ()))),
     )
 
 
 def _once_each(answers: Sequence[Answer]) -> list[Answer]:
-    """A process that is asked at two addresses, one of its lease and one that the caller named, is told once.
+    """Return each process once, also if it is asked at two addresses: one of its lease and one that the caller named.
 
-    Where the address of a broker's lease leads to another broker's sidecar, nobody has told of that broker.
+    Where the address of a broker's lease leads to another broker's sidecar, that broker counts as not reported.
     """
     seen: dict[tuple[object, ...], KnownSidecar] = {}
     kept: list[Answer] = []
@@ -184,8 +184,8 @@ def _once_each(answers: Sequence[Answer]) -> list[Answer]:
     return kept
 
 
-def _of_another_broker(known: KnownSidecar, who: str) -> Answer:
-    problem = f"{who} answers at {known.address}: set status.advertised of this broker's sidecar to its own"
+def _of_another_broker(known: KnownSidecar, answering: str) -> Answer:
+    problem = f"{answering} answers at {known.address}: set status.advertised of this broker's sidecar to its own"
     return Answer(sidecar=known, problem=problem)
 
 
@@ -217,8 +217,8 @@ def _broker(answer: Answer) -> BrokerRow:
     )
 
 
-def _disks(told: Iterable[Mapping[str, Any]]) -> Iterable[DiskRow]:
-    for document in told:
+def _disks(documents: Iterable[Mapping[str, Any]]) -> Iterable[DiskRow]:
+    for document in documents:
         for disk in document.get("disks", ()):
             yield DiskRow(
                 node_id=document["node_id"],
@@ -230,13 +230,13 @@ def _disks(told: Iterable[Mapping[str, Any]]) -> Iterable[DiskRow]:
             )
 
 
-def _topics(told: Iterable[Mapping[str, Any]]) -> list[TopicRow]:
-    """Of two that take themselves for the leader of a partition, the one of the later epoch counts.  Processes without the role
-    tier tell nothing of disks and lag: they count where there is no other."""
+def _topics(documents: Iterable[Mapping[str, Any]]) -> list[TopicRow]:
+    """Return the topics.  Of two that take themselves for the leader of a partition, the one of the later epoch counts.
+    Processes without the role tier report nothing of disks and lag: they count where there is no other."""
     leaders: dict[tuple[str, int], Mapping[str, Any]] = {}
     seen: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    told = list(told)
-    for document in [one for one in told if "tier" in one.get("roles", ())] or told:
+    documents = list(documents)
+    for document in [one for one in documents if "tier" in one.get("roles", ())] or documents:
         for row in document["partitions"]:
             key = (row["topic"], row["partition"])
             seen[row["topic"]][row["partition"]] = row["mode"]
@@ -266,10 +266,10 @@ def _topic(topic: str, modes: Mapping[int, str], leaders: Mapping[tuple[str, int
     )
 
 
-def _troubles(told: Iterable[Mapping[str, Any]]) -> list[PartitionTrouble]:
+def _troubles(documents: Iterable[Mapping[str, Any]]) -> list[PartitionTrouble]:
     found: list[PartitionTrouble] = []
     topics: dict[tuple[str, str], PartitionTrouble] = {}
-    for document in told:
+    for document in documents:
         node_id = document["node_id"]
         for kind, field in (("not tiered", "refused_topics"), ("not trimmed", "untrimmable_topics")):
             for topic, reason in document[field].items():
@@ -288,12 +288,12 @@ def _troubles(told: Iterable[Mapping[str, Any]]) -> list[PartitionTrouble]:
 
 
 def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
-    """As JSON."""
+    """Return the picture as JSON."""
     return {"needs_somebody": picture.needs_somebody, **asdict(picture)}
 
 
 def cluster_text(picture: ClusterPicture) -> str:
-    """For people: what needs them is told in sentences below the tables."""
+    """Return the picture as text: what needs an operator stands in sentences below the tables."""
     parts = [f"cluster {picture.cluster_id or '(not known)'}", _broker_table(picture.brokers)]
     parts += [f"broker {_node(row.node_id)}: {row.trouble}" for row in picture.brokers if row.trouble]
     if picture.deletes_blocked:
@@ -316,7 +316,7 @@ def _trouble_line(one: PartitionTrouble) -> str:
 
 
 def topic_text(rows: Sequence[TopicRow]) -> str:
-    """The topics, with what is not known of them."""
+    """Return the topics as a table, with what is not known of them."""
     if not rows:
         return "no sidecar that answered has a tiered topic"
     columns = ("topic", "mode", "partitions", "remote", "segments", "local", "lag", "behind", "halted", "held back")

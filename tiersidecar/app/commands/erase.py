@@ -284,7 +284,7 @@ def _all_remaining(found: Sequence[PartitionErasure]) -> list[dict[str, Any]]:
 
 
 def _local(partition: PartitionErasure) -> dict[str, Any]:
-    """From where on the brokers hold the log themselves, which is not looked at; None where that is not known."""
+    """Return from where on the brokers hold the log themselves, which is not looked at; None where that is not known."""
     start = partition.seen.local_start
     return {"partition": partition.owner.partition, "from_offset": start if start >= 0 else None}
 

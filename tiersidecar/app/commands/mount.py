@@ -51,7 +51,7 @@ def _brokers(text: str) -> tuple[int, ...]:
 
 
 def _time(text: str) -> int:
-    """Milliseconds since 1970; a time without a zone is UTC."""
+    """Return milliseconds since 1970; a time without a zone is UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

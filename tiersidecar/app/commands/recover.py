@@ -106,7 +106,7 @@ async def look_at_store(
 
 
 def running_sidecars(session: Session) -> Sequence[int]:
-    """Brokers whose sidecar holds the lease of its tier role.
+    """Return brokers whose sidecar holds the lease of its tier role.
 
     What one deletes while the store is looked at would come back: its objects were listed, and its events are forgotten.
     """

@@ -1,4 +1,4 @@
-"""``tiersidecar status`` and ``topics``: the cluster as all its sidecars tell it."""
+"""``tiersidecar status`` and ``topics``: the cluster as all its sidecars report it."""
 
 from __future__ import annotations
 

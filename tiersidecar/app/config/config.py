@@ -136,7 +136,7 @@ def _kinds() -> str:
 
 
 def _alternatives(expected: str) -> str:
-    """pydantic's ``'a', 'b' or 'c'`` without quotes."""
+    """Return pydantic's ``'a', 'b' or 'c'`` without quotes."""
     return expected.replace("'", "").replace(", ", " or ") if " or " not in expected else expected.replace("'", "")
 
 

@@ -41,7 +41,7 @@ class GatewayListenerSection(Section):
     """The listener of the local broker behind this one; default: the first of broker.bootstrap.servers."""
 
     broker_tls: Literal["auto", "on", "off"] = "auto"
-    """Whether that listener uses TLS (SSL or SASL_SSL); `auto`: as in broker.security.protocol. The broker's certificate is
+    """Use of TLS by that listener (SSL or SASL_SSL); `auto`: as in broker.security.protocol. The broker's certificate is
     checked against broker.ssl.ca.location; the gateway presents none of its own."""
 
     ssl_certificate_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/gateway.pem"])] = None

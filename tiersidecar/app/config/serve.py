@@ -76,7 +76,7 @@ class ServeKafkaSection(TlsKeys):
     """The read-only Kafka listener."""
 
     enabled: bool = True
-    """Whether the Kafka listener is on."""
+    """Turn the Kafka listener on."""
 
     listen: Address = Address("127.0.0.1", 9192)
     """Address to listen on. Any other than a loopback address needs `users`."""
@@ -134,7 +134,7 @@ class ServeHttpSection(TlsKeys):
     """The HTTP read service."""
 
     enabled: bool = True
-    """Whether the HTTP service is on."""
+    """Turn the HTTP service on."""
 
     listen: Address = Address("127.0.0.1", 8090)
     """Address to listen on. Any other than a loopback address needs TLS and `users`."""

@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 
 class CustomMetadataField(StrEnum):
-    """What a segment's custom metadata may record (S-289)."""
+    """Fields that a segment's custom metadata may record (S-289)."""
 
     REMOTE_SIZE = "REMOTE_SIZE"
     OBJECT_PREFIX = "OBJECT_PREFIX"
@@ -83,7 +83,7 @@ class StoreBase(Section):
     """Maximum number of these keys, in each process; each takes about 300 bytes."""
 
     custom_metadata_fields_include: Annotated[tuple[CustomMetadataField, ...], BeforeValidator(comma_separated)] = ()
-    """What to record with each segment: REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY."""
+    """Fields to record with each segment: REMOTE_SIZE, OBJECT_PREFIX, OBJECT_KEY."""
 
     upload_rate_limit_bytes_per_second: Annotated[
         Annotated[int, Quantity("size", at_least=MIB)] | None, Field(examples=["100MiB"])
@@ -151,8 +151,8 @@ class StoreBase(Section):
 
     @property
     def location(self) -> tuple[str, str]:
-        """The store, and the beginning of our keys in it: the objects of two sections lie apart unless the stores are equal and
-        one beginning begins with the other."""
+        """Return the store, and the beginning of our keys in it: the objects of two sections lie apart unless the stores are
+        equal and one beginning begins with the other."""
         return self.place, self.key_prefix
 
     @property

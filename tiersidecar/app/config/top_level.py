@@ -126,9 +126,9 @@ class TopLevelKeys(Section):
     in the log; then disk.pressure.policy applies."""
 
     disk_pressure_policy: DiskPressurePolicy = DiskPressurePolicy.KEEP
-    """What else is deleted below disk.reserve, from partitions in strict mode that this broker leads, the oldest segments
-    first. `keep`: nothing. `trim-copied`: what is remote, before its local retention is over. `drop-oldest`: then also what
-    is not remote, which is lost, so that the broker keeps running."""
+    """Further deletes below disk.reserve, from partitions in strict mode that this broker leads, the oldest segments first.
+    `keep`: nothing. `trim-copied`: what is remote, before its local retention is over. `drop-oldest`: then also what is
+    not remote, which is lost, so that the broker keeps running."""
 
     disk_full_alarm_ms: PositiveDurationMs = 21_600_000
     """A disk that will be full within this time, at the rate of the last half hour, raises an alert."""
@@ -299,7 +299,7 @@ class TopLevelKeys(Section):
     """Longest wait for the current step after SIGTERM."""
 
     compaction_enabled: bool = False
-    """Also tier topics with cleanup.policy compact or compact,delete. Segments are copied from hard links that were created
+    """Tier topics with cleanup.policy compact or compact,delete, too. Segments are copied from hard links that were created
     together, and the remote log is cleaned as the broker cleans its own. Nothing of these topics is trimmed. Needs
     pins.enabled beside every broker. Experimental: see docs/operations/topics.md."""
 

@@ -125,7 +125,7 @@ class TopicRule(Section):
     """The same by a regular expression for whole names; default: trim.consumer.groups.pattern at the top level."""
 
     trim_share_groups: ShareGroupHold | None = None
-    """Whether share groups hold trims; default: trim.share.groups at the top level."""
+    """Effect of share groups on trims; default: trim.share.groups at the top level."""
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Self:

@@ -1,4 +1,4 @@
-"""``handover back-to-local``: what goes back to the brokers' disks, what is in the way, and the plan."""
+"""``handover back-to-local``: the data that go back to the brokers' disks, the obstacles to it, and the plan."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SETTLED = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenReturn:
-    """A partition as it was seen, and what is decided on it.  ``object_bytes`` are the sizes of its objects by key."""
+    """A partition as it was seen, and the decision on it.  ``object_bytes`` are the sizes of its objects by key."""
 
     plan: PartitionReturn
     broker_log_start_offset: Offset
@@ -60,7 +60,7 @@ class SeenReturn:
 
     @property
     def missing_bytes(self) -> int:
-        """About, what a replica lacks that begins where the leader does."""
+        """Return about how many bytes a replica lacks that begins where the leader does."""
         border = self.broker_log_start_offset
         cut = (replace(one, stop=Offset(min(one.stop, border))) for one in self.plan.pieces if one.start < border)
         return sum(one.size_bytes for one in cut)
@@ -68,7 +68,7 @@ class SeenReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRoom:
-    """What one log dir is to take, and what its volume has left; -1 where it is not known."""
+    """Bytes that one log dir is to take, and bytes that its volume has left; -1 where they are not known."""
 
     broker_id: int
     log_dir: str
@@ -94,7 +94,7 @@ class ReturnLook:
     notes: tuple[str, ...] = ()
 
     def obstacles(self) -> Iterator[str]:
-        """What has to be done first."""
+        """Yield what has to be done first."""
         for subject, one in self._all():
             yield f"{subject}: {one.hindrance}: {one.detail}"
         for room in self.rooms:
@@ -105,7 +105,7 @@ class ReturnLook:
                 )
 
     def remedies(self) -> Iterator[str]:
-        """What to do about them, each kind once."""
+        """Yield what to do about them, each kind once."""
         topic = self.topics[0] if len(self.topics) == 1 else "TOPIC"
         for kind in dict.fromkeys(one.hindrance for _, one in self._all()):
             yield f"{kind}: {REMEDIES[kind]}".replace("TOPIC", topic)
@@ -220,7 +220,7 @@ class _Looked:
         )
 
     async def _pieces(self, owner: TopicIdPartition, start: int) -> list[Piece]:
-        """What readers are given from ``start`` on, up to the end of what is remote."""
+        """Return what readers are given from ``start`` on, up to the end of what is remote."""
         finished = [
             one
             for one in self._histories.metadata.list_remote_log_segments(owner)
@@ -245,7 +245,8 @@ def _uuid(segment: RemoteLogSegmentMetadata) -> Uuid:
 
 
 async def _rooms(session: Session, partitions: Sequence[SeenReturn]) -> tuple[list[BrokerRoom], list[str]]:
-    """By log dir; a replica that begins elsewhere than its leader takes more or less, which only its broker's disk shows."""
+    """Return the room by log dir; a replica that begins elsewhere than its leader takes more or less, which only its broker's
+    disk shows."""
     needed: dict[tuple[int, str], tuple[int, int]] = {}
     notes: list[str] = []
     by_topic: dict[tuple[int, str], dict[int, int]] = {}
@@ -321,7 +322,7 @@ def _planned(seen: SeenReturn, key_prefix: str) -> PlannedPartition:
 
 
 def return_text(look: ReturnLook) -> str:
-    """What goes back of each partition, and where."""
+    """Return as text what goes back of each partition, and where."""
     columns = ("partition", "log start", "brokers begin at", "segments", "goes back", "up to", "given up")
     rows = [
         (
@@ -348,7 +349,7 @@ def return_text(look: ReturnLook) -> str:
 
 
 def return_document(look: ReturnLook) -> dict[str, Any]:
-    """The look as JSON."""
+    """Return the look as JSON."""
     return {
         "partitions": [
             {

@@ -20,7 +20,7 @@ _LOG_DIRS, _LOG_DIR, _KAFKAS_OWN = "log.dirs", "log.dir", "/tmp/kafka-logs"
 
 
 def property_faults(path: Path, plan: Plan, config: Config, *, undo: bool) -> list[str]:
-    """Return what of the file does not fit: its log dirs, the lines that make a broker see nothing, the plan's settings.
+    """Return what in the file does not fit: its log dirs, the lines that make a broker see nothing, the plan's settings.
 
     The first two count for ``undo`` as well: a broker that sees the events and starts on its former files deletes by them.
 
@@ -53,7 +53,8 @@ def _of_sight(found: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def _of_plan(found: Mapping[str, str | None], plan: Plan, config: Config) -> Iterator[str]:
-    """Values are shown of our own settings alone: the plan is another's, and may name the broker's secrets."""
+    """Yield settings that do not fit.  Values are shown of our own settings alone: the plan is another's, and may name the
+    broker's secrets."""
     shown = {one.name for one in native_settings(config)}
     for name, wanted in plan.plugin.items():
         (row,) = decide_settings([Setting(name=name, wanted=wanted, default="")], found)

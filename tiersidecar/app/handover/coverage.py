@@ -1,4 +1,4 @@
-"""Whether a log that gets segments back is whole: by the plan and by what its directory has, whatever staged.json says."""
+"""Checks that a log which gets segments back is whole: by the plan and by what its directory has, whatever staged.json says."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _piece_of(planned: PlannedPartition, base: int) -> PlannedPiece | None:
 
 
 def _stop_of(planned: PlannedPartition, segment: LocalSegment) -> int:
-    """Return where a segment in its place ends.  It is read only where neither a piece nor the next segment tells."""
+    """Return where a segment in its place ends.  It is read only where neither a piece nor the next segment shows it."""
     piece = _piece_of(planned, segment.base_offset)
     known = piece.stop_offset if piece is not None and piece.start_offset == segment.base_offset else 0
     following = segment.next_base_offset

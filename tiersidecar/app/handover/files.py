@@ -1,4 +1,4 @@
-"""What a hand-over changes in the log dirs of one broker: its log starts, and the leader epochs of its partitions.
+"""Changes that a hand-over makes in the log dirs of one broker: its log starts, and the leader epochs of its partitions.
 
 Found by what the directories hold now: a plan is made while brokers run, so elections and new records after it are allowed, and
 anything that would make it wrong is a fault.
@@ -36,7 +36,7 @@ from tiersidecar.formats.kafka.log_dir_files import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """What changes for one replica.  ``former_start`` is None where the checkpoint has no entry: the log begins with its first
+    """Changes of one replica.  ``former_start`` is None where the checkpoint has no entry: the log begins with its first
     segment, which under native tiering means at 0."""
 
     partition: PlannedPartition
@@ -47,14 +47,15 @@ class PartitionChange:
 
     @property
     def log_start_now(self) -> Offset:
-        """Where the broker lets the log begin by the files that it has."""
+        """Return where the broker lets the log begin by the files that it has."""
         return max(self.first_segment, self.former_start or Offset(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirChanges:
-    """Of all log dirs of a broker.  ``faults`` keep everything from being changed.  ``borders`` are the log starts as they are
-    now, written out: a broker has no entry where its log begins with its first segment, and a segment below would move it."""
+    """Changes of all log dirs of a broker.  ``faults`` keep everything from being changed.  ``borders`` are the log starts as
+    they are now, written out: a broker has no entry where its log begins with its first segment, and a segment below would move
+    it."""
 
     node_id: int
     partitions: tuple[PartitionChange, ...]
@@ -64,12 +65,13 @@ class LogDirChanges:
 
     @property
     def files(self) -> tuple[FileChange, ...]:
-        """All files, those of partitions first: epochs without their log start do no harm, the other way round they would."""
+        """Return all files, those of partitions first: epochs without their log start do no harm, the other way round they
+        would."""
         return (*(one.epochs for one in self.partitions), *self.checkpoints)
 
 
 def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
-    """What ``plan`` changes in ``log_dirs``, by what they hold now.
+    """Return the changes of ``plan`` in ``log_dirs``, by what they hold now.
 
     Raises:
         HandoverError: a directory is no log dir, or another cluster's.
@@ -130,7 +132,8 @@ class LogStarts:
     offsets: dict[tuple[str, int], Offset]
 
     def changed_by(self, wanted: Iterable[tuple[PlannedPartition, Offset]]) -> FileChange:
-        """Other topics' entries stay.  A log that starts at 0 has no entry, as a broker writes it."""
+        """Return the checkpoint's change.  Other topics' entries stay; a log that starts at 0 has no entry, as a broker writes
+        it."""
         offsets = dict(self.offsets)
         for partition, start in wanted:
             owner = partition.owner
@@ -157,7 +160,7 @@ def read_starts(path: Path) -> LogStarts:
 
 
 def node_id_of(plan: Plan, log_dir: Path) -> int:
-    """The broker that a log dir is of.
+    """Return the broker that a log dir is of.
 
     Raises:
         HandoverError: it is no log dir, or another cluster's.
@@ -203,7 +206,7 @@ def _planned_in(
 def _change_of(
     planned: PlannedPartition, log_dir: Path, directory: Path, former_start: Offset | None
 ) -> PartitionChange | str:
-    """What changes, or what is wrong with the directory."""
+    """Return what changes, or what is wrong with the directory."""
     owner, path = planned.owner, directory / LEADER_EPOCH_CHECKPOINT
     try:
         local = read_partition_directory(str(log_dir), str(directory), owner.topic, owner.partition)
@@ -240,7 +243,7 @@ def _change_of(
 
 
 def begins_later(planned: PlannedPartition, local: LocalPartition, former_start: Offset | None) -> str:
-    """Why a log start would bring back what was deleted after the plan; empty if it would not."""
+    """Return why a log start would bring back what was deleted after the plan; empty if it would not."""
     border = planned.broker_log_start_offset
     first = max(local.segments[0].base_offset, former_start or 0)
     if border is None or first <= border:
@@ -252,7 +255,7 @@ def begins_later(planned: PlannedPartition, local: LocalPartition, former_start:
 
 
 def _other_log(planned: PlannedPartition, local: LocalPartition, former_start: Offset | None) -> str:
-    """Why the log is not the one that was planned for; empty if it is."""
+    """Return why the log is not the one that was planned for; empty if it is."""
     first = max(local.segments[0].base_offset, former_start or 0)
     if first > planned.copied_stop and planned.copied_stop > 0:
         return (
@@ -270,7 +273,8 @@ def _other_log(planned: PlannedPartition, local: LocalPartition, former_start: O
 
 
 def _beyond_its_end(planned: PlannedPartition, local: LocalPartition) -> str:
-    """Why the log start cannot be this replica's; empty if it can.  A broker deletes a whole log that ends before its start."""
+    """Return why the log start cannot be this replica's; empty if it can.  A broker deletes a whole log that ends before its
+    start."""
     start, active = planned.log_start_offset, local.segments[-1]
     if start <= active.base_offset or start <= (end := read_log_end(active)):
         return ""

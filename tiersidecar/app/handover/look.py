@@ -1,4 +1,5 @@
-"""What a hand-over is decided on: events, history, broker's log, state and objects of each partition, read from outside."""
+"""The view that a hand-over is decided on: events, history, broker's log, state and objects of each partition, read from
+outside."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPartition:
-    """A partition as it was seen, and what is decided on it.  ``log_start_offset`` is the broker's now.
+    """A partition as it was seen, and the decision on it.  ``log_start_offset`` is the broker's now.
 
     ``unpublished`` are events that Kafka's metadata topic lacks, since the sidecar has one of its own; ``gone`` are segments
     that only Kafka's has, and that these events delete.
@@ -71,7 +72,7 @@ class SeenPartition:
     key_prefix: str = ""
 
     def planned(self) -> PlannedPartition:
-        """As the plan's file has it."""
+        """Return it as the plan's file has it."""
         goes = {one.segment.remote_log_segment_id.uuid: one.reason.value for one in self.plan.prepared.deletions}
         return PlannedPartition(
             owner=self.plan.owner,
@@ -96,7 +97,7 @@ class SeenPartition:
 
     @property
     def without_objects(self) -> list[RemoteLogSegmentMetadata]:
-        """Finished segments that the store lacks an object of; what lies in another place has an obstacle of its own."""
+        """Return finished segments that the store lacks an object of; what lies in another place has an obstacle of its own."""
         return [
             one
             for one in finished_of(self.segments)
@@ -105,7 +106,8 @@ class SeenPartition:
 
     @property
     def with_objects(self) -> list[RemoteLogSegmentMetadata]:
-        """Of ``gone`` segments those that have any object: the sidecar did not delete them, a native broker copied them."""
+        """Return those of the ``gone`` segments that have any object: the sidecar did not delete them, a native broker copied
+        them."""
         return [
             one
             for one in self.gone
@@ -114,13 +116,13 @@ class SeenPartition:
 
 
 def finished_of(segments: NativeSegments) -> list[RemoteLogSegmentMetadata]:
-    """Those that are COPY_SEGMENT_FINISHED, ascending by offset."""
+    """Return those that are COPY_SEGMENT_FINISHED, ascending by offset."""
     finished = (one for one in segments if one.state is _FINISHED)
     return sorted(finished, key=lambda one: (one.start_offset, one.end_offset, one.remote_log_segment_id.uuid))
 
 
 def sizes_of(segment: RemoteLogSegmentMetadata, listed: Mapping[str, int], key_prefix: str) -> tuple[int, int, int]:
-    """Sizes of its three objects, -1 for one that is not listed."""
+    """Return the sizes of its three objects, -1 for one that is not listed."""
     try:
         log, indexes, manifest = (listed.get(key, -1) for key in plugin_keys(segment, key_prefix).in_upload_order)
     except CorruptDataError:
@@ -137,7 +139,7 @@ async def look_at_topic(
     accepted: frozenset[Obstacle] = frozenset(),
     is_copying: bool = True,
 ) -> list[SeenPartition]:
-    """Every partition of a topic, ascending.
+    """Look at every partition of a topic, ascending.
 
     Raises:
         BrokerRefusedError: there is no such topic, or a leader changed meanwhile.
@@ -157,7 +159,7 @@ async def look_at_topic(
             owner = view.topic_id_partition
             say(f"looking at its partitions: {owner}")
             one = _Looked(
-                session, view, events[owner].told, sizes.get(owner.partition, 0), policy, is_copying=is_copying
+                session, view, events[owner].known, sizes.get(owner.partition, 0), policy, is_copying=is_copying
             )
             seen = await one.see(histories, accepted)
             prefix = session.config.store.key_prefix
@@ -174,7 +176,7 @@ async def look_at_topic(
 
 
 def open_command_store(session: Session) -> AbstractAsyncContextManager[Store]:
-    """The configured store, for one command."""
+    """Open the configured store, for one command."""
     clock = SystemClock()
     return open_store(
         session.config, pace=UploadPace(None, clock), clock=clock, ids=SystemIds(), telemetry=NoTelemetry()
@@ -183,9 +185,10 @@ def open_command_store(session: Session) -> AbstractAsyncContextManager[Store]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Events:
-    """What Kafka's metadata manager will know of a partition, the events that it has yet to be told, and what only it has."""
+    """``known`` is what Kafka's metadata manager will know of a partition, ``unpublished`` the events that its topic still
+    lacks, ``gone`` the segments that only Kafka's topic has."""
 
-    told: NativeSegments
+    known: NativeSegments
     unpublished: tuple[MetadataEvent, ...] = ()
     gone: tuple[RemoteLogSegmentMetadata, ...] = ()
 
@@ -194,21 +197,21 @@ async def _events_of(session: Session, owners: Sequence[TopicIdPartition]) -> di
     config = session.config
     ours = await read_native_segments(config, owners)
     if not has_own_topic(config):
-        return {owner: _Events(told=segments) for owner, segments in ours.items()}
+        return {owner: _Events(known=segments) for owner, segments in ours.items()}
     exists = bool(await session.broker.describe_partitions([NATIVE_METADATA_TOPIC]))
     native = await read_native_segments(as_native(config), owners) if exists else {}
     found = {}
     for owner in owners:
         kafkas = native.get(owner, NativeSegments())
-        told, events = published_into(kafkas, ours[owner], session.clock.now_ms())
-        found[owner] = _Events(told=told, unpublished=events, gone=tuple(gone_from(kafkas, ours[owner])))
+        known, events = published_into(kafkas, ours[owner], session.clock.now_ms())
+        found[owner] = _Events(known=known, unpublished=events, gone=tuple(gone_from(kafkas, ours[owner])))
     return found
 
 
 async def read_native_segments(
     config: Config, owners: Sequence[TopicIdPartition]
 ) -> dict[TopicIdPartition, NativeSegments]:
-    """Kafka's fold of all events of these partitions, in the order of the metadata topic.
+    """Return Kafka's fold of all events of these partitions, in the order of the metadata topic.
 
     Raises:
         BrokerRefusedError: there is no metadata topic.
@@ -225,7 +228,7 @@ async def read_native_segments(
 
 
 async def leader_epochs_of(broker: EndOfEpochs, view: LeaderView, log_start_offset: Offset) -> tuple[EpochEntry, ...]:
-    """The leader's epoch file, asked for epoch by epoch, from the last one down to the log start (OffsetForLeaderEpoch).
+    """Return the leader's epoch file, asked for epoch by epoch, from the last one down to the log start (OffsetForLeaderEpoch).
 
     Below its first epoch a broker answers with the epoch that was asked for, and the start of the first one.
 
@@ -248,7 +251,7 @@ async def leader_epochs_of(broker: EndOfEpochs, view: LeaderView, log_start_offs
 
 
 async def _epoch_at_most(broker: EndOfEpochs, view: LeaderView, epoch: int) -> tuple[int, int]:
-    """The last epoch that is not after this one, and its end (exclusive); -1 where the log has none."""
+    """Return the last epoch that is not after this one, and its end (exclusive); -1 where the log has none."""
     question = EpochAsked(current_epoch=view.leader_epoch, epoch=LeaderEpoch(epoch))
     answer = (await broker.end_of_epochs({view.topic_id_partition: question}))[view.topic_id_partition]
     if answer.error is not None:
@@ -284,7 +287,7 @@ class Histories:
         return await self.lineages.lineage(owner)
 
     async def with_open_end(self, segments: Iterable[RemoteLogSegmentMetadata]) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """Those at whose end a transaction is open, or may be: its producer snapshot is lost."""
+        """Return those at whose end a transaction is open, or may be: its producer snapshot is lost."""
         return tuple([one for one in segments if await self._may_be_open(one)])
 
     async def _may_be_open(self, segment: RemoteLogSegmentMetadata) -> bool:
@@ -297,7 +300,7 @@ class Histories:
 async def open_histories(
     session: Session, stack: AsyncExitStack, store: Store, owners: Sequence[TopicIdPartition]
 ) -> Histories:
-    """The histories of these partitions, until ``stack`` ends.
+    """Open the histories of these partitions, until ``stack`` ends.
 
     Raises:
         MetadataNotReadyError: the metadata topic could not be replayed in time.
@@ -396,7 +399,7 @@ class _Looked:
 
 
 def segments_elsewhere(segments: NativeSegments) -> dict[str, list[RemoteLogSegmentMetadata]]:
-    """Return by the name of a place what is not deleted and lies there, and not where the plugin looks."""
+    """Return, by the name of a place, what is not deleted and lies there, and not where the plugin looks."""
     found: dict[str, list[RemoteLogSegmentMetadata]] = {}
     for one in segments:
         if one.custom_metadata and (place := place_in(one.custom_metadata)):
@@ -405,7 +408,7 @@ def segments_elsewhere(segments: NativeSegments) -> dict[str, list[RemoteLogSegm
 
 
 async def list_objects_of(store: ListObjects, owner: TopicIdPartition, key_prefix: str) -> dict[str, int]:
-    """Sizes of all objects of the partition, by key.
+    """Return the sizes of all objects of the partition, by key.
 
     Raises:
         StoreError: they could not be listed.

@@ -28,7 +28,7 @@ _SNAPSHOT = f".{LogFileKind.SNAPSHOT}"
 
 
 def own_partitions(plan: Plan, staged: Staged, log_dirs: Sequence[Path]) -> tuple[StagedPartition, ...]:
-    """What was staged, each for a replica of the plan, in its directory of a configured log dir.
+    """Return what was staged, each for a replica of the plan, in its directory of a configured log dir.
 
     Raises:
         HandoverError: the file names another one.
@@ -49,7 +49,7 @@ def own_partitions(plan: Plan, staged: Staged, log_dirs: Sequence[Path]) -> tupl
 
 
 def _is_of(directory: Path, owner: TopicIdPartition) -> bool:
-    """Whether the directory is there, and of the topic with this id."""
+    """Return whether the directory is there, and of the topic with this id."""
     try:
         local = read_partition_directory(str(directory.parent), str(directory), owner.topic, owner.partition)
     except OSError as error:
@@ -132,7 +132,7 @@ def _of_partition(one: StagedPartition, directory: Path, *, reads_all: bool) -> 
 
 
 def _found(directory: Path, file: RestoredFile) -> Path | None:
-    """Where it is, beside its place or in it; no link counts."""
+    """Return where the file is, beside its place or in it; no link counts."""
     for path in _places(directory, file):
         if path.is_file() and not path.is_symlink():
             return path
@@ -157,7 +157,7 @@ def running_brokers(brokers: Mapping[int, str], nodes: Iterable[int]) -> Iterato
 
 
 def nodes_of(plan: Plan) -> set[int]:
-    """The brokers that have replicas."""
+    """Return the brokers that have replicas."""
     return {node for one in plan.partitions for node in one.replicas}
 
 
@@ -171,7 +171,7 @@ def take_places(partitions: Sequence[StagedPartition]) -> int:
 
 
 def leave_places(partitions: Sequence[StagedPartition]) -> int:
-    """The other way round, so that the log begins where it did.
+    """Rename files in their places back, so that the log begins where it did; return how many files were renamed.
 
     Raises:
         HandoverError: a file could not be renamed.
@@ -180,7 +180,7 @@ def leave_places(partitions: Sequence[StagedPartition]) -> int:
 
 
 def are_waiting(partitions: Sequence[StagedPartition]) -> bool:
-    """Whether :func:`take_places` has anything to rename."""
+    """Return whether :func:`take_places` has anything to rename."""
     return any(_is_waiting(*_places(Path(one.directory), file)) for one in partitions for file in one.files)
 
 
@@ -224,7 +224,7 @@ def _moved(partitions: Sequence[StagedPartition], *, back: bool) -> int:
 
 
 def discard(plan: Plan, log_dirs: Sequence[Path]) -> int:
-    """Remove what is staged for partitions of the plan, by whichever run; return how many files were.
+    """Remove what any run has staged for partitions of the plan; return how many files were removed.
 
     Raises:
         HandoverError: a file could not be removed.

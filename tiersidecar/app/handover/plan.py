@@ -1,4 +1,4 @@
-"""The plan of a hand-over as a file: what brokers' files must say, and what is compared afterwards."""
+"""The plan of a hand-over as a file: the contents that brokers' files must have, and what is compared afterwards."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ class PlannedPartition:
     foretold_start: Offset | None = None
     """Where a native broker raises the log start to; None in the plan of a takeover."""
     pieces: tuple[PlannedPiece, ...] = ()
-    """What goes back to the brokers' disks, ascending, from ``log_start_offset`` to ``copied_stop``; each broker takes what is
-    below its own first segment."""
+    """Pieces that go back to the brokers' disks, ascending, from ``log_start_offset`` to ``copied_stop``; each broker takes
+    what is below its own first segment."""
     gaps: tuple[tuple[int, int], ...] = ()
     """Offsets, [from, to), that no piece has, and that were given up."""
     broker_log_start_offset: Offset | None = None
     """Where the leader's log began; a replica's that begins later has lost records since, which users may have deleted."""
     committed: RecordsDigest | None = None
-    """As ``records``, without those of aborted transactions."""
+    """Digest as ``records``, without those of aborted transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +103,16 @@ class Plan:
 
     @property
     def changes_files(self) -> bool:
-        """Whether brokers' files are changed: then every replica is named."""
+        """Return whether brokers' files are changed: then every replica is named."""
         return self.to_native or self.back_to_local
 
     def of_topic_partition(self) -> dict[tuple[str, int], PlannedPartition]:
-        """By topic and partition."""
+        """Return the planned partitions by topic and partition."""
         return {(one.owner.topic, one.owner.partition): one for one in self.partitions}
 
 
 def fault_of_age(plan: Plan, now_ms: int) -> str:
-    """Why the plan is too old to be carried out, or from a clock that is wrong; empty if it is not."""
+    """Return why the plan is too old to be carried out, or from a clock that is wrong; empty if it is not."""
     age_ms = now_ms - plan.made_ms
     if age_ms > _OLD_MS:
         return (
@@ -231,7 +231,7 @@ def _digest_row(records: RecordsDigest | None) -> list[Any] | None:
 def _partitions(
     rows: Iterable[Mapping[str, Any]], *, changes_files: bool, back_to_local: bool
 ) -> Iterator[PlannedPartition]:
-    """All of them, each once.
+    """Yield all planned partitions, each once.
 
     Raises:
         ValueError: one is named twice, or no broker could have what it says.
@@ -251,7 +251,7 @@ def _partitions(
 
 
 def _fault_of(planned: PlannedPartition, *, changes_files: bool) -> str:
-    """Why no log can be as planned; empty if one can."""
+    """Return why no log can be as planned; empty if one can."""
     if changes_files and not planned.replicas:
         return "it names no replicas"
     if planned.log_start_offset > planned.high_watermark:
@@ -278,7 +278,7 @@ def _fault_of_pieces(planned: PlannedPartition) -> str:
 
 
 def _integer(value: object, most: int, *, least: int = 0) -> int:
-    """A whole number from ``least`` to ``most``, as JSON has it."""
+    """Return a whole number from ``least`` to ``most``, as JSON has it."""
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{value!r} is no whole number from {least} to {most}")
     return value

@@ -1,4 +1,4 @@
-"""Which brokers have replicas of what is handed over: the files of all of them must be changed, and none may be behind.
+"""Brokers that have replicas of what is handed over: the files of all of them must be changed, and none may be behind.
 
 A replica that is not changed takes its own log start for the users' once it leads, and deletes what is remote.
 """

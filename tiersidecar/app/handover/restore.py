@@ -1,4 +1,4 @@
-"""``handover restore``: what a broker's log dirs get back from the store, beside its own files, and then in their place.
+"""``handover restore``: a broker's log dirs get back segments from the store, beside its own files, and then in their place.
 
 ```
 plan ──> lacking_replicas ──> stage      segments under names that a broker passes over, each durable and read again;
@@ -67,7 +67,7 @@ class LackingReplica:
 
     @property
     def size_bytes(self) -> int:
-        """About."""
+        """Return about how many bytes."""
         return sum(
             one.segment.segment_size_in_bytes
             * (one.stop_offset - one.start_offset)
@@ -77,13 +77,13 @@ class LackingReplica:
 
     @property
     def given_up(self) -> tuple[tuple[int, int], ...]:
-        """Offsets below ``local_start`` that no piece has."""
+        """Return offsets below ``local_start`` that no piece has."""
         spans = [Covered(one.start_offset, one.stop_offset) for one in self.pieces]
         return tuple(uncovered(spans, self.planned.log_start_offset, self.local_start))
 
 
 def lacking_replicas(plan: Plan, log_dirs: Sequence[Path], faults: list[str]) -> list[LackingReplica]:
-    """The planned replicas in ``log_dirs``, with what they lack; files that were staged for them do not count.
+    """Return the planned replicas in ``log_dirs``, with what they lack; files that were staged for them do not count.
 
     What is wrong with one is added to ``faults``.
     """
@@ -170,7 +170,7 @@ def room_faults(replicas: Sequence[LackingReplica]) -> Iterator[str]:
 async def stage(
     config: Config, replicas: Sequence[LackingReplica], done: Callable[[StagedPartition], None], say: Say
 ) -> None:
-    """Write what each replica lacks, beside its files; ``done`` is told of each that has all.
+    """Write what each replica lacks, beside its files; ``done`` is called with each that has all.
 
     Raises:
         StoreError: an object is missing or could not be read.

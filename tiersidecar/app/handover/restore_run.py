@@ -54,7 +54,7 @@ Say = Callable[[str], None]
 
 
 class Deed(StrEnum):
-    """What a run does."""
+    """The action of a run."""
 
     LOOK = "look"
     STAGE = "stage"
@@ -65,7 +65,7 @@ class Deed(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """The operator's wish; ``staged`` are the files of other brokers.  ``reads_all`` compares all digests once more."""
+    """The operator's request; ``staged`` are the files of other brokers.  ``reads_all`` compares all digests once more."""
 
     plan_file: Path
     deed: Deed
@@ -78,7 +78,8 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What was found and done.  ``files`` were written, renamed or removed, None where none was; ``checkpoints`` likewise."""
+    """Findings and deeds of a run.  ``files`` were written, renamed or removed, None where none was; so were
+    ``checkpoints``."""
 
     node_id: int
     deed: Deed
@@ -90,7 +91,7 @@ class Restored:
 
 
 async def run_restore(config: Config, request: RestoreRequest, say: Say) -> Restored:
-    """Do it, if nothing is in the way.
+    """Run the request, if nothing is in the way.
 
     Raises:
         HandoverError: the plan, a log dir or what was staged cannot be used.
@@ -179,7 +180,7 @@ class _Run:
         return self._found(files=files, checkpoints=checkpoints)
 
     def _without_backup(self, staged: Staged) -> list[str]:
-        """Why nothing can be undone any more; empty if it can, or if all is done."""
+        """Return why nothing can be undone any more; empty if it can, or if all is done."""
         if not are_waiting(staged.partitions):
             return []
         return [
@@ -237,7 +238,7 @@ class _Run:
         return replicas, faults
 
     def _carried_out(self) -> list[str]:
-        """Why nothing is staged any more; empty while nothing was carried out."""
+        """Return why nothing is staged any more; empty while nothing was carried out."""
         faults = list[str]()
         if self._staged_file.exists():
             staged = read_staged(self._staged_file)
@@ -264,7 +265,7 @@ class _Run:
         return [*faults, *([age] if age and not request.takes_old else [])]
 
     def _known(self, replicas: Sequence[LackingReplica]) -> dict[TopicIdPartition, StagedPartition]:
-        """Replicas that an earlier run has staged, and that begin where they did."""
+        """Return replicas that an earlier run has staged, and that begin where they did."""
         if not self._staged_file.exists():
             return {}
         staged = read_staged(self._staged_file)
@@ -323,7 +324,7 @@ def _behind(changes: LogDirChanges) -> tuple[FileChange, ...]:
 
 @contextmanager
 def _alone(directory: Path, log_dirs: Sequence[Path]) -> Iterator[None]:
-    """One run at a time, by the broker's user.
+    """Hold the log dirs for one run at a time, by the broker's user.
 
     Raises:
         HandoverError: another one runs, or this is another user.
@@ -348,7 +349,7 @@ def _alone(directory: Path, log_dirs: Sequence[Path]) -> Iterator[None]:
 
 
 def restored_text(found: Restored) -> str:
-    """What each replica lacks, and what was done."""
+    """Return as text what each replica lacks, and what was done."""
     lines = []
     if found.replicas:
         rows = [
@@ -375,7 +376,7 @@ def restored_text(found: Restored) -> str:
 
 
 def restored_document(found: Restored) -> dict[str, Any]:
-    """The same as JSON."""
+    """Return the same as JSON."""
     return {
         "broker_id": found.node_id,
         "deed": found.deed,

@@ -88,7 +88,7 @@ class HandoverLook:
         return " ".join(topic.topic for topic in self.topics)
 
     def obstacles(self) -> Iterator[str]:
-        """What has to be done first, worst first; what writing the plan does itself is none."""
+        """Yield what has to be done first, worst first; what writing the plan does itself is none."""
         for topic in self.topics:
             yield from (f"{topic.topic}: {reason}" for reason in topic.refusals)
             if topic.is_native and (seeing := brokers_with(self.brokers, Sight.SEEING)):
@@ -116,7 +116,7 @@ class HandoverLook:
                 )
 
     def remedies(self) -> Iterator[str]:
-        """What to do about the obstacles, each kind once; commands that take one topic name it if there is one."""
+        """Yield what to do about the obstacles, each kind once; commands that take one topic name it if there is one."""
         topic = self.names if len(self.topics) == 1 else "TOPIC"
         kinds = dict.fromkeys(finding.obstacle for one in self.partitions for finding in one.plan.findings)
         for kind in kinds:
@@ -125,12 +125,12 @@ class HandoverLook:
 
 
 def brokers_with(brokers: Sequence[BrokerSettings], sight: Sight) -> str:
-    """Their ids, for people; empty where there is none."""
+    """Return their ids as text; empty where there is none."""
     return ", ".join(str(one.broker_id) for one in brokers if one.sight is sight)
 
 
 def unknown_sight(brokers: str) -> str:
-    """Return what to do about brokers of which it is not known."""
+    """Return what to do about brokers whose sight is not known."""
     return (
         f"it is not known whether brokers {brokers} see its events: give all lines of docs/operations/handover.md to them, or "
         "compare each one's file by --broker-properties"
@@ -223,7 +223,7 @@ async def _settings_of(session: Session, broker_id: BrokerId, file: Mapping[str,
 
 
 def unseen(broker_id: BrokerId, problem: str, file: Mapping[str, str | None] | None) -> BrokerSettings:
-    """A broker that shows no setting: its file, if it was given, says whether it sees the events."""
+    """Return the settings of a broker that shows none: its file, if it was given, says whether it sees the events."""
     sight = Sight.UNKNOWN if file is None else sight_of(file)
     return BrokerSettings(broker_id=broker_id, problem=problem, sight=sight)
 
@@ -267,7 +267,7 @@ async def _publish_again(metadata: PublishMetadata, look: HandoverLook, clock: C
 
 
 async def _publish_natively(session: Session, look: HandoverLook, say: Say) -> None:
-    """Into Kafka's own metadata topic; a second run goes on where the first one ended."""
+    """Publish into Kafka's own metadata topic; a second run goes on where the first one ended."""
     owners = [partition.plan.owner for partition in look.partitions]
     async with open_session(as_native(session.config), with_metadata=True) as native:
         metadata = await native.follow(owners)
@@ -318,7 +318,7 @@ def _lost_text(deletions: Sequence[Deletion]) -> str:
 
 
 def settings_notes(look: HandoverLook) -> Iterator[str]:
-    """What of the brokers' settings does not fit, or is not shown."""
+    """Yield what in the brokers' settings does not fit, or is not shown."""
     for broker in look.brokers:
         if broker.problem:
             yield f"broker {broker.broker_id}: its settings cannot be checked: {broker.problem}"
@@ -339,7 +339,7 @@ def settings_notes(look: HandoverLook) -> Iterator[str]:
 
 
 def document_of(look: HandoverLook) -> dict[str, Any]:
-    """The look as JSON."""
+    """Return the look as JSON."""
     return {
         "partitions": [_partition_document(seen) for seen in look.partitions],
         "brokers": [

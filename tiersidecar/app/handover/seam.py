@@ -1,4 +1,4 @@
-"""Whether a broker's own transaction index goes on where the restored log ends.
+"""Checks that a broker's own transaction index goes on where the restored log ends.
 
 A replica that was made anew after a trim, or moved, never saw how a transaction began: where that ends in an abort marker, its
 index has no entry, or one that begins too late, and its readers would be given aborted records as committed.
@@ -23,7 +23,8 @@ _SHOWN = 5
 
 
 def seam_fault(local: LocalPartition, local_start: Offset, producers: bytes) -> str:
-    """Why the log from ``local_start`` on cannot follow one that ends with these producers; empty if it can.  It blocks."""
+    """Return why the log from ``local_start`` on cannot follow one that ends with these producers; empty if it can.  It
+    blocks."""
     if not producers:
         return ""
     open_from = {one.producer_id: one.current_transaction_first_offset for one in read_open_producers(producers)}
@@ -71,7 +72,7 @@ def _ends_in(segment: LocalSegment, open_from: dict[int, int]) -> str:
 
 
 def _control_batches(segment: LocalSegment) -> Iterator[tuple[RecordBatchHeader, memoryview]]:
-    """As far as there are whole batches: what follows in an active segment may be zeros, or half written."""
+    """Yield control batches as far as there are whole ones: what follows in an active segment may be zeros, or half written."""
     tail = b""
     with Path(segment.log_path).open("rb") as file:
         while part := file.read(_PART_BYTES):

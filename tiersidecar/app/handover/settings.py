@@ -29,12 +29,12 @@ _BACKENDS = "io.aiven.kafka.tieredstorage.storage"
 
 
 def as_native(config: Config) -> Config:
-    """The configuration with Kafka's own metadata topic."""
+    """Return the configuration with Kafka's own metadata topic."""
     return config.model_copy(update={"remote_log_metadata_topic_name": NATIVE_METADATA_TOPIC})
 
 
 def has_own_topic(config: Config) -> bool:
-    """Whether the sidecar's events are in another topic than Kafka's, which then gets them with the plan."""
+    """Return whether the sidecar's events are in another topic than Kafka's, which then gets them with the plan."""
     return config.remote_log_metadata_topic_name != NATIVE_METADATA_TOPIC
 
 
@@ -70,7 +70,8 @@ def read_broker_file(path: Path) -> Mapping[str, str]:
 
 
 def native_settings(config: Config) -> tuple[Setting, ...]:
-    """What a broker needs to find our events and objects; a different ``chunk.size`` is none: each manifest has its own."""
+    """Return what a broker needs to find our objects and events; a different ``chunk.size`` is none: each manifest has its
+    own."""
     store = config.store
     partitions = str(config.remote_log_metadata_topic_num_partitions)
     return (
@@ -84,7 +85,8 @@ def native_settings(config: Config) -> tuple[Setting, ...]:
 
 
 def _encryption(store: StoreBase) -> Iterator[Setting]:
-    """The plugin opens encrypted segments only with encryption on, and with the key pair of each segment."""
+    """Yield the settings of encryption: the plugin opens encrypted segments only with it on, and with the key pair of each
+    segment."""
     if store.encryption_key_pairs:
         yield Setting(name=f"{RSM_PREFIX}encryption.enabled", wanted="true", default="false")
         yield Setting(name=f"{RSM_PREFIX}encryption.key.pair.id", wanted=store.encryption_key_pair_id or "")

@@ -1,4 +1,5 @@
-"""What ``handover restore --stage`` has written for one broker, as a file: all brokers' are needed before any takes its place.
+"""Files that ``handover restore --stage`` has written for one broker, listed in a file: those of all brokers are needed before
+any takes its place.
 
 A replica that begins where the brokers trimmed to, and starts beside one that has all, gives the other its log start once it
 leads: what was restored is deleted.
@@ -40,7 +41,7 @@ class StagedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """All of one broker.  ``plan_sha256`` is of the plan's file."""
+    """All staged files of one broker.  ``plan_sha256`` is of the plan's file."""
 
     plan_sha256: str
     cluster_id: str
@@ -48,12 +49,12 @@ class Staged:
     partitions: tuple[StagedPartition, ...]
 
     def of(self, owner: TopicIdPartition) -> StagedPartition | None:
-        """The files of one replica, None where they are not all written."""
+        """Return the files of one replica, None where they are not all written."""
         return next((one for one in self.partitions if one.owner == owner), None)
 
 
 def digest_of_plan(path: Path) -> str:
-    """SHA-256 of the plan's file.
+    """Return the SHA-256 of the plan's file.
 
     Raises:
         HandoverError: it cannot be read.
@@ -112,7 +113,7 @@ def write_staged(staged: Staged, path: Path) -> None:
 
 
 def read_staged(path: Path) -> Staged:
-    """Read one.
+    """Read the list of one broker.
 
     Raises:
         HandoverError: there is none, or it is not one of this release.
@@ -147,7 +148,7 @@ def _partition(row: Mapping[str, Any]) -> StagedPartition:
 
 
 def _file(local_start: Offset, name: str, size_bytes: int, sha256: str, modified_ns: int) -> RestoredFile:
-    """A name is one of a segment's file, below what the broker had: no other is ever renamed or removed.
+    """Return the file.  Its name is one of a segment's file, below what the broker had: no other is ever renamed or removed.
 
     Raises:
         ValueError: it is not.
@@ -159,10 +160,10 @@ def _file(local_start: Offset, name: str, size_bytes: int, sha256: str, modified
 
 
 def staged_path(directory: Path, file: RestoredFile) -> Path:
-    """Where a file lies until it takes its place."""
+    """Return where a file lies until it takes its place."""
     return directory / f"{file.name}{STAGED}"
 
 
 def in_order(files: Sequence[RestoredFile]) -> list[RestoredFile]:
-    """Those that a broker passes over without their .log first: it removes an index that has none."""
+    """Return them in order: those that a broker passes over without their .log first, for it removes an index that has none."""
     return sorted(files, key=lambda one: one.name.endswith(f".{LogFileKind.LOG}"))

@@ -1,4 +1,4 @@
-"""The steps of a hand-over in their order, for people: what this program does, and what an operator does to brokers."""
+"""The steps of a hand-over in their order, as text: what this program does, and what an operator does to brokers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BLIND = f"{RLMM_PREFIX}{BLIND}={BLIND_SETTINGS[BLIND]} and the lines beside it 
 
 
 def steps_to_native(look: HandoverLook, path: Path | None) -> tuple[str, ...]:
-    """All of it; with ``path``, only what the command does now."""
+    """Return all of the steps to native; with ``path``, only what the command does now."""
     if path is not None:
         return tuple(_written(look, path))
     return tuple(_to_native(look))
@@ -66,7 +66,7 @@ def _retention(topic: TopicLook) -> str:
 
 
 def steps_from_native(look: TakeoverLook, path: Path | None) -> tuple[str, ...]:
-    """As :func:`steps_to_native`, the other way."""
+    """Return the steps from native; with ``path``, only what the command does now."""
     if path is not None:
         return (f"{path}: the plan for {len(look.partitions)} partitions",)
     return tuple(_from_native(look))
@@ -97,7 +97,7 @@ def _from_native(look: TakeoverLook) -> Iterator[str]:
 
 
 def steps_back_to_local(look: ReturnLook, path: Path | None) -> tuple[str, ...]:
-    """As :func:`steps_to_native`, back to the brokers' disks."""
+    """Return the steps back to the brokers' disks; with ``path``, only what the command does now."""
     if path is not None:
         return (f"{path}: the plan for {len(look.partitions)} partitions",)
     return tuple(_back_to_local(look))

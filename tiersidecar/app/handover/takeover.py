@@ -1,4 +1,4 @@
-"""``handover from-native``: what native tiering has, and what is in the way of the sidecar that is to take it over."""
+"""``handover from-native``: the data that native tiering has, and what is in the way of the sidecar that is to take it over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tiersidecar.ports.broker import OffsetSpec
 Say = Callable[[str], None]
 
 _DEAD_AFTER_MS = 3 * 3_600_000
-"""As in reconcile and repair (``--copy-grace``)."""
+"""The age that reconcile and repair use as well (``--copy-grace``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class TakeoverLook:
         return [one for one in self.cluster.brokers if one.may_be_native]
 
     def warnings(self) -> Iterator[str]:
-        """What must not be done yet."""
+        """Yield what must not be done yet."""
         if seeing := brokers_with(self._tiering, Sight.SEEING):
             yield (
                 f"brokers {seeing} see the events: remote.storage.enable=false would delete all that is remote "
@@ -85,7 +85,7 @@ class TakeoverLook:
             )
 
     def obstacles(self) -> Iterator[str]:
-        """What has to be done first."""
+        """Yield what has to be done first."""
         yield from self.refusals
         if unknown := brokers_with(self._tiering, Sight.UNKNOWN):
             yield f"{unknown_sight(unknown)}. One that does deletes all that is remote at remote.storage.enable=false"
@@ -235,7 +235,7 @@ def _planned(partition: NativePartition, key_prefix: str) -> PlannedPartition:
 
 
 def takeover_text(look: TakeoverLook) -> str:
-    """Each partition as native tiering has it."""
+    """Return each partition as native tiering has it, as text."""
     columns = ("partition", "log start", "local start", "end", "segments", "bytes", "unfinished", "first segment")
     rows = [
         (
@@ -254,7 +254,7 @@ def takeover_text(look: TakeoverLook) -> str:
 
 
 def takeover_document(look: TakeoverLook) -> dict[str, Any]:
-    """The look as JSON."""
+    """Return the look as JSON."""
     return {
         "partitions": [
             {

@@ -1,4 +1,4 @@
-"""What ``handover files`` and ``verify`` print: tables for people, documents for programs."""
+"""Output of ``handover files`` and ``verify``: tables for people, documents for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EPOCHS_SHOWN = 4
 
 
 def files_text(changes: LogDirChanges, faults: Sequence[str], written: int | None) -> str:
-    """Log start and leader epochs of each replica, now and then; ``written`` is None where nothing was."""
+    """Return log start and leader epochs of each replica, now and then; ``written`` is None where nothing was."""
     return "\n".join(_files_lines(changes, faults, written))
 
 
@@ -49,7 +49,7 @@ def _epochs_text(data: bytes) -> str:
 
 
 def files_document(changes: LogDirChanges, faults: Sequence[str], written: int | None) -> dict[str, Any]:
-    """The same as JSON."""
+    """Return the same as JSON."""
     return {
         "broker_id": changes.node_id,
         "partitions": [
@@ -68,7 +68,7 @@ def files_document(changes: LogDirChanges, faults: Sequence[str], written: int |
 
 
 def verified_text(found: Sequence[VerifiedPartition]) -> str:
-    """Counts of each partition, and below them what the plan did not foretell."""
+    """Return counts of each partition, and below them what the plan did not foretell."""
     columns = ("partition", "kept", "gone as predicted", "still to go", "copied since", "records compared")
     rows = [(str(one.owner), one.kept, one.gone, one.waiting, one.added, one.records) for one in found]
     faults = [f"{one.owner}: {fault}" for one in found for fault in one.faults]
@@ -76,7 +76,7 @@ def verified_text(found: Sequence[VerifiedPartition]) -> str:
 
 
 def verified_document(found: Sequence[VerifiedPartition]) -> dict[str, Any]:
-    """The same as JSON."""
+    """Return the same as JSON."""
     return {
         "partitions": [
             {

@@ -1,4 +1,5 @@
-"""Afterwards: whether a hand-over kept what its plan foretold: events, objects, log starts and, where asked for, records."""
+"""Afterwards: checks that a hand-over kept what its plan foretold: events, objects, log starts and, where asked for,
+records."""
 
 from __future__ import annotations
 
@@ -132,7 +133,7 @@ def compare_partition(
 
 
 def _start_faults(planned: PlannedPartition, starts: LogStarts) -> Iterator[str]:
-    """Too late a log start has lost records, too early a one gives back what users have deleted."""
+    """Yield faults of the log start: too late a one has lost records, too early a one gives back what users have deleted."""
     deleted_to = max(planned.log_start_offset, starts.users)
     latest = max(_foretold_start(planned), deleted_to)
     if starts.now > latest:
@@ -148,7 +149,8 @@ def _start_faults(planned: PlannedPartition, starts: LogStarts) -> Iterator[str]
 
 
 def _foretold_start(planned: PlannedPartition) -> int:
-    """A takeover foretells none: the sidecar begins with the first segment, if not where users' records begin."""
+    """Return the planned log start.  A takeover foretells none: the sidecar begins with the first segment, if not where users'
+    records begin."""
     if planned.foretold_start is not None:
         return planned.foretold_start
     return min((one.start_offset for one in planned.segments), default=planned.high_watermark)
@@ -182,8 +184,8 @@ async def with_records(
     *,
     committed: bool = False,
 ) -> list[PlannedPartition]:
-    """The planned partitions with a digest of all their records, read from ``servers``, and, if asked for, of the ``committed``
-    ones.
+    """Return the planned partitions with a digest of all their records, read from ``servers``, and, if asked for, of the
+    ``committed`` ones.
 
     Raises:
         As :func:`digest_records`.
@@ -242,7 +244,7 @@ async def digest_records(
 
 
 def _record_bytes(record: Any) -> bytes:
-    """A record so that no two that differ are alike: each part with its length, -1 for none."""
+    """Return a record's bytes so that no two that differ are alike: each part with its length, -1 for none."""
     parts: Iterable[bytes | None] = (
         record.key,
         record.value,

@@ -1,4 +1,4 @@
-"""Afterwards: whether the brokers have by themselves all that went back to them: log starts, replicas, records, objects."""
+"""Afterwards: checks that the brokers have by themselves all that went back to them: log starts, replicas, records, objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def verify_return(session: Session, plan: Plan, say: Say, *, reads_records
 
 
 def _objects(planned: PlannedPartition, listed: dict[str, int], key_prefix: str) -> tuple[int, int]:
-    """How many of the planned segments have their objects still, and how many have not: nothing needs them any more."""
+    """Return how many of the planned segments have their objects still, and how many have not: nothing needs them any more."""
     segments = {one.segment.remote_log_segment_id.uuid: one.segment for one in planned.pieces}.values()
     kept = sum(all(key in listed for key in plugin_keys(one, key_prefix).in_upload_order) for one in segments)
     return kept, len(segments) - kept
@@ -69,12 +69,15 @@ def log_start_faults(planned: PlannedPartition, now: int, deleted_to: int) -> It
         )
     elif now < deleted_to:
         owner = planned.owner
-        told = f'{{"topic": "{owner.topic}", "partition": {owner.partition}, "offset": {deleted_to}}}'
-        yield f"its log starts at {now}, and users have deleted what is below {deleted_to}: kafka-delete-records.sh with {told}"
+        deletion = f'{{"topic": "{owner.topic}", "partition": {owner.partition}, "offset": {deleted_to}}}'
+        yield (
+            f"its log starts at {now}, and users have deleted what is below {deleted_to}: "
+            f"kafka-delete-records.sh with {deletion}"
+        )
 
 
 async def _replica_faults(session: Session, planned: PlannedPartition, view: LeaderView) -> list[str]:
-    """A replica that lacks what was restored has too few bytes; it would show once it leads."""
+    """Return faults of the replicas: one that lacks what was restored has too few bytes, which would show once it leads."""
     faults = []
     if behind := sorted(set(map(int, view.replicas)) - set(map(int, view.in_sync_replicas))):
         faults.append(f"replicas {', '.join(map(str, behind))} are not in sync")
@@ -99,7 +102,7 @@ async def _replica_faults(session: Session, planned: PlannedPartition, view: Lea
 
 
 def least_bytes(planned: PlannedPartition) -> int:
-    """What a replica has at least that lacks nothing: all segments that were copied whole."""
+    """Return what a replica has at least that lacks nothing: all segments that were copied whole."""
     return sum(
         one.segment.segment_size_in_bytes
         for one in planned.pieces

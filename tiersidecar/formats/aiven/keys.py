@@ -311,7 +311,7 @@ def parse_object_key(key: str, key_prefix: str = "") -> ParsedObjectKey | None:
 
 @lru_cache(maxsize=64)
 def _partition_of(topic: str, topic_id: str, partition: str) -> TopicIdPartition:
-    """In a listing those of one partition are neighbours."""
+    """Return the partition, kept for the next key: in a listing those of one partition are neighbours."""
     return TopicIdPartition(topic_id=parse_uuid(topic_id), topic=topic, partition=int(partition))
 
 

@@ -14,7 +14,7 @@ from tiersidecar.domain.data_keys import WrappedKey, brief
 from tiersidecar.domain.errors import DataKeyError
 
 _MOST_BYTES, _MOST_KEY_ID = 6_144, 2_048
-"""Of a wrapped data key and of a key id, as AWS KMS takes them: a service asked for more only complains of the request."""
+"""Longest wrapped data key and key id, as AWS KMS takes them: a service asked for more only complains of the request."""
 
 
 def write_wrapped_key(kind: str, wrapped: WrappedKey) -> str:

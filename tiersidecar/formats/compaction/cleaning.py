@@ -176,7 +176,7 @@ class SegmentCleaner:
 
 
 def _emptied(header: RecordBatchHeader) -> bytes:
-    """Formats 0 and 1 cannot say it."""
+    """Return the batch without records, in format 2 at least: formats 0 and 1 cannot say it."""
     if header.magic >= 2:
         return empty_batch(header)
     return empty_batch(replace(header, magic=2, last_offset_delta=0, attributes=header.attributes & ~COMPRESSION_MASK))

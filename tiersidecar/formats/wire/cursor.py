@@ -216,7 +216,7 @@ class ApiKey(IntEnum):
 
 
 BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
-"""The requests that a broker answers to anybody (SaslServerAuthenticator); at any other it ends the connection."""
+"""The requests that a broker answers to any client (SaslServerAuthenticator); at any other it ends the connection."""
 
 
 HEAD_BYTES = 12

@@ -338,8 +338,8 @@ class Rewrite(ABC):
         """Note that the connection has ended: the request may have been carried out, and its answer goes nowhere."""
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
-        """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and
-        given to :meth:`rewrite`."""
+        """Return how a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected,
+        and given to :meth:`rewrite`."""
         return None
 
     @abstractmethod

@@ -211,8 +211,8 @@ def is_large(exchange: Exchange) -> bool:
 
 
 def remember(connection: ConnectionState, answered: Answered) -> None:
-    """The next answer may be the same; not one with records, for what a client has it does not ask for again, and what was
-    deleted is looked at anew."""
+    """Keep the answer where the next may be the same; not one with records, for what a client has it does not ask for again,
+    and what was deleted is looked at anew."""
     is_kept = len(answered.response) <= _MOST_KEPT_BYTES and not answered.fetched.records_bytes
     connection.fetch_answered = replace(answered, response=bytes(answered.response)) if is_kept else None
 

@@ -36,8 +36,9 @@ class AddressRewrite(Rewrite):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataRewrite(Rewrite):
-    """Also notes which topics have another id for this client than ``topic_id`` gives: from then on it gets nothing of a former
-    topic of that name.  Large answers are not searched, which would take milliseconds: the log dirs show it soon."""
+    """Rewrites addresses, and notes which topics have another id for this client than ``topic_id`` gives: from then on it gets
+    nothing of a former topic of that name.  Large answers are not searched, which would take milliseconds: the log dirs show it
+    soon."""
 
     addresses: AddressRewrite
     topic_id: TopicIds

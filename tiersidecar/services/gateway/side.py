@@ -74,7 +74,7 @@ class Side(Protocol):
         ...
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """Write pieces that nobody changes any more: they are not copied."""
+        """Write pieces that are not changed any more: they are not copied."""
         ...
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class PlainSide:
             self._wait_with([bytes(memoryview(data)[sent:])])
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """Write pieces that nobody changes any more: they are not copied."""
+        """Write pieces that are not changed any more: they are not copied."""
         if self._socket is None or self._closing:
             return
         if self._waiting:

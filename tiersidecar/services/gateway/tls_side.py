@@ -118,7 +118,7 @@ class TlsSide(asyncio.Protocol):
         self.write_all((data if isinstance(data, bytes) else bytes(data),))
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """Write pieces that nobody changes any more: they are not copied."""
+        """Write pieces that are not changed any more: they are not copied."""
         if self._transport is None or self._closing:
             return
         self._waiting.extend(pieces)

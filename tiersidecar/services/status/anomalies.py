@@ -118,9 +118,9 @@ def _by_topic(cluster: Cluster, kind: str) -> Iterator[tuple[str, list[int], tup
     for topic, reasons in sorted(found.items()):
         partitions = sorted(set().union(*reasons.values()))
         several = len(partitions) > 1
-        told = [f"{_numbers(sorted(numbers))}: {why}" if several else why for why, numbers in reasons.items()]
-        rest = len(told) - _MOST_DETAILS
-        yield topic, partitions, (*told[:_MOST_DETAILS], *([f"and {rest} more reasons"] if rest > 0 else []))
+        reasons_shown = [f"{_numbers(sorted(numbers))}: {why}" if several else why for why, numbers in reasons.items()]
+        rest = len(reasons_shown) - _MOST_DETAILS
+        yield topic, partitions, (*reasons_shown[:_MOST_DETAILS], *([f"and {rest} more reasons"] if rest > 0 else []))
 
 
 def _title(topic: str, partitions: list[int], what: str) -> str:

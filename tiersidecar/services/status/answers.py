@@ -21,19 +21,19 @@ def is_host_and_port(address: str) -> bool:
     return _HOST_AND_PORT.fullmatch(address) is not None
 
 
-def cluster_told(document: Mapping[str, Any]) -> str:
+def cluster_of(document: Mapping[str, Any]) -> str:
     """Return the cluster that an answer is about; empty where it does not say, as while the sidecar starts."""
-    told = document.get("cluster_id")
-    return told if isinstance(told, str) else ""
+    cluster_id = document.get("cluster_id")
+    return cluster_id if isinstance(cluster_id, str) else ""
 
 
 def reason_of_another_cluster(address: str, document: Mapping[str, Any], ours: str) -> str:
     """Return why ``document``, which ``address`` answered, does not count in cluster ``ours``; empty if it does, or one of the
     two is not known."""
-    told = cluster_told(document)
-    if not ours or not told or told == ours:
+    cluster_id = cluster_of(document)
+    if not ours or not cluster_id or cluster_id == ours:
         return ""
-    return f"{address} answers for cluster {told[:_MOST_ID]}, and this is cluster {ours}"
+    return f"{address} answers for cluster {cluster_id[:_MOST_ID]}, and this is cluster {ours}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,7 +80,7 @@ class ClusterAsker:
         if leader is None:
             return Answer(problem="no sidecar that answers leads it")
         if leader.is_own:
-            return await self._told(own)
+            return await self._ask_this_process(own)
         answer = await self._peers.ask(leader.address, f"{path}?{urlencode(query)}", DETAIL_S)
         reason = self._reason_of_another_cluster(leader.address, answer)
         return Answer(code=answer.code, problem=reason) if reason else answer
@@ -88,7 +88,7 @@ class ClusterAsker:
     def _reason_of_another_cluster(self, address: str, answer: Answer) -> str:
         return reason_of_another_cluster(address, answer.document or {}, self._source.summary().cluster_id or "")
 
-    async def _told(self, own: Callable[[], Awaitable[dict[str, Any]]]) -> Answer:
+    async def _ask_this_process(self, own: Callable[[], Awaitable[dict[str, Any]]]) -> Answer:
         try:
             async with asyncio.timeout(DETAIL_S), self._details.place():
                 return Answer(document=await own(), code=200)

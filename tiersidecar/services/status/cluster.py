@@ -245,11 +245,11 @@ def read_overview(document: Mapping[str, Any]) -> Overview:
 
 def put_together(sidecars: Sequence[Sidecar], asked_ms: int) -> Cluster:
     """Return the cluster; of two sidecars that claim to lead a partition, the one of the later epoch counts."""
-    told = [sidecar.overview for sidecar in sidecars if sidecar.overview is not None]
+    overviews = [sidecar.overview for sidecar in sidecars if sidecar.overview is not None]
     leaders: dict[tuple[str, int], PartitionLine] = {}
     seen: defaultdict[str, set[int]] = defaultdict(set)
     modes: dict[str, str] = {}
-    for overview in told:
+    for overview in overviews:
         modes |= overview.modes
         for topic, numbers in overview.seen.items():
             seen[topic] |= numbers
@@ -262,8 +262,8 @@ def put_together(sidecars: Sequence[Sidecar], asked_ms: int) -> Cluster:
         cluster_id=next((one.overview.cluster_id for one in sidecars if one.is_own and one.overview is not None), ""),
         sidecars=tuple(sidecars),
         topics=tuple(_topic(topic, modes[topic], sorted(seen[topic]), leaders) for topic in sorted(seen)),
-        series=_summed(told),
-        read_by_topic=_sums(one.read_by_topic for one in told),
+        series=_summed(overviews),
+        read_by_topic=_sums(one.read_by_topic for one in overviews),
     )
 
 
@@ -295,9 +295,9 @@ def _topic(
     )
 
 
-def _summed(told: Sequence[Overview]) -> Mapping[str, Mapping[int, int]]:
-    names = {name for one in told for name in one.series}
-    return {name: _sums(overview.series.get(name, {}) for overview in told) for name in sorted(names)}
+def _summed(overviews: Sequence[Overview]) -> Mapping[str, Mapping[int, int]]:
+    names = {name for one in overviews for name in one.series}
+    return {name: _sums(overview.series.get(name, {}) for overview in overviews) for name in sorted(names)}
 
 
 def _sums(several: Iterable[Mapping[Any, int]]) -> dict[Any, int]:

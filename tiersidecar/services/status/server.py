@@ -215,7 +215,7 @@ class _Service:
         return await self._answered(answer())
 
     async def _answered(self, document: Awaitable[dict[str, Any]]) -> web.Response:
-        # With the cluster in each answer, who asked at a wrong address knows.
+        # With the cluster in each answer, a caller that asked at a wrong address knows.
         whose = {"cluster_id": self._source.summary().cluster_id}
         try:
             return web.json_response(whose | await document)

@@ -135,7 +135,7 @@ def _all_of(statement: str, asked: tuple[bytes, bytes, int], at: sqlite3.Connect
 
 
 class SqliteKind:
-    """What the entry point names."""
+    """The factory that the entry point names."""
 
     def faults(self, options: Options) -> Iterable[tuple[str, str]]:
         for option in options.keys() - {"path", "passphrase"}:

@@ -52,22 +52,22 @@ def anomalies_section(anomalies: Sequence[Anomaly], cluster: Cluster) -> Html | 
     if not anomalies:
         return None
     known = {one.topic for one in cluster.topics}
-    told = [_anomaly(anomaly, known) for anomaly in anomalies[:MOST_ANOMALIES]]
+    shown = [_anomaly(anomaly, known) for anomaly in anomalies[:MOST_ANOMALIES]]
     rest = len(anomalies) - MOST_ANOMALIES
     more = (
         tag("p", f"and {rest} more: the JSON documents of the sidecars have all", class_="soft") if rest > 0 else None
     )
-    return section("What needs attention", tag("ul", told, class_="troubles"), more)
+    return section("What needs attention", tag("ul", shown, class_="troubles"), more)
 
 
 def _anomaly(one: Anomaly, known: Collection[str]) -> Html:
     kind, word = ("act", "Act") if one.severity is Severity.ACT else ("look", "Look")
     details = one.details
-    told = tag("p", details[0]) if len(details) == 1 else tag("ul", [tag("li", text) for text in details])
+    list_of_details = tag("p", details[0]) if len(details) == 1 else tag("ul", [tag("li", text) for text in details])
     return tag(
         "li",
         tag("h3", tag("span", word, class_="kind"), one.title),
-        told if details else None,
+        list_of_details if details else None,
         tag("p", tag("b", "What to do: "), _with_code(one.advice), " ", _link(one, known), class_="advice"),
         class_=kind,
     )
@@ -252,11 +252,11 @@ def _store(cluster: Cluster) -> Html:
     stores = sorted({answer.store for answer in cluster.answers if answer.store})
     last = cluster.reconcile
     if last is None:
-        told: object = "never, or its report was not put into the store"
+        outcome: object = "never, or its report was not put into the store"
     else:
         count = sum(last.findings.values())
         kinds = ", ".join(f"{amount:,} {kind}" for kind, amount in sorted(last.findings.items()))
-        told = f"{duration_text(last.age_s * 1000)} ago: " + (
+        outcome = f"{duration_text(last.age_s * 1000)} ago: " + (
             f"{count:,} findings ({kinds})" if count else "no finding"
         )
     return section(
@@ -266,7 +266,7 @@ def _store(cluster: Cluster) -> Html:
             tag("dt", "Objects"),
             tag("dd", [tag("div", one, class_="id") for one in stores] or "not known yet"),
             tag("dt", "Last reconcile"),
-            tag("dd", told),
+            tag("dd", outcome),
             class_="pairs",
         ),
     )

@@ -64,7 +64,7 @@ _CHART_HEIGHT = 100
 _MOST_PIECES = 120
 
 TIERS = tuple(field.name for field in fields(TierBytes))
-"""In the order of offsets, in which they are drawn."""
+"""Names in the order of offsets, in which they are drawn."""
 TIER_WORDS = {
     "trash": ("trash", "given up; undelete brings it back until it is due"),
     "remote": ("remote", "in the store alone"),
@@ -110,8 +110,8 @@ def to_scale(amounts: Sequence[int], width: int = WIDTH, least: int = LEAST) -> 
 def tier_line(tiers: TierBytes, *, label: str) -> Html:
     """Draw the log as a line, from its start to its end, by bytes."""
     amounts = [getattr(tiers, name) for name in TIERS]
-    told = ", ".join(f"{name} {size_text(amount)}" for name, amount in zip(TIERS, amounts, strict=True) if amount)
-    return _line(list(zip(TIERS, amounts, strict=True)), label=f"{label}: {told or 'empty'}")
+    shares = ", ".join(f"{name} {size_text(amount)}" for name, amount in zip(TIERS, amounts, strict=True) if amount)
+    return _line(list(zip(TIERS, amounts, strict=True)), label=f"{label}: {shares or 'empty'}")
 
 
 def segment_line(segments: Sequence[tuple[str, int]], *, label: str) -> Html:
@@ -162,7 +162,7 @@ def hour_chart(points: Mapping[int, int], last: int, *, name: str, kind: str, is
     known = [value for value in values if value is not None]
     most, unit = max(known, default=0), "/s" if is_rate else ""
     now = known[-1] if known and values[-1] is not None else None
-    told = f"most {size_text(most)}{unit}" if known else "no figures yet"
+    scale = f"most {size_text(most)}{unit}" if known else "no figures yet"
     head = tag(
         "figcaption",
         tag("span", name, class_="name"),
@@ -175,9 +175,9 @@ def hour_chart(points: Mapping[int, int], last: int, *, name: str, kind: str, is
         viewBox=f"0 0 {POINTS - 1} {_CHART_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
-        aria_label=f"{name} in the last hour: {told}",
+        aria_label=f"{name} in the last hour: {scale}",
     )
-    foot = tag("p", tag("span", "1 h ago"), tag("span", told), tag("span", "now"), class_="axis")
+    foot = tag("p", tag("span", "1 h ago"), tag("span", scale), tag("span", "now"), class_="axis")
     return tag("figure", head, drawing, foot)
 
 

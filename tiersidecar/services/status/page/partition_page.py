@@ -70,7 +70,7 @@ def _facts(line: PartitionLine) -> Html:
 def _segments(line: PartitionLine, answer: Answer, page: int) -> Html:
     rows = _listed(answer, "segments")
     if rows is None:
-        return section("Segments", _not_told(line, answer))
+        return section("Segments", _without_answer(line, answer))
     if not rows:
         return section("Segments", tag("p", "It has no segment.", class_="soft"))
     page = within(len(rows), page)
@@ -126,12 +126,12 @@ def _explained(line: PartitionLine, answer: Answer, offset: int | None) -> Html:
     back = None if offset is None else tag("p", tag("a", "The first segment of each kind", href=of_all))
     accounts = _listed(answer, "accounts")
     if accounts is None:
-        return tag("section", tag("h2", title), _not_told(line, answer), back, id="why")
+        return tag("section", tag("h2", title), _without_answer(line, answer), back, id="why")
     missing = (answer.document or {}).get("missing")
-    told = (
+    listed = (
         tag("p", missing) if missing else [_account(account) for account in accounts] or tag("p", "It has no segment.")
     )
-    return tag("section", tag("h2", title), told, back, id="why")
+    return tag("section", tag("h2", title), listed, back, id="why")
 
 
 def _account(one: Mapping[str, Any]) -> Html:
@@ -163,7 +163,7 @@ def _listed(answer: Answer, name: str) -> Sequence[Mapping[str, Any]] | None:
     return found if isinstance(found, list) else None
 
 
-def _not_told(line: PartitionLine, answer: Answer) -> Html:
+def _without_answer(line: PartitionLine, answer: Answer) -> Html:
     problem = answer.problem or str((answer.document or {}).get("problem", "")) or f"HTTP {answer.code}"
     return tag("p", pill("no answer", "warn"), f" The sidecar of broker {line.node_id} did not answer: {problem}")
 

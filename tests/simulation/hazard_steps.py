@@ -1,4 +1,4 @@
-"""The hazards of a scenario, and what each is in this world."""
+"""The steps of each hazard of a scenario in its world."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.simulation.world import World
 from tiersidecar.domain.ids import Uuid
 
 _LATE_S = 75
-"""After the broker's retention: longer than the minute in which a renamed file can still be pinned."""
+"""Time after the broker's retention: longer than the minute in which a renamed file can still be pinned."""
 _REHEARSAL_ID, _REHEARSAL_TOPIC_ID = "rehearsing-cluster-id", Uuid(b"rehearsed-topic!")
 
 
-def meet(world: World) -> Iterator[Coroutine[Any, Any, None]]:
-    """What the scenario's hazard does, each by itself."""
+def steps_of_hazard(world: World) -> Iterator[Coroutine[Any, Any, None]]:
+    """Yield what the scenario's hazard does, each by itself."""
     hazard = world.scenario.hazard
     if hazard is None:
         return
@@ -59,7 +59,7 @@ def meet(world: World) -> Iterator[Coroutine[Any, Any, None]]:
 
 
 async def _begin_late(world: World, hazard: Hazard) -> None:
-    """The sidecars are installed beside brokers that have had their topics for long."""
+    """Install the sidecars beside brokers that have had their topics for long."""
     world.is_mistyped = hazard.what is What.TYPED
     for process in world.processes:
         process.clock.skew_ms = hazard.skew_ms
@@ -79,7 +79,7 @@ async def _mistype(world: World, hazard: Hazard) -> None:
 
 
 def _configure(world: World, *, is_mistyped: bool) -> None:
-    """All are restarted; who is away begins with what is there then."""
+    """Restart all; a process that is away begins with what is there then."""
     world.note("a retention is typed" if is_mistyped else "the retention is corrected")
     world.is_mistyped = is_mistyped
     for process in world.processes:
@@ -96,8 +96,8 @@ async def _set_clocks_right(world: World, hazard: Hazard) -> None:
 
 
 async def _delete_before(world: World, partition: SimulatedPartition, before_s: float, target: float) -> None:
-    """DeleteRecords at the broker, done once all replicas have it, which is when its user is told so; nothing of it has been
-    copied by then."""
+    """Delete records at the broker, done once all replicas have it, which is when the user gets the answer; nothing of it has
+    been copied by then."""
     await asyncio.sleep(before_s * (0.3 + 0.4 * target))
     if partition.leader is None:
         return
@@ -117,26 +117,26 @@ async def _delete_before(world: World, partition: SimulatedPartition, before_s: 
 
 
 async def _keep_transactions_open(world: World, hazard: Hazard) -> None:
-    """Nothing above the first of them may be copied, and the broker's own retention waits for none."""
+    """Keep transactions open: nothing above the first of them may be copied, and the broker's own retention waits for none."""
     world.keeps_transactions_open = True
     await asyncio.sleep(hazard.ends_s)
     world.keeps_transactions_open = False
 
 
 async def _lower_retention(world: World, hazard: Hazard) -> None:
-    """At the brokers, which have kept all since the beginning."""
+    """Lower the retention at the brokers, which have kept all since the beginning."""
     await asyncio.sleep(hazard.begins_s)
     world.note("the brokers' retention is lowered")
     world.topic_configs["retention.ms"] = str(RACE_RETENTION_MS)
 
 
 async def _begin_twin(world: World, hazard: Hazard) -> None:
-    """A second one beside a broker; each of both stands still for longer than the lease lasts.  At last the holder is stopped
-    in order, and started again when the other one has had the role for a while."""
+    """Start a second sidecar beside a broker; each of both stands still for longer than the lease lasts.  At last the holder is
+    stopped in order, and started again when the other one has had the role for a while."""
     broker = 1 + int(hazard.targets[0] * len(world.disks))
     twin = Sidecar(world, broker, "twin", TIER_ROLES, instance=f"twin-state-{broker}")
     await asyncio.sleep(hazard.begins_s)
-    world.strangers.append(twin)
+    world.extra_sidecars.append(twin)
     if not twin.runs:
         twin.start()
     both = (world.sidecars[broker], twin)
@@ -162,13 +162,13 @@ async def _begin_twin(world: World, hazard: Hazard) -> None:
 
 
 async def _take_turns(world: World, hazard: Hazard) -> None:
-    """The holder stands still until a second one has the role; that one alone pins what the broker then deletes, for nothing
-    can be copied; and the first one, which has stood by all the time, has the role again before it can."""
+    """Have two take turns: the holder stands still until a second one has the role; that one alone pins what the broker then
+    deletes, for nothing can be copied; and the first one, which has stood by all the time, has the role again before it can."""
     await asyncio.sleep(hazard.begins_s)
     partition = list(world.cluster.partitions.values())[int(hazard.targets[0] * len(world.cluster.partitions))]
     broker = partition.leader or 1
     first, twin = world.sidecars[broker], Sidecar(world, broker, "twin", TIER_ROLES, instance=f"twin-state-{broker}")
-    world.strangers.append(twin)
+    world.extra_sidecars.append(twin)
     twin.start()
     await asyncio.sleep(5)
     if world.chances.quiet or not world.chances.happens("the role goes to the twin"):
@@ -189,7 +189,7 @@ async def _take_turns(world: World, hazard: Hazard) -> None:
 
 
 async def _let_take(world: World, taker: Sidecar, *, still: Sidecar) -> bool:
-    """Whether ``taker`` has the role then; ``still`` goes on in any case."""
+    """Return whether ``taker`` has the role then; ``still`` goes on in any case."""
     process = still.process
     if process is None:
         return False
@@ -230,7 +230,7 @@ class Rehearsal(Environment):
             self.topics[name] = self._mirrored(name, topic)
 
     def _mirrored(self, name: str, topic: SimulatedTopic) -> SimulatedTopic:
-        """All that is there by now; what is written to it here is nobody's but this cluster's."""
+        """Copy all that is there by now; what is written to it here is this cluster's alone."""
         mirror = self.new_topic(name, len(topic.partitions), topic.configs)
         for number, log in enumerate(topic.partitions):
             for record in log:
@@ -243,14 +243,14 @@ class Rehearsal(Environment):
         self._rehearsed.process_ended(process, done)
 
     def topic_written(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """Only the lease counts: of segments the rules of the cluster that has them."""
+        """Note a record, of which only the lease counts: of segments the rules of the cluster that has them."""
         self.lease_rules.record(key, value)
 
 
 async def _rehearse(world: World, hazard: Hazard) -> None:
-    """As docs/operations/disasters.md once advised, without another store."""
+    """Rehearse as docs/operations/disasters.md once advised, without another store."""
     await asyncio.sleep(hazard.begins_s)
     rehearsal = Rehearsal(world)
-    stranger = Sidecar(rehearsal, 1, "rehearsing sidecar", TIER_ROLES, instance="rehearsing-state")
-    world.strangers.append(stranger)
-    stranger.start()
+    rehearsing = Sidecar(rehearsal, 1, "rehearsing sidecar", TIER_ROLES, instance="rehearsing-state")
+    world.extra_sidecars.append(rehearsing)
+    rehearsing.start()

@@ -1,4 +1,4 @@
-"""The blows of a scenario, and what each is in this world."""
+"""Injection of a scenario's faults into its world."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TypeVar, assert_never
 
 from tests.simulation.cluster import SimulatedPartition, UsersDelete
-from tests.simulation.scenario import Blow, PlannedBlow
+from tests.simulation.scenario import Fault, PlannedFault
 from tests.simulation.sidecar import Sidecar, config_of, open_parts, until_ready
 from tests.simulation.world import World
 from tiersidecar.app.builders.retain import trash_delays
@@ -18,54 +18,54 @@ from tiersidecar.reading.user_deletes import Asker, UserDelete
 T = TypeVar("T")
 
 
-async def strike(world: World, planned: PlannedBlow) -> None:
-    """Wait for its time, strike, and end it."""
+async def inject(world: World, planned: PlannedFault) -> None:
+    """Wait for the fault's time, inject it, and end it."""
     await asyncio.sleep(planned.at_s)
     if world.chances.quiet or not world.chances.happens(planned.name):
         return
-    world.note(f"{planned.blow.value} for {planned.lasts_s} s")
+    world.note(f"{planned.fault.value} for {planned.lasts_s} s")
     sidecar = _pick(list(world.sidecars.values()), planned)
     process = _pick(world.processes, planned)
     partition = _pick(list(world.cluster.partitions.values()), planned)
-    match planned.blow:
-        case Blow.CRASH:
+    match planned.fault:
+        case Fault.CRASH:
             await _crash(world, process, planned.lasts_s)
-        case Blow.STOP:
+        case Fault.STOP:
             await _stop(process, planned.lasts_s)
-        case Blow.OUTAGE:
+        case Fault.OUTAGE:
             world.bucket.away = True
             await asyncio.sleep(planned.lasts_s)
             world.bucket.away = False
-        case Blow.LEADER:
+        case Fault.LEADER:
             _move_leader(world, partition, planned)
-        case Blow.UNCLEAN:
+        case Fault.UNCLEAN:
             _elect_unclean(world, partition, planned)
-        case Blow.BROKER | Blow.BROKER_UNCLEAN:
+        case Fault.BROKER | Fault.BROKER_UNCLEAN:
             await _stop_broker(world, sidecar, planned)
-        case Blow.BEHIND:
+        case Fault.BEHIND:
             world.cluster.leave_behind(partition, sidecar.broker)
-        case Blow.CLOCK:
+        case Fault.CLOCK:
             sidecar.clock.skew_ms = planned.jump_ms
             await asyncio.sleep(planned.lasts_s)
             sidecar.clock.skew_ms = 0
-        case Blow.DISK_FULL:
+        case Fault.DISK_FULL:
             sidecar.disk.is_full = True
             await asyncio.sleep(planned.lasts_s)
             sidecar.disk.is_full = False
-        case Blow.USER_DELETE:
+        case Fault.USER_DELETE:
             await _delete_records(world, partition, planned)
-        case Blow.LOST_PRODUCERS:
+        case Fault.LOST_PRODUCERS:
             if sidecar.broker in world.cluster.alive:
                 world.cluster.move_log_dir(partition, sidecar.broker)
-        case Blow.FAR_BEHIND:
+        case Fault.FAR_BEHIND:
             await _elect_far_behind(world, partition, planned)
-        case Blow.LOST_DISK | Blow.LOST_CHECKPOINTS:
+        case Fault.LOST_DISK | Fault.LOST_CHECKPOINTS:
             await _stop_and_lose(world, sidecar, planned)
         case _:
-            assert_never(planned.blow)
+            assert_never(planned.fault)
 
 
-def _pick(options: list[T], planned: PlannedBlow) -> T:
+def _pick(options: list[T], planned: PlannedFault) -> T:
     return options[int(planned.target * len(options))]
 
 
@@ -84,14 +84,14 @@ async def _stop(sidecar: Sidecar, lasts_s: float) -> None:
         process.go_on()
 
 
-def _move_leader(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
+def _move_leader(world: World, partition: SimulatedPartition, planned: PlannedFault) -> None:
     others = sorted((partition.in_sync & world.cluster.alive) - {partition.leader})
     if others:
         world.cluster.elect(partition, _pick(others, planned))
 
 
-def _elect_unclean(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
-    """The brokers in sync are lost for the moment."""
+def _elect_unclean(world: World, partition: SimulatedPartition, planned: PlannedFault) -> None:
+    """Elect where the brokers in sync are lost for the moment."""
     others = sorted(world.cluster.alive - partition.in_sync) or sorted(world.cluster.alive - {partition.leader})
     if others and partition.leader is not None:
         partition.gave_up = world.may_begin_at(partition)
@@ -100,8 +100,8 @@ def _elect_unclean(world: World, partition: SimulatedPartition, planned: Planned
         world.cluster.elect(partition, broker)
 
 
-async def _elect_far_behind(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
-    """A follower stands still while the others go on and their sidecars copy; then it is the only one left."""
+async def _elect_far_behind(world: World, partition: SimulatedPartition, planned: PlannedFault) -> None:
+    """Elect a follower that stood still while the others go on and their sidecars copy; then it is the only one left."""
     followers = sorted(world.cluster.alive - {partition.leader})
     if not followers:
         return
@@ -117,24 +117,24 @@ async def _elect_far_behind(world: World, partition: SimulatedPartition, planned
         world.note(f"{broker} leads {partition.topic_id_partition} from {partition.leader_log.log_end_offset} on")
 
 
-async def _stop_broker(world: World, sidecar: Sidecar, planned: PlannedBlow) -> None:
-    """Its sidecar runs on and cannot reach it."""
+async def _stop_broker(world: World, sidecar: Sidecar, planned: PlannedFault) -> None:
+    """Stop a broker; its sidecar runs on and cannot reach it."""
     if len(world.cluster.alive) < 2 or sidecar.broker not in world.cluster.alive:
         return
-    world.cluster.stop_broker(sidecar.broker, was_clean=planned.blow is Blow.BROKER)
+    world.cluster.stop_broker(sidecar.broker, was_clean=planned.fault is Fault.BROKER)
     await asyncio.sleep(planned.lasts_s)
     if sidecar.broker not in world.cluster.alive:
         world.cluster.start_broker(sidecar.broker)
 
 
-async def _stop_and_lose(world: World, sidecar: Sidecar, planned: PlannedBlow) -> None:
-    """A crash; a disk is lost only where others have what was on it."""
+async def _stop_and_lose(world: World, sidecar: Sidecar, planned: PlannedFault) -> None:
+    """Crash a broker; a disk is lost only where others have what was on it."""
     cluster, broker = world.cluster, sidecar.broker
     if len(cluster.alive) < 2 or broker not in cluster.alive:
         return
     cluster.stop_broker(broker, was_clean=False)
     cluster.lose_checkpoints(broker)
-    if planned.blow is Blow.LOST_DISK:
+    if planned.fault is Fault.LOST_DISK:
         for partition in cluster.partitions.values():
             if broker not in partition.in_sync:
                 cluster.lose_replica(partition, broker)
@@ -144,13 +144,14 @@ async def _stop_and_lose(world: World, sidecar: Sidecar, planned: PlannedBlow) -
 
 
 def _left_of(partition: SimulatedPartition, target: int, leader_epoch: int) -> int:
-    """How far a delete that was said in ``leader_epoch`` reaches by now: an election may have cut off what it was meant for."""
+    """Return how far a delete that was published in ``leader_epoch`` reaches by now: an election may have cut off what it was
+    meant for."""
     later = (one.start_offset for one in partition.history_log.epochs if one.epoch > leader_epoch)
     return min(target, next(later, target))
 
 
-async def _delete_records(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
-    """As ``tiersidecar delete-records``: the start in the state topic, then the broker's records."""
+async def _delete_records(world: World, partition: SimulatedPartition, planned: PlannedFault) -> None:
+    """Delete as ``tiersidecar delete-records`` does: the start in the state topic, then the broker's records."""
     if partition.leader is None:
         return
     target = int(partition.leader_log.high_watermark * planned.target * 0.6)
