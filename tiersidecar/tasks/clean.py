@@ -39,6 +39,7 @@ from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.ownership import InFlight, Ownership
+from tiersidecar.tasks.rewriting_commands import RewritingCommands
 from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SegmentSwap, SwapStore, SwapTrash
 
 log = structlog.get_logger(__name__)
@@ -105,6 +106,7 @@ class CleanTask:
         self._clock, self._failpoints = edges.clock, edges.failpoints
         self._broker_id, self._guard, self._ownership = actor.broker_id, actor.guard, actor.ownership
         self._observe_only = actor.observe_only
+        self._commands = RewritingCommands(sources.state, edges.clock)
         self._swap, self._blobs, self._in_flight, self._settings = swap, store.blobs, in_flight, settings
         self._passes = CleanPasses(
             store=store,
@@ -166,6 +168,7 @@ class CleanTask:
             self._table.refused_topics.get(topic_id_partition.topic, "")
             or self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES)
             or self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id)
+            or self._commands.reason_to_wait()
         )
 
     async def _reason_to_end(self, partition: TieredPartition) -> str:
@@ -325,11 +328,12 @@ class _ChunkSwapper:
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
-        """Return why they are left: each must still be the one of its span that readers are given."""
-        if reason := await self.reason_to_end():
-            return reason
+        """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
+        their ends first: a command that has claimed its lease before that is seen."""
         await self._ownership.confirm(self._owner)
         now = await self._look_again()
+        if reason := await self.reason_to_end():
+            return reason
         given = {one.remote_log_segment_id for one in now.chain.segments}
         if not all(one.remote_log_segment_id in given for one in old):
             return now.chain.stopped or "it was replaced or deleted meanwhile"
