@@ -29,12 +29,14 @@ KEY, VALUE = b"erase-this-key-0123456789abcdef#", b"and-this-value-0123456789abc
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
-async def plant(cluster: KafkaCluster, topic: str) -> list[ProducedRecord]:
-    """Records with the key among others: in a batch of each codec, in a committed and in an aborted transaction."""
+async def plant(cluster: KafkaCluster, topic: str, *, has_keyless: bool = True) -> list[ProducedRecord]:
+    """Records with the key among others: in a batch of each codec, in a committed and in an aborted transaction.  A compacted
+    topic takes none without a key."""
     planted: list[ProducedRecord] = []
 
     async def send(producer: AIOKafkaProducer, name: bytes, *, aborted: bool = False) -> None:
         pairs = [(KEY, VALUE + name), (b"kept", b"kept " + name), (KEY, None), (None, b"no key " + name)]
+        pairs = [one for one in pairs if has_keyless or one[0] is not None]
         begin_ms = int(time.time() * 1000)
         times = [begin_ms + 7 * number for number in range(len(pairs))]
         sent = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def tiered(there: World, mode: TieringMode | str = "strict") -> None:
     ("case", "reason"),
     [
         ("not tiered", "is not tiered"),
-        ("compacted", "cleanup.policy has compact"),
+        ("compacted", "compacted topics are tiered with compaction.enabled alone"),
         ("native", "the broker tiers the topic itself"),
         ("deleting", "all that is remote of the topic is being deleted"),
         ("deletes paused", "deletes and trims are paused"),
@@ -135,6 +136,24 @@ async def test_it_shows_what_it_will_do_and_what_it_leaves_and_proves_what_it_di
     assert proof["sha256_before"] != proof["sha256_after"]
     assert (left["start_offset"], trash["segment_ids"]) == (10, [proof["segment_id"]])
     assert KEY.decode() not in repr((intent, outcome))
+
+
+async def test_of_a_compacted_topic_all_that_is_remote_is_erased_and_what_brokers_hold_is_named(world: World) -> None:
+    tiered(world)
+    session = replace(world.session, config=world.session.config.model_copy(update={"compaction_enabled": True}))
+    world.broker.settings[world.builder.partition.topic] = {"cleanup.policy": "compact"}
+    world.broker.replica_starts = {1: 0, 2: 0}
+    await world.add(0)
+    intent = await look_at_erasure(session, wanted(world))
+    assert (intent.refusal, len(intent.steps)) == ("", 1)
+    assert intent.details["held_by_brokers"] == [{"partition": 0, "from_offset": 0}]
+    assert any("what is copied from offset 10 on is not erased" in note for note in intent.notes)
+    assert "of which nothing is trimmed" in intent.details["copies_may_remain"][0]
+    assert intent.apply is not None
+    outcome = await intent.apply()
+    assert outcome is not None
+    assert (outcome["complete"], outcome["erased_records"]) == (True, 4)
+    assert outcome["not_looked_at"] == [{"partition": 0, "from_offset": 10}]
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["all of it is still local", "a replica is silent"])
