@@ -24,6 +24,8 @@ _REREAD_BAD = 0.05
 """Share of reads that come short or damaged where consumers go back again and again."""
 _LATE_EVENTS_SHARE = 0.5
 """Share of hazard runs in which file events of log dirs are late, or never come."""
+_MOVED_UNWRITTEN_SHARE = 0.15
+"""Share of cluster runs that end with an election and a move of the new leader's log, before anything is written."""
 _SESSIONS_SHARE = 0.4
 """Share of cluster runs with consumers that keep fetch sessions."""
 
@@ -58,6 +60,7 @@ class Fault(StrEnum):
     LOST_PRODUCERS = "producers' state lost"
     LOST_DISK = "replica lost with its disk"
     LOST_CHECKPOINTS = "crash of a broker that loses its checkpoints"
+    MOVED_UNWRITTEN = "election, and a move of the log before anything is written"
 
 
 LOSSES = (Fault.LOST_PRODUCERS, Fault.LOST_DISK, Fault.LOST_CHECKPOINTS)
@@ -197,7 +200,7 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
         late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
         scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
-    beside = (Fault.FAR_BEHIND, *LOSSES)
+    beside = (Fault.FAR_BEHIND, Fault.MOVED_UNWRITTEN, *LOSSES)
     unlike = (*beside, Fault.DISK_FULL, Fault.UNCLEAN) if is_race else beside
     faults = _plan(scenario, chances, tuple(fault for fault in Fault if fault not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:
@@ -207,6 +210,7 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         faults = (*faults, *_losses(scenario, chances))
     if base.kind is Kind.HAZARDS:
         return _with_hazard(replace(scenario, faults=faults), chances)
+    faults = (*faults, *_moved_unwritten(scenario, chances))
     if is_race:
         faults = tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in faults)
     return replace(scenario, faults=faults)
@@ -359,6 +363,21 @@ def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedFault,
             target=chances.draw("lost producers target"),
         )
         for number in range(6)
+    )
+
+
+def _moved_unwritten(scenario: Scenario, chances: Chances) -> tuple[PlannedFault, ...]:
+    """Draw it in some of the runs, so late that hardly ever anything is written afterwards."""
+    if chances.draw("moved unwritten") >= _MOVED_UNWRITTEN_SHARE:
+        return ()
+    return (
+        PlannedFault(
+            name="moved unwritten",
+            fault=Fault.MOVED_UNWRITTEN,
+            at_s=scenario.duration_s - 0.05,
+            lasts_s=0.0,
+            target=chances.draw("moved unwritten target"),
+        ),
     )
 
 
