@@ -24,6 +24,8 @@ _REREAD_BAD = 0.05
 """Share of reads that come short or damaged where consumers go back again and again."""
 _LATE_EVENTS_SHARE = 0.5
 """Share of hazard runs in which file events of log dirs are late, or never come."""
+_HELD_FETCHES_SHARE = 0.5
+"""Share of runs with losses in which brokers hold Fetches; in runs of other kinds a poll sees everything at once."""
 _MOVED_UNWRITTEN_SHARE = 0.15
 """Share of cluster runs that end with an election and a move of the new leader's log, before anything is written."""
 _SESSIONS_SHARE = 0.4
@@ -95,7 +97,8 @@ class Scenario:
     ``store_is_local``: what lies in the store is read as files of this machine are; ``rereads``: consumers go back again and
     again to what only the store has, and the store is bad at that.  ``fetch_sessions``: there are consumers that keep them, of
     which each gateway remembers ``most_in_sessions`` partitions; ``questions``: clients ask for offsets by timestamp and epoch;
-    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written."""
+    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written; ``holds_fetches``: brokers
+    hold the sidecars' own Fetches while there is nothing to answer."""
 
     kind: Kind
     seed: int
@@ -122,6 +125,7 @@ class Scenario:
     most_in_sessions: int = MAX_SESSION_PARTITIONS
     questions: bool = False
     timestamps_late_ms: int = 0
+    holds_fetches: bool = False
     file_events: FileEvents = FileEvents.AT_ONCE
     hazard: Hazard | None = None
     faults: tuple[PlannedFault, ...] = ()
@@ -208,6 +212,7 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
     faults = (*faults, *_lost_producers(scenario, chances))
     if base.kind is Kind.LOSSES:
         faults = (*faults, *_losses(scenario, chances))
+        scenario = replace(scenario, holds_fetches=chances.draw("held fetches") < _HELD_FETCHES_SHARE)
     if base.kind is Kind.HAZARDS:
         return _with_hazard(replace(scenario, faults=faults), chances)
     faults = (*faults, *_moved_unwritten(scenario, chances))

@@ -59,6 +59,8 @@ from tiersidecar.tasks.roster import keep_roster
 from tiersidecar.tasks.trash_clock import TrashClock
 
 METADATA_PARTITIONS = 2
+_HELD_S = (2.0, 5.0)
+"""How long brokers hold Fetches of the metadata topic and of the state topic, as the daemon asks them to."""
 ALL_ROLES = frozenset(Role)
 TIER_ROLES = frozenset({Role.TIER})
 READING_ROLES = frozenset({Role.READ, Role.GATEWAY})
@@ -282,6 +284,7 @@ async def open_parts(
     clients = SimulatedClients(
         world.topics, world.network, world.loop, chances, scenario.topic_rates, name, _sends(acts)
     )
+    metadata_held_s, state_held_s = _HELD_S if scenario.holds_fetches else (0.0, 0.0)
     tuning = initial_tuning(config, clock)
     store = _bounded(_bucket_of(world, ids, informs_rules=True, acts=acts), config, tuning, clock)
     metadata = await stack.enter_async_context(
@@ -298,7 +301,7 @@ async def open_parts(
             ids=ids,
             telemetry=telemetry,
             blocking=blocking,
-            clients=clients,
+            clients=clients.held(metadata_held_s),
         )
     )
     state = await stack.enter_async_context(
@@ -315,7 +318,7 @@ async def open_parts(
             clock=clock,
             ids=ids,
             telemetry=telemetry,
-            clients=clients,
+            clients=clients.held(state_held_s),
         )
     )
     return assemble(
