@@ -303,8 +303,8 @@ def _watch(
 
     places = PlaceChecks(parts.metadata, parts.blocking, parts.table, config.places)
 
-    def led(work: LaneWork) -> LaneWork:
-        return caught_up.before(lost.before(places.before(work)))
+    def led(work: LaneWork, *, otherwise: LaneWork | None = None) -> LaneWork:
+        return caught_up.before(lost.before(places.before(work, otherwise=otherwise)))
 
     cleaning: dict[Lane, LaneSpec] = {}
     if config.compaction_enabled and config.mode is Mode.ENFORCE:
@@ -345,7 +345,9 @@ def _watch(
                 Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work, may_act=follow.may_act),
                 Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work, may_act=recopy.may_act),
                 Lane.COPY: LaneSpec(run=led(copy.run), may_act=copy.may_act),
-                Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work, may_act=retain.may_act),
+                Lane.RETAIN: LaneSpec(
+                    run=led(retain.run, otherwise=retain.make_room), has_work=retain.has_work, may_act=retain.may_act
+                ),
                 **cleaning,
             },
         ),
