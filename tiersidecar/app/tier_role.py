@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from tiersidecar.adapters.stores.placed import stores_by_place
+from tiersidecar.adapters.stores.placed import PlaceStore, stores_by_place
 from tiersidecar.app.builders.clean import build_clean
 from tiersidecar.app.builders.copy import (
     build_admission,
@@ -139,6 +140,9 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
     keys = asked_keys(parts.key_ring) if encrypts else None
     if config.mode is Mode.ENFORCE:  # else nothing is written, and the right to is not needed
         status.reasons.append(lambda: gates.default.closed_reason)
+        for place, store in stores_by_place(parts.store).items():
+            if isinstance(store, PlaceStore):
+                store.when_hung = partial(gates.close, place)
     if keys is not None:
         status.reasons.append(lambda: keys.closed_reason)
     async with asyncio.TaskGroup() as group:
