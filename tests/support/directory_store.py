@@ -36,7 +36,7 @@ class DirectoryStore:
                 yield store
             else:
                 cold = await opened(self.cold)
-                place: Store = BreaksOff(cold) if self.cold_breaks_off else cold  # type: ignore[assignment]
+                place: Store = BreaksOff(cold) if self.cold_breaks_off else cold
                 yield PlacedStore(store, {"cold": Place(store=place, key_prefix="")})
 
 

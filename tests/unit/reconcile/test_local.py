@@ -188,7 +188,7 @@ async def test_a_place_that_stops_answering_while_it_is_listed_is_one_finding_an
     def cut(store: Store) -> Store:
         assert isinstance(store, PlacedStore)
         (cold,) = store.places.values()
-        return PlacedStore(store.default, {"cold": replace(cold, store=BreaksOff(cold.store, is_away=is_away))})  # type: ignore[arg-type]
+        return PlacedStore(store.default, {"cold": replace(cold, store=BreaksOff(cold.store, is_away=is_away))})
 
     placed.run.seen_through = cut
     if not is_away:
@@ -224,7 +224,7 @@ async def test_a_place_that_stops_answering_once_it_is_listed_is_told_too(placed
     def cut(store: Store) -> Store:
         assert isinstance(store, PlacedStore)
         (cold,) = store.places.values()
-        return PlacedStore(store.default, {"cold": replace(cold, store=Unread(cold.store))})  # type: ignore[arg-type]
+        return PlacedStore(store.default, {"cold": replace(cold, store=Unread(cold.store))})
 
     placed.run.seen_through = cut
     findings = (await placed()).findings
