@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
-from tiersidecar.domain.errors import StoreError
-from tiersidecar.domain.ids import DEFAULT_PLACE, place_of
+from tiersidecar.domain.errors import StoreError, StoreStalledError
+from tiersidecar.domain.ids import DEFAULT_PLACE, place_of, place_prefix
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.copying import COPY_ERRORS, COPY_REQUESTS
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
@@ -75,6 +75,10 @@ class StoreGates:
             if (gate := self._of(error)) is not None:
                 gate.close_by(error)
             raise
+
+    def close(self, place: str, reason: str) -> None:
+        """Close the gate of ``place``, whose store hangs: an upload would notice it much later."""
+        self._gates[place].close_by(StoreStalledError(verb="use", key=place_prefix(place), reason=reason))
 
     async def keep_probing(self, interval_s: float) -> None:
         """Probe at all gates (:meth:`StoreGate.keep_probing`); never ends."""
