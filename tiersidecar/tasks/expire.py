@@ -32,7 +32,6 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import NEEDLESS, TrashKind
 from tiersidecar.formats.aiven.keys import stored_bytes
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.ports.metadata_log import CatchUpMetadata, MetadataView
 from tiersidecar.ports.metrics.retention import (
     DELETE_LAG_BYTES,
     DELETE_LAG_SEGMENTS,
@@ -44,8 +43,8 @@ from tiersidecar.ports.metrics.retention import (
     TRASH_BYTES,
     TRASH_SEGMENTS,
 )
-from tiersidecar.ports.state_log import Hold, PartitionState, SeenGeneration, StateLog
-from tiersidecar.ports.state_records import RecopyRequests, TrashLog, segments_of
+from tiersidecar.ports.state_log import Hold, PartitionState, SeenGeneration
+from tiersidecar.ports.state_records import segments_of
 from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.local_start import LocalStart
@@ -55,14 +54,6 @@ from tiersidecar.tasks.resting_rounds import RestingRounds
 from tiersidecar.tasks.topic_checks import TopicChecks
 
 log = structlog.get_logger(__name__)
-
-
-class ExpiryState(StateLog, TrashLog, RecopyRequests, Protocol):
-    """Starts, what was decided below them, and which segments are damaged."""
-
-
-class ExpiryMetadata(MetadataView, CatchUpMetadata, Protocol):
-    """Metadata as known, and on request as it is at this moment."""
 
 
 class SegmentIsWhole(Protocol):
