@@ -61,7 +61,7 @@ from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.tasks import copy as copy_module
 from tiersidecar.tasks import disk_watch, partition_table
-from tiersidecar.tasks import expire as expire_module
+from tiersidecar.tasks import expiry_look as expiry_look_module
 from tiersidecar.tasks.copy import FirstStart
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.ownership import InFlight
@@ -169,7 +169,7 @@ def remote_log_start_too_high() -> Patches:
         start = plan.remote_log_start_offset
         return replace(plan, remote_log_start_offset=Offset(start + 20) if start > 0 else start)
 
-    return [patch.object(expire_module, "decide_expiry", decide)]
+    return [patch.object(expiry_look_module, "decide_expiry", decide)]
 
 
 def retention_by_time_too_short() -> Patches:
@@ -186,7 +186,7 @@ def retention_by_size_too_small() -> Patches:
 
 def leftovers_never_cleaned() -> Patches:
     original = decide_expiry
-    return [patch.object(expire_module, "decide_expiry", lambda view: replace(original(view), leftovers=()))]
+    return [patch.object(expiry_look_module, "decide_expiry", lambda view: replace(original(view), leftovers=()))]
 
 
 def copying_from_the_next_boundary() -> Patches:
@@ -454,7 +454,7 @@ def start_passes_over_what_no_scan_has_missed_yet() -> Patches:
     def listed(log_start_offset: Offset, segments: Sequence[LocalSegment], pins: Sequence[Pin]) -> Any:
         return tuple(segments)
 
-    return [patch.object(one, "gone_below", listed) for one in (copy_module, expire_module)]
+    return [patch.object(one, "gone_below", listed) for one in (copy_module, expiry_look_module)]
 
 
 def first_start_goes_by_the_last_check_of_settings() -> Patches:

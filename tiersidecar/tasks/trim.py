@@ -33,7 +33,7 @@ from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.domain.trash import replaced_segments
-from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
+from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
@@ -58,10 +58,6 @@ class VerifyStep(Protocol):
             StoreError: they could not be read.
             KeyServiceError, KeyRefusedError, DataKeyError: their data key could not be opened.
         """
-
-
-class TrimBroker(ListOffsets, DeleteRecords, Protocol):
-    """Questions and requests of a trim to the broker."""
 
 
 class TrimTask:
