@@ -11,6 +11,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,10 @@ async def committed(servers: str) -> int:
         return int(await consumer.committed(TopicPartition(INPUT, 0)) or 0)
 
 
+def is_processed(servers: str, end: int) -> bool:
+    return asyncio.run(committed(servers)) >= end
+
+
 def active_base(cluster: KafkaCluster, topic: str) -> int:
     return max(int(path.stem) for path in cluster[1].partition_dir(topic, 0).glob("*.log"))
 
@@ -135,7 +140,7 @@ def live_through(cluster: KafkaCluster, daemon: Daemon, app: StreamsTable) -> di
     while any(active_base(cluster, topic) <= end for topic, end in ends.items()):
         asyncio.run(send(cluster.bootstrap_servers, fillers[:1]))
         end = cluster.admin.latest_offset(INPUT, 0)
-        wait_until(lambda end=end: asyncio.run(committed(cluster.bootstrap_servers)) >= end, "it is processed")
+        wait_until(partial(is_processed, cluster.bootstrap_servers, end), "it is processed")
     assert app.table() == rows
     return rows
 

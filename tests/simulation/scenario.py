@@ -24,6 +24,10 @@ _REREAD_BAD = 0.05
 """Share of reads that come short or damaged where consumers go back again and again."""
 _LATE_EVENTS_SHARE = 0.5
 """Share of hazard runs in which file events of log dirs are late, or never come."""
+_HELD_FETCHES_SHARE = 0.5
+"""Share of runs with losses in which brokers hold Fetches; in runs of other kinds a poll sees everything at once."""
+_MOVED_UNWRITTEN_SHARE = 0.15
+"""Share of cluster runs that end with an election and a move of the new leader's log, before anything is written."""
 _SESSIONS_SHARE = 0.4
 """Share of cluster runs with consumers that keep fetch sessions."""
 
@@ -58,6 +62,7 @@ class Fault(StrEnum):
     LOST_PRODUCERS = "producers' state lost"
     LOST_DISK = "replica lost with its disk"
     LOST_CHECKPOINTS = "crash of a broker that loses its checkpoints"
+    MOVED_UNWRITTEN = "election, and a move of the log before anything is written"
 
 
 LOSSES = (Fault.LOST_PRODUCERS, Fault.LOST_DISK, Fault.LOST_CHECKPOINTS)
@@ -92,7 +97,8 @@ class Scenario:
     ``store_is_local``: what lies in the store is read as files of this machine are; ``rereads``: consumers go back again and
     again to what only the store has, and the store is bad at that.  ``fetch_sessions``: there are consumers that keep them, of
     which each gateway remembers ``most_in_sessions`` partitions; ``questions``: clients ask for offsets by timestamp and epoch;
-    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written."""
+    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written; ``holds_fetches``: brokers
+    hold the sidecars' own Fetches while there is nothing to answer."""
 
     kind: Kind
     seed: int
@@ -119,6 +125,7 @@ class Scenario:
     most_in_sessions: int = MAX_SESSION_PARTITIONS
     questions: bool = False
     timestamps_late_ms: int = 0
+    holds_fetches: bool = False
     file_events: FileEvents = FileEvents.AT_ONCE
     hazard: Hazard | None = None
     faults: tuple[PlannedFault, ...] = ()
@@ -197,7 +204,7 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
         late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
         scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
-    beside = (Fault.FAR_BEHIND, *LOSSES)
+    beside = (Fault.FAR_BEHIND, Fault.MOVED_UNWRITTEN, *LOSSES)
     unlike = (*beside, Fault.DISK_FULL, Fault.UNCLEAN) if is_race else beside
     faults = _plan(scenario, chances, tuple(fault for fault in Fault if fault not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:
@@ -205,8 +212,10 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
     faults = (*faults, *_lost_producers(scenario, chances))
     if base.kind is Kind.LOSSES:
         faults = (*faults, *_losses(scenario, chances))
+        scenario = replace(scenario, holds_fetches=chances.draw("held fetches") < _HELD_FETCHES_SHARE)
     if base.kind is Kind.HAZARDS:
         return _with_hazard(replace(scenario, faults=faults), chances)
+    faults = (*faults, *_moved_unwritten(scenario, chances))
     if is_race:
         faults = tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in faults)
     return replace(scenario, faults=faults)
@@ -359,6 +368,21 @@ def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedFault,
             target=chances.draw("lost producers target"),
         )
         for number in range(6)
+    )
+
+
+def _moved_unwritten(scenario: Scenario, chances: Chances) -> tuple[PlannedFault, ...]:
+    """Draw it in some of the runs, so late that hardly ever anything is written afterwards."""
+    if chances.draw("moved unwritten") >= _MOVED_UNWRITTEN_SHARE:
+        return ()
+    return (
+        PlannedFault(
+            name="moved unwritten",
+            fault=Fault.MOVED_UNWRITTEN,
+            at_s=scenario.duration_s - 0.05,
+            lasts_s=0.0,
+            target=chances.draw("moved unwritten target"),
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from tests.unit.tasks.test_clean import puts, random_log
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.adapters.stores.filesystem import FilesystemStore
+from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.erase_partition import erasures_in_trash
 from tiersidecar.app.erase_run import Eraser, ErasureResult
@@ -67,7 +68,8 @@ def beside(tmp_path: Path) -> Beside:
     (scratch := tmp_path / "scratch").mkdir()
     world = CleanWorld(scratch=tmp_path / "cleaned")
     store = FilesystemStore(root=str(root), blocking=InlineBlocking(), ids=SystemIds())
-    world.builder.run = replace(world.builder.run, store=store)
+    # The command opens its store by the configuration, so there is none in memory; what is called of it both have.
+    world.builder.run = replace(world.builder.run, store=cast("MemoryStore", store))
     world.broker.views = (world.partition.view,)
     world.broker.replica_starts = {1: 0}  # the broker has all of it: nothing of a compacted topic is trimmed
     session = Session(
