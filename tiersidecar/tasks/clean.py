@@ -34,17 +34,16 @@ from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, last
 from tiersidecar.formats.compaction.segments import SegmentTally
 from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.ownership import InFlight, Ownership
-from tiersidecar.tasks.rewriting_commands import RewritingCommands
+from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, RewritingCommands
 from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SegmentSwap, SwapStore, SwapTrash
 
 log = structlog.get_logger(__name__)
-
-_FINISH_WITHIN_MS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +145,7 @@ class CleanTask:
             trash=trash,
             ownership=self._ownership,
             in_flight=self._in_flight,
+            clock=self._clock,
         )
         if look.chain.twins:  # a process ended between a swap and its entry
             if left := await self._reason_to_end(partition):
@@ -321,19 +321,24 @@ class _ChunkSwapper:
         trash: SwapTrash,
         ownership: Ownership,
         in_flight: InFlight,
+        clock: Clock,
     ) -> None:
         self._owner = partition.view.topic_id_partition
         self._look_again, self.reason_to_end, self._trash = look_again, reason_to_end, trash
-        self._ownership, self._in_flight = ownership, in_flight
+        self._ownership, self._in_flight, self._clock = ownership, in_flight, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
+        self._looked_s = 0.0
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
         their ends first: a command that has claimed its lease before that is seen."""
         await self._ownership.confirm(self._owner)
+        self._looked_s = self._clock.monotonic_s()
         now = await self._look_again()
         if reason := await self.reason_to_end():
             return reason
+        if self._left_ms() <= 0:
+            return f"looking at it took more than {CLEANER_FINISHES_WITHIN_S} s: a command may have begun since"
         given = {one.remote_log_segment_id for one in now.chain.segments}
         if not all(one.remote_log_segment_id in given for one in old):
             return now.chain.stopped or "it was replaced or deleted meanwhile"
@@ -352,8 +357,11 @@ class _ChunkSwapper:
 
     async def within_ms(self) -> int | None:
         """Return a time far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key
-        back."""
-        return _FINISH_WITHIN_MS
+        back.  It counts from the last look, after which a command waits for that long before it acts."""
+        return max(self._left_ms(), 1)
+
+    def _left_ms(self) -> int:
+        return round((self._looked_s + CLEANER_FINISHES_WITHIN_S - self._clock.monotonic_s()) * 1000)
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         return DigestAlone()

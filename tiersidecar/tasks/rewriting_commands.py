@@ -10,6 +10,13 @@ from tiersidecar.domain.lease import REPAIR_LEASE, Lease
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.state_records import Leases
 
+CLEANER_FINISHES_WITHIN_S = 20
+"""A cleaner's COPY_SEGMENT_FINISHED is given up this long after the cleaner began to look at the lease."""
+
+LEAST_SETTLE_S = CLEANER_FINISHES_WITHIN_S + 10
+"""Least time between a command's claim of the lease and its look at a compacted topic: with what a broker may need to append
+an event that was sent at the last moment."""
+
 
 class RewritingCommands:
     """The lease of these commands, as one process sees it: it is over once its duration has passed since the last renewal was

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import pytest
+
+from tests.support.clean_world import CleanWorld
 from tests.support.manual_clock import ManualClock
 from tests.support.scripted import MemoryStateLog
+from tests.unit.tasks.test_clean import puts
 from tiersidecar.domain.lease import REPAIR_LEASE, Lease
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.tasks.rewriting_commands import RewritingCommands
 
 HELD = Lease(
@@ -51,3 +59,42 @@ async def test_another_ones_lease_is_no_matter() -> None:
     state = MemoryStateLog()
     await state.publish_lease(replace(HELD, name="1"))
     assert RewritingCommands(state, ManualClock()).reason_to_wait() == ""
+
+
+@pytest.mark.parametrize(
+    ("looking_s", "left", "within_ms"),
+    [
+        pytest.param(0.0, "", [20_000], id="at once"),
+        pytest.param(15.0, "", [5_000], id="the broker takes its time to say that it leads"),
+        pytest.param(
+            20.0,
+            "looking at it took more than 20 s: a command may have begun since",
+            [],
+            id="so long that it is given up",
+        ),
+    ],
+)
+async def test_what_it_finishes_is_durable_soon_after_it_has_looked_at_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looking_s: float, left: str, within_ms: list[int]
+) -> None:
+    """A command waits for longer than that before it acts."""
+    world = CleanWorld(scratch=tmp_path)
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+    list_offsets, publish = world.broker.list_offsets, world.builder.run.metadata.publish
+    given: list[int | None] = []
+
+    async def answers_late(*args: Any, **options: Any) -> Any:
+        await world.clock.advance(looking_s)
+        return await list_offsets(*args, **options)
+
+    async def noting(event: MetadataEvent, *, within_ms: int | None = None) -> None:
+        if isinstance(event, RemoteLogSegmentMetadataUpdate) and event.state is State.COPY_SEGMENT_FINISHED:
+            given.append(within_ms)
+        await publish(event, within_ms=within_ms)
+
+    async def proven() -> None:
+        monkeypatch.setattr(world.broker, "list_offsets", answers_late)
+
+    monkeypatch.setattr(world.builder.run.metadata, "publish", noting)
+    done = await world.clean({"clean.proven": proven})
+    assert (done.left, given) == (left, within_ms)

@@ -75,7 +75,8 @@ Settle = Annotated[
     typer.Option(
         metavar="TIME",
         parser=quantity("ms", 0),
-        help="Time for brokers to write where their logs start: more than log.flush.start.offset.checkpoint.interval.ms.",
+        help="Time for brokers to write where their logs start: more than log.flush.start.offset.checkpoint.interval.ms. For "
+        "compacted topics the time in which the cleaner ends what it had begun: 30 s or more.",
     ),
 ]
 
@@ -173,7 +174,7 @@ async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
     from tiersidecar.app.erase_run import Eraser
 
     facts = {"topic": wanted.topic, "keys": len(wanted.keys)}
-    if refused := await _refusal(session, wanted.topic):
+    if refused := await _refusal(session, wanted):
         return Intent(facts=facts, refusal=refused)
     eraser = Eraser(
         session,
@@ -217,13 +218,15 @@ def _failpoints() -> Any:
     return EnvironmentFailpoints.from_environment()
 
 
-async def _refusal(session: Session, topic: str) -> str:
+async def _refusal(session: Session, wanted: Wanted) -> str:
     """Return why nothing of the topic may be erased; "" if it may."""
     from tiersidecar.app.deletion_doubts import is_native, reason_not_to_delete
     from tiersidecar.decide.topics import is_compacted
     from tiersidecar.domain.lease import reason_to_wait_for_sidecars
     from tiersidecar.domain.policy import PauseKind
+    from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, LEAST_SETTLE_S
 
+    topic = wanted.topic
     view = (await session.partitions(topic))[0]
     topic_id = view.topic_id_partition.topic_id
     policy = session.policy(topic, topic_id)
@@ -234,6 +237,11 @@ async def _refusal(session: Session, topic: str) -> str:
         return "all that is remote of the topic is being deleted"
     if is_compacted(configs) and not session.config.compaction_enabled:
         return "cleanup.policy has compact, and compacted topics are tiered with compaction.enabled alone"
+    if is_compacted(configs) and wanted.settle_s < LEAST_SETTLE_S:
+        return (
+            f"--settle is {wanted.settle_s:g} s, and a compacted topic needs {LEAST_SETTLE_S} s at least: the cleaner may "
+            f"finish what it had begun up to {CLEANER_FINISHES_WITHIN_S} s after it last looked whether a command acts"
+        )
     if await is_native(session, topic):
         return "the broker tiers the topic itself: its segments are its own"
     if not session.config.deletes_enabled:
