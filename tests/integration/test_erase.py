@@ -91,13 +91,18 @@ def kept(produced: Iterable[ProducedRecord], stop: int, isolation: str) -> list[
 
 
 def marked(root: Path) -> list[Path]:
-    """Files with a mark in their bytes, or, as segments, in a record."""
+    """Files with a mark in their bytes, or in a record: of segments, and of chunks of a cache, which hold one whole here."""
 
     def has_one(path: Path) -> bool:
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:  # a cache has dropped it since it was listed
+            return False
         if KEY in data or VALUE in data:
             return True
-        if path.suffix != ".log" or not path.name[:20].isdigit():
+        if ".chunk" in path.suffixes:
+            data = data[:-4]  # its checksum
+        elif path.suffix != ".log" or not path.name[:20].isdigit():
             return False
         batches = [data[at : at + header.size_bytes] for at, header in iter_batch_headers(data)]
         records = [record for batch in batches for record in read_records(batch)]

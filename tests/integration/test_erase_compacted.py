@@ -107,9 +107,10 @@ def test_what_has_the_key_is_gone_from_every_remote_byte_though_the_broker_has_i
         "compaction.interval.ms": 300,
     }
     daemon = started(tmp_path / "tier", kafka, TOPIC, rule={}, **settings)
+    daemon.settings["read"]["chunk.cache.disk.bytes"] = "16MiB"  # what is read before the erasure is kept on the disk
     command = (daemon.config_path, "erase", "--topic", TOPIC, "--keys", str(keys))
-    acting = (*command, "--carry-out", "--settle", "2s")
-    run = Run(kafka, daemon)
+    acting = (*command, "--carry-out", "--settle", "30s")
+    run, cache = Run(kafka, daemon), Path(daemon.settings["state.dir"]) / "remote-log-chunk-cache"
     with daemon:
         daemon.wait_until_ready()
         # What the cleaner has replaced has the key too, and is in the trash.
@@ -123,6 +124,7 @@ def test_what_has_the_key_is_gone_from_every_remote_byte_though_the_broker_has_i
         before = {isolation: run.over_http(stop, isolation) for isolation in ISOLATIONS}
         table = live(without_key(before["read_committed"]))
         assert marked(daemon.store_root), "planted in vain"
+        assert marked(cache), "read in vain"
 
         shown = answer_of(*command)
         assert (shown["done"], shown["rewrite"] > 0) == (False, True)
@@ -146,8 +148,11 @@ def test_what_has_the_key_is_gone_from_every_remote_byte_though_the_broker_has_i
 
         run.purge()
         assert marked(daemon.store_root) == []
+        wait_for(lambda: marked(cache) == [], "the chunks of what was deleted are gone", daemon)
+        assert list(cache.iterdir()), "the chunks of what is there stay"
         assert answer_of(*command)["records"] == 0
-        assert run_command(daemon.config_path, "verify", TOPIC).returncode == 0
+        verified = run_command(daemon.config_path, "verify", TOPIC)
+        assert verified.returncode == 0, verified.stdout
 
         # The cleaner goes on from there, and brings nothing back.
         rounds = len(daemon.events("partition.cleaned"))

@@ -1,4 +1,4 @@
-"""The deep check of segments that a cleaner has rewritten (issue 23; S-259, S-260)."""
+"""The deep check of segments that a cleaner has rewritten (issue 23; S-259)."""
 
 from __future__ import annotations
 
