@@ -33,8 +33,8 @@ ELSEWHERE = (
     "the logs of the brokers: what a segment file has below its log's start goes with the file, and until then a next leader "
     "may copy it again with the rest of the file",
     "pins: links to segment files, until what they hold is remote and unpinned",
-    "caches of gateways and read services: chunks of the old segments, until half a minute after these are deleted; on the disk "
-    "of one that does not run, until it has been started again; of `tiersidecar serve`, until other chunks take their place",
+    "caches of gateways and read services: chunks of the old segments, until half a minute after these are deleted; on the "
+    "disk of one that does not run, until it is started again; of `tiersidecar serve`, until other chunks take their place",
     "clusters that have mounted the bucket, and copies of the bucket",
     "earlier versions of objects, where the bucket keeps versions or holds deletes",
 )
