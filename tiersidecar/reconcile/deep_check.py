@@ -99,9 +99,7 @@ class DeepCheck:
             return found
         faults = check_transactions(walk.finish(), indexes.aborted, indexes.producers)
         if ended_unseen(faults.lost_states, carried, ()) or _of_before(faults.lacking_entries, row):
-            left = await _left_by_cleaner(store, row, manifest, plan)
-            if left is not None:
-                faults = _but_for_cleaned(faults, row, carried, left)
+            faults = _but_for_cleaned(faults, row, carried, await _left_by_cleaner(store, row, manifest, plan))
         return _lacking_transactions(row, faults, now_ms)
 
     async def _open_before(
@@ -300,37 +298,47 @@ def _of_before(entries: Sequence[AbortedTransaction], row: SegmentRow) -> list[A
 
 
 def _but_for_cleaned(
-    faults: TransactionFaults, row: SegmentRow, carried: Sequence[ProducerState], left: Sequence[tuple[int, int]]
+    faults: TransactionFaults, row: SegmentRow, carried: Sequence[ProducerState], left: _Left
 ) -> TransactionFaults:
     """Return the faults without what a cleaner explains, where transactions were open at the segment's begin: it takes their
-    markers once it has met none of their batches any more, and a round before that the entries of those that were aborted.
-    ``left`` has producer and offset of each batch that has records yet."""
+    markers once it has met none of their batches any more, and a round before that the entries of those that were aborted."""
 
     def is_needed(entry: AbortedTransaction) -> bool:
-        hides = any(producer_id == entry.producer_id and offset < entry.last_offset for producer_id, offset in left)
+        hides = any(producer == entry.producer_id and offset < entry.last_offset for producer, offset in left.batches)
         return hides or not _of_before([entry], row)
 
-    return TransactionFaults(
-        lacking_entries=tuple(filter(is_needed, faults.lacking_entries)),
-        lost_states=tuple(one for one in faults.lost_states if not lacks_none(carried, (one,))),
-    )
+    entries, states = faults.lacking_entries, faults.lost_states
+    if left.is_thinned or left.has_holes:
+        entries = tuple(filter(is_needed, entries))
+    if left.has_holes:
+        states = tuple(one for one in states if not lacks_none(carried, (one,)))
+    return TransactionFaults(lacking_entries=entries, lost_states=states)
 
 
-async def _left_by_cleaner(
-    store: FetchRange, row: SegmentRow, manifest: Manifest, plan: TransformPlan
-) -> Sequence[tuple[int, int]] | None:
-    """Return producer id and first offset of each batch of a transaction that has records, where some offset of the segment is
-    in no batch, as after a cleaner; None where none is missing.  It is asked seldom, and reads the segment once more."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """What a cleaner has left of a segment.  ``batches`` has producer id and first offset of each batch of a transaction that
+    has records; ``is_thinned`` says that some batch lacks records, ``has_holes`` that a whole one was taken: some offset is in
+    no batch, or a marker's batch, which as the segment's last one stays, is empty."""
+
+    batches: Sequence[tuple[int, int]]
+    is_thinned: bool
+    has_holes: bool
+
+
+async def _left_by_cleaner(store: FetchRange, row: SegmentRow, manifest: Manifest, plan: TransformPlan) -> _Left:
+    """Read the segment once more, as is seldom necessary."""
     key, expected, batches = row.keys[LOG], row.start_offset, WholeBatches()
-    found, is_cleaned = list[tuple[int, int]](), False
+    found, is_thinned, has_holes = list[tuple[int, int]](), False, False
     async with aclosing(_parts(store, key, manifest, plan)) as parts:
         async for _, part in parts:
             for _, header, _ in batches.feed(part, where=key):
-                is_cleaned |= header.base_offset > expected
+                is_thinned |= header.record_count < header.next_offset - header.base_offset
+                has_holes |= header.base_offset > expected or (header.is_control and not header.record_count)
                 expected = header.next_offset
                 if header.is_transactional and not header.is_control and header.record_count:
                     found.append((header.producer_id, header.base_offset))
-    return found if is_cleaned or expected <= row.end_offset else None
+    return _Left(batches=found, is_thinned=is_thinned, has_holes=has_holes or expected <= row.end_offset)
 
 
 def _lacking_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) -> list[Finding]:

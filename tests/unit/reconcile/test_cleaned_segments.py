@@ -52,9 +52,10 @@ async def grown(world: CleanWorld, rounds: int) -> None:
         world.clock.jump(2 * RETENTION_S)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 3, 4, 6, 21])
 async def test_nothing_is_lacking_of_whatever_was_cleaned_however_often(world: CleanWorld, seed: int) -> None:
-    """The marker of an abort outlives its records and its entry: by it the transaction was, and by the index it never was."""
+    """The marker of an abort outlives its records and its entry: by it the transaction was, and by the index it never was.  Not
+    every segment has holes then: the last batch of a producer stays, and that of a segment, though they are empty (6, 21)."""
     await world.add(*random_log(seed))
     await grown(world, 4)
 
