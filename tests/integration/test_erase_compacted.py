@@ -74,9 +74,14 @@ class Run:
     def over_http(self, stop: int, isolation: str) -> list[Shape]:
         return list(fetch_records(self.daemon.read_url, TOPIC, 0, stop=stop, isolation=isolation))
 
+    @property
+    def cache(self) -> Path:
+        return Path(self.daemon.settings["state.dir"]) / "remote-log-chunk-cache"
+
     def purge(self) -> None:
         answer_of(self.daemon.config_path, "trash", "purge", TOPIC, "--yes")
         wait_for(lambda: in_trash(self.daemon) == [], "all that was replaced is deleted", self.daemon)
+        wait_for(lambda: marked(self.cache) == [], "the chunks of what was deleted are gone", self.daemon)
 
     async def _fill(self, seed: int) -> None:
         async with AIOKafkaProducer(**self.kafka.client_settings) as producer:
@@ -110,7 +115,7 @@ def test_what_has_the_key_is_gone_from_every_remote_byte_though_the_broker_has_i
     daemon.settings["read"]["chunk.cache.disk.bytes"] = "16MiB"  # what is read before the erasure is kept on the disk
     command = (daemon.config_path, "erase", "--topic", TOPIC, "--keys", str(keys))
     acting = (*command, "--carry-out", "--settle", "30s")
-    run, cache = Run(kafka, daemon), Path(daemon.settings["state.dir"]) / "remote-log-chunk-cache"
+    run = Run(kafka, daemon)
     with daemon:
         daemon.wait_until_ready()
         # What the cleaner has replaced has the key too, and is in the trash.
@@ -124,7 +129,7 @@ def test_what_has_the_key_is_gone_from_every_remote_byte_though_the_broker_has_i
         before = {isolation: run.over_http(stop, isolation) for isolation in ISOLATIONS}
         table = live(without_key(before["read_committed"]))
         assert marked(daemon.store_root), "planted in vain"
-        assert marked(cache), "read in vain"
+        assert marked(run.cache), "read in vain"
 
         shown = answer_of(*command)
         assert (shown["done"], shown["rewrite"] > 0) == (False, True)
@@ -148,8 +153,7 @@ def test_what_has_the_key_is_gone_from_every_remote_byte_though_the_broker_has_i
 
         run.purge()
         assert marked(daemon.store_root) == []
-        wait_for(lambda: marked(cache) == [], "the chunks of what was deleted are gone", daemon)
-        assert list(cache.iterdir()), "the chunks of what is there stay"
+        assert list(run.cache.iterdir()), "the chunks of what is there stay"
         assert answer_of(*command)["records"] == 0
         verified = run_command(daemon.config_path, "verify", TOPIC)
         assert verified.returncode == 0, verified.stdout
