@@ -14,7 +14,12 @@ import structlog
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.directory_listing import KeyInterval, list_directory
-from tiersidecar.adapters.stores.plain_files import open_plain_file, plain_file_status, require_directory
+from tiersidecar.adapters.stores.plain_files import (
+    RootIsAwayError,
+    open_plain_file,
+    plain_file_status,
+    require_directory,
+)
 from tiersidecar.adapters.stores.temporary_file import (
     SLICE_BYTES,
     ObjectModes,
@@ -219,10 +224,7 @@ class FilesystemStore:
             try:
                 return await self._blocking.run(look, path, *args)
             except _ABSENT as error:
-                try:
-                    await self._blocking.run(require_directory, self._root)
-                except OSError as gone:
-                    raise StoreError(verb=verb, key=key, reason=explain_os_error(gone), is_away=True) from gone
+                await self._blocking.run(require_directory, self._root)
                 raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
 
     def _path(self, verb: str, key: str) -> Path:
@@ -265,7 +267,7 @@ def _translated(verb: str, key: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_away = error.errno in _MOUNT_IS_AWAY
+        is_away = isinstance(error, RootIsAwayError) or error.errno in _MOUNT_IS_AWAY
         raise StoreError(verb=verb, key=key, reason=explain_os_error(error), is_away=is_away) from error
 
 

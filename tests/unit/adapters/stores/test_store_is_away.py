@@ -149,11 +149,16 @@ async def test_what_a_file_system_says(
 
 
 async def test_a_root_that_is_gone_says_that_the_store_is_away(files: FilesystemStore, tmp_path: Path) -> None:
-    """Its volume is not mounted."""
+    """Its volume is not mounted: by listing, deleting and reading alike, or reconcile ends where a place is such a store."""
     tmp_path.rmdir()
-    with pytest.raises(StoreError, match="No such file or directory") as raised:
-        await files.fetch_object("k", max_bytes=10)
-    assert raised.value.is_away
+    for attempt in (
+        lambda: files.fetch_object("k", max_bytes=10),
+        lambda: files.delete_objects(["k"]),
+        lambda: anext(files.list_objects()),
+    ):
+        with pytest.raises(StoreError, match="No such file or directory") as raised:
+            await attempt()
+        assert raised.value.is_away
 
 
 def test_a_request_that_was_given_up_says_that_the_store_is_away() -> None:
