@@ -196,6 +196,18 @@ class TestFaults:
             await far_store.put_object(KEY, PiecesBody([os.urandom(MIB - 1)] * pieces))
         assert [stored.key async for stored in far_store.list_objects()] == []
 
+    @pytest.mark.parametrize(("query", "pieces"), [("", 1), ("comp=blocklist", 3)])
+    async def test_nor_is_what_was_there_before_and_is_as_large(
+        self, far_store: AzureStore, store: AzureStore, way: AzureFaultProxy, query: str, pieces: int
+    ) -> None:
+        """An owner object that is adopted has the size that it had."""
+        before = [os.urandom(MIB - 1) for _ in range(pieces)]
+        await store.put_object(KEY, PiecesBody(before))
+        way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", query=query, status=201))
+        with pytest.raises(StoreError, match="it was taken, and something else is there"):
+            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB - 1) for _ in range(pieces)]))
+        assert await store.fetch_object(KEY, max_bytes=2**30) == b"".join(before)
+
     async def test_a_storm_of_refusals_ends_in_an_error(self, far_store: AzureStore, way: AzureFaultProxy) -> None:
         way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", times=1000, code="ServerBusy"))
         with pytest.raises(StoreError, match="ServerBusy"):

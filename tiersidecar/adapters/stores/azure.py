@@ -81,7 +81,7 @@ class AzureStore:
         )
         size_bytes = await upload.put(body, if_absent=if_absent)
         try:
-            return await self._look_at(key, size_bytes)
+            return await _look_at(upload, key, size_bytes)
         except BaseException:
             await upload.drop_blocks()  # an answer that was not the service's own has committed none
             raise
@@ -114,20 +114,6 @@ class AzureStore:
         with azure_errors("head", key):
             return _stored_object(await obstore.head_async(self._store, key))
 
-    async def _look_at(self, key: str, size_bytes: int) -> StoredObject:
-        """Return the blob that was just put.
-
-        Raises:
-            StoreError: it is not there, or of another size, or nobody says.
-        """
-        try:
-            stored = await self.head_object(key)
-        except ObjectNotFoundError as error:
-            raise StoreError(verb="put", key=key, reason="it was taken, and is not there") from error
-        if stored.size_bytes != size_bytes:
-            raise StoreError(verb="put", key=key, reason="it was taken, and something else is there")
-        return stored
-
     async def delete_objects(self, keys: Sequence[str]) -> None:
         window = asyncio.Semaphore(_DELETED_AT_ONCE)
 
@@ -159,6 +145,21 @@ class AzureStore:
             return
         with suppress(ObjectNotFoundError), azure_errors("delete", key):
             await obstore.delete_async(self._store, key)
+
+
+async def _look_at(upload: AzureUpload, key: str, size_bytes: int) -> StoredObject:
+    """Return the blob that was just put.
+
+    Raises:
+        StoreError: it is not there, or another upload's, or of another size, or nobody says.
+    """
+    try:
+        seen = await upload.look(size_bytes)
+    except ObjectNotFoundError as error:
+        raise StoreError(verb="put", key=key, reason="it was taken, and is not there") from error
+    if seen is None:
+        raise StoreError(verb="put", key=key, reason="it was taken, and something else is there")
+    return _stored_object(seen)
 
 
 async def _objects_of(pages: obstore.ListStream[Sequence[ObjectMeta]], prefix: str) -> AsyncIterator[StoredObject]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import obstore
 import structlog
@@ -15,6 +16,9 @@ from tiersidecar.adapters.stores.body_parts import PartFiller
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import ObjectBody
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 _HANDED_ON_BYTES = 1024 * 1024
 """Bytes passed to obstore at once, as ``grant`` allows: each pass is a task of ours."""
@@ -32,7 +36,7 @@ class AzureUpload:
 
     The blob names its upload by a random ``upload_id``: after a lost answer object_store sends the request again, and the
     service refuses that one, because the blocks are committed, or the blob is there.  Then a look at the blob shows that it is
-    ours."""
+    ours.  After a put that was answered it shows that the answer was the service's: what was there before may be as large."""
 
     def __init__(
         self,
@@ -155,15 +159,25 @@ class AzureUpload:
             reason = error.reason if isinstance(error, StoreError) else "no answer in time"
             _log.warning("store.upload.left_over", key=self._key, reason=reason)
 
+    async def look(self, size_bytes: int) -> ObjectMeta | None:
+        """Return what is known of the blob; None if it is another upload's, or not whole.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+            StoreError: the service or the network fails.
+        """
+        with azure_errors("put", self._key):
+            seen = await obstore.get_async(self._store, self._key, options={"head": True})
+        is_ours = seen.attributes.get(_UPLOAD_ID) == self._upload_id
+        return seen.meta if is_ours and seen.meta["size"] == size_bytes else None
+
     async def _is_ours(self, size_bytes: int) -> bool:
         """Return whether the blob is this upload's, and whole; False also where there is no answer."""
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                with azure_errors("put", self._key):
-                    seen = await obstore.get_async(self._store, self._key, options={"head": True})
+                return await self.look(size_bytes) is not None
         except (StoreError, TimeoutError):
             return False
-        return seen.meta["size"] == size_bytes and seen.attributes.get(_UPLOAD_ID) == self._upload_id
 
     async def _is_there(self) -> bool:
         try:
