@@ -555,6 +555,28 @@ async def test_opening_sweeps_old_temporary_files_and_spares_young_ones(root: Pa
         assert names_in(root / ".tiersidecar-tmp") == ["young"]
 
 
+async def test_a_mount_that_hangs_does_not_hold_up_the_opening_of_a_store(
+    root: Path, blocking: Blocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the other places of the process, which are opened after it; and it was deaf to SIGTERM."""
+    may_end, hangs = threading.Event(), threading.Event()
+
+    def hang(directory: Path, older_than_ms: int) -> int:
+        hangs.set()
+        may_end.wait()
+        return 0
+
+    monkeypatch.setattr("tiersidecar.adapters.stores.filesystem.sweep", hang)
+    monkeypatch.setattr("tiersidecar.adapters.stores.filesystem._SWEEP_S", 0.01)
+    async with (
+        asyncio.timeout(10),
+        open_filesystem_store(root=str(root), blocking=blocking, clock=FixedClock(0), ids=SystemIds()) as store,
+    ):
+        await store.put_object(KEY, BytesBody(b"x"))
+        assert hangs.is_set()
+    may_end.set()
+
+
 async def test_a_store_that_is_not_there_can_be_opened_and_says_so_when_used(
     tmp_path: Path, blocking: Blocking
 ) -> None:
