@@ -18,6 +18,7 @@ from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, AzuriteServer, ac
 from tests.support.loopback_ports import free_port
 from tests.support.s3_fault_proxy import Fault, FaultKind
 from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
+from tiersidecar.adapters.stores import azure_upload
 from tiersidecar.adapters.stores.azure import AzureStore, open_azure_store
 from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
@@ -98,9 +99,26 @@ class TestUploads:
         for key, pieces in bodies.items():
             assert await store.fetch_object(key, max_bytes=2**30) == b"".join(pieces)
 
-    async def test_a_conditional_put_of_more_than_a_block_is_refused(self, store: AzureStore) -> None:
-        with pytest.raises(StoreError, match=r"azure\.upload\.block\.size"):
-            await store.put_object(KEY, PiecesBody([os.urandom(MIB)] * 2), if_absent=True)
+    async def test_a_conditional_put_of_more_than_a_block_is_one_request(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        """A snapshot of a partition has up to 150 bytes for each segment, and there may be half a million."""
+        data = os.urandom(3 * MIB)
+        stored = await far_store.put_object(KEY, BytesBody(data), if_absent=True)
+        assert stored.size_bytes == len(data)
+        assert (way.blocks, way.requests["PUT"]) == (0, 1)
+        with pytest.raises(ObjectExistsError):
+            await far_store.put_object(KEY, BytesBody(os.urandom(3 * MIB)), if_absent=True)
+        assert await far_store.fetch_object(KEY, max_bytes=2**30) == data
+
+    @pytest.mark.parametrize("knows_size", [False, True])
+    async def test_a_conditional_put_that_is_larger_than_one_request_may_be_is_refused(
+        self, store: AzureStore, monkeypatch: pytest.MonkeyPatch, knows_size: bool
+    ) -> None:
+        monkeypatch.setattr(azure_upload, "_CONDITIONAL_BYTES", 2 * MIB - 1)
+        body = PiecesBody([os.urandom(MIB)] * 2, knows_size)
+        with pytest.raises(StoreError, match="a conditional put is one request, of at most"):
+            await store.put_object(KEY, body, if_absent=True)
 
     async def test_new_blobs_have_the_access_tier(
         self, settings: AzureSettings, blocking: Blocking, azurite: AzuriteServer

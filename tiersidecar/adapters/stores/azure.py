@@ -36,9 +36,9 @@ _SAME_IN_BOTH_ORDERS = re.compile("[^\ue000-\uffff\U00010000-\U0010ffff]*")
 class AzureStore:
     """One container.
 
-    A put is one request when the body fits into a block, else blocks that are committed together; failed or cancelled, its
-    blocks are dropped.  Each put is followed by a look at the blob, since the answer may not be the service's own.
-    The service keeps no CRC32C, so that ``crc32c`` is None and what was copied is read back.
+    A put is one request when the body fits into a block, or is conditional, else blocks that are committed together; failed or
+    cancelled, its blocks are dropped.  Each put is followed by a look at the blob, since the answer may not be the service's
+    own.  The service keeps no CRC32C, so that ``crc32c`` is None and what was copied is read back.
     """
 
     def __init__(

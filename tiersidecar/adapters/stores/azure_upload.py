@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _HANDED_ON_BYTES = 1024 * 1024
 """Bytes passed to obstore at once, as ``grant`` allows: each pass is a task of ours."""
+_CONDITIONAL_BYTES = 160 * 1024 * 1024
+"""The service takes 5,000 MiB in one request.  The largest object that is put conditionally is a snapshot, of 128 MiB."""
 _ABORT_TIMEOUT_S = _LOOK_TIMEOUT_S = 10.0
 _UPLOAD_ID = "tiersidecarupload"
 """The blob's metadata that names the upload, as letters alone, of which all metadata names may be."""
@@ -61,26 +63,32 @@ class AzureUpload:
 
         Raises:
             ObjectExistsError: ``if_absent``, and the key is taken.
-            StoreError: the service or the network fails; also when the body has not the size announced, or is larger than a
-                block and conditional.
+            StoreError: the service or the network fails; also when the body has not the size announced, or is conditional and
+                of more than ``_CONDITIONAL_BYTES``, or does not say how large it is and may be larger than a block.
         """
         filler = PartFiller(body, blocking=self._blocking, sums=False)
-        size_bytes = body.size_bytes
-        if size_bytes is not None and size_bytes < self._settings.block_size_bytes:
-            buffer = memoryview(bytearray(size_bytes + 1))  # one byte more than announced shows a longer body
-            await self._put_whole(buffer[: await filler.fill(buffer)], body, filler, if_absent)
+        block_bytes, size_bytes = self._settings.block_size_bytes, body.size_bytes
+        if size_bytes is not None and size_bytes < block_bytes:
+            await self._put_announced(size_bytes, body, filler, if_absent)
             return filler.size_bytes
         async with self._slots:
-            first = memoryview(bytearray(self._settings.block_size_bytes))
+            if if_absent and size_bytes is not None and size_bytes <= _CONDITIONAL_BYTES:
+                await self._put_announced(size_bytes, body, filler, if_absent)
+                return filler.size_bytes
+            first = memoryview(bytearray(block_bytes))
             count = await filler.fill(first)
             if count < len(first):
                 await self._put_whole(first[:count], body, filler, if_absent)
             elif if_absent:
-                reason = f"a conditional put takes at most {len(first) - 1} bytes: azure.upload.block.size is the bound"
+                reason = f"a conditional put is one request, of at most {_CONDITIONAL_BYTES} bytes that are announced"
                 raise StoreError(verb="put", key=self._key, reason=reason)
             else:
                 await self._put_in_blocks(first, body, filler)
         return filler.size_bytes
+
+    async def _put_announced(self, size_bytes: int, body: ObjectBody, filler: PartFiller, if_absent: bool) -> None:
+        buffer = memoryview(bytearray(size_bytes + 1))  # one byte more than announced shows a longer body
+        await self._put_whole(buffer[: await filler.fill(buffer)], body, filler, if_absent)
 
     async def _put_whole(self, view: memoryview, body: ObjectBody, filler: PartFiller, if_absent: bool) -> None:
         self._check_size(body, filler)
