@@ -258,6 +258,23 @@ class TestFaults:
             await far_store.fetch_object(KEY, max_bytes=2**30)
 
 
+class TestDeletes:
+    @pytest.mark.parametrize("by_token", [False, True], ids=["by key, in batches", "by token, one by one"])
+    async def test_a_blob_that_may_not_be_deleted_says_nothing_of_the_store(
+        self, settings: AzureSettings, blocking: Blocking, azurite: AzuriteServer, by_token: bool
+    ) -> None:
+        """Taken for a store that is away, it kept a place's readers from all that is there."""
+        login = replace(settings, account_key=None, sas_token=account_sas()) if by_token else settings
+        async with open_azure_store(login, blocking=blocking, ids=SystemIds()) as store:
+            for key in ("held", "free"):
+                await store.put_object(key, BytesBody(b"x"))
+            azurite.lease(settings.container, "held")
+            with pytest.raises(StoreError, match=r"lease") as raised:
+                await store.delete_objects(["held", "free", "none"])
+        assert not raised.value.is_away
+        assert azurite.names(settings.container) == {"held"}
+
+
 async def failure_of(settings: AzureSettings, blocking: Blocking) -> str:
     async with open_azure_store(settings, blocking=blocking, ids=SystemIds()) as store:
         with pytest.raises(StoreError) as raised:

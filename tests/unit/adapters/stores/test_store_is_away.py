@@ -39,6 +39,10 @@ def azure_answer(status: str, code: str) -> str:
     )
 
 
+def in_batch(message: str, status: int) -> str:
+    return f"Generic MicrosoftAzure error: Bulk delete request failed for key t/a.log: {message} (code: {status})"
+
+
 URL = "http://s3"
 
 
@@ -87,6 +91,8 @@ def test_what_s3_says(error: Exception, is_away: bool) -> None:
         pytest.param(GenericError(azure_answer("409 Conflict", "BlobArchived")), False, id="archived"),
         pytest.param(GenericError(azure_answer("416 Range Not Satisfiable", "InvalidRange")), False, id="too short"),
         pytest.param(InvalidPathError("a//b"), False, id="a key that is none"),
+        pytest.param(GenericError(in_batch("It is immutable.", 409)), False, id="a blob that may not be deleted"),
+        pytest.param(GenericError(in_batch("Busy.", 503)), True, id="a blob that an overloaded service did not delete"),
         pytest.param(GenericError(azure_answer("429 Too Many Requests", "ServerBusy")), True, id="too many requests"),
         pytest.param(GenericError(azure_answer("503 Service Unavailable", "ServerBusy")), True, id="overloaded"),
         pytest.param(
