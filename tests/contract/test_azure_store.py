@@ -22,6 +22,7 @@ from tiersidecar.adapters.stores import azure_upload
 from tiersidecar.adapters.stores.azure import AzureStore, open_azure_store
 from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import BytesBody, Store
 from tiersidecar.testing.store_contract import KEY, FailingBody, PiecesBody, StoreContract
@@ -240,6 +241,20 @@ class TestFaults:
         except StoreError:
             return
         assert found == data, "object_store asks for the rest"
+
+    async def test_answers_that_break_off_within_an_object_say_nothing_of_the_store(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        """Nor do they keep a place's readers from its other objects, as with the other stores."""
+        await far_store.put_object(KEY, PiecesBody([os.urandom(3 * MIB)]))
+        way.faults.append(Fault(kind=FaultKind.CUT, method="GET", times=1000))
+        broke_off = "the answer broke off within the object"
+        with pytest.raises(StoreError, match=broke_off) as of_range:
+            await far_store.fetch_range(KEY, ByteRange(0, MIB))
+        with pytest.raises(StoreError, match=broke_off) as of_object:
+            await far_store.fetch_object(KEY, max_bytes=2**30)
+        assert not of_range.value.is_away
+        assert not of_object.value.is_away
 
     async def test_a_listing_of_long_ago_does_not_pass_for_a_store_that_works(
         self, far_store: AzureStore, way: AzureFaultProxy

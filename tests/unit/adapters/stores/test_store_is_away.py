@@ -43,6 +43,11 @@ def in_batch(message: str, status: int) -> str:
     return f"Generic MicrosoftAzure error: Bulk delete request failed for key t/a.log: {message} (code: {status})"
 
 
+def within_an_object(kind: str) -> str:
+    source = f'Generic {{\n    store: "MicrosoftAzure",\n    source: HttpError {{\n        kind: {kind},\n    }},\n}}'
+    return f"Generic MicrosoftAzure error: HTTP error: request or response body error\n\nDebug source:\n{source}"
+
+
 URL = "http://s3"
 
 
@@ -91,6 +96,8 @@ def test_what_s3_says(error: Exception, is_away: bool) -> None:
         pytest.param(GenericError(azure_answer("409 Conflict", "BlobArchived")), False, id="archived"),
         pytest.param(GenericError(azure_answer("416 Range Not Satisfiable", "InvalidRange")), False, id="too short"),
         pytest.param(InvalidPathError("a//b"), False, id="a key that is none"),
+        pytest.param(GenericError(within_an_object("Interrupted")), False, id="broken off within the object"),
+        pytest.param(GenericError(within_an_object("Timeout")), True, id="no progress in time within the object"),
         pytest.param(GenericError(in_batch("It is immutable.", 409)), False, id="a blob that may not be deleted"),
         pytest.param(GenericError(in_batch("Busy.", 503)), True, id="a blob that an overloaded service did not delete"),
         pytest.param(GenericError(azure_answer("429 Too Many Requests", "ServerBusy")), True, id="too many requests"),
