@@ -289,6 +289,20 @@ class TestDeletes:
         assert not raised.value.is_away
         assert azurite.names(settings.container) == {"held"}
 
+    @pytest.mark.parametrize("by_token", [False, True], ids=["by key", "by token"])
+    @pytest.mark.parametrize("kind", [FaultKind.REFUSE, FaultKind.RESET])
+    async def test_a_service_that_deletes_nothing_now_is_away(
+        self, settings: AzureSettings, blocking: Blocking, way: AzureFaultProxy, by_token: bool, kind: FaultKind
+    ) -> None:
+        """By a token it was not: each such delete said that a place works, and a deleted topic waited for it."""
+        login = replace(settings, account_key=None, sas_token=account_sas()) if by_token else settings
+        far = replace(login, endpoint_url=f"{way.url}/{ACCOUNT}")
+        way.faults += [Fault(kind=kind, method=method, times=1000, code="ServerBusy") for method in ("POST", "DELETE")]
+        async with open_azure_store(far, blocking=blocking, ids=SystemIds()) as store:
+            with pytest.raises(StoreError) as raised:
+                await store.delete_objects([KEY])
+        assert raised.value.is_away
+
 
 async def failure_of(settings: AzureSettings, blocking: Blocking) -> str:
     async with open_azure_store(settings, blocking=blocking, ids=SystemIds()) as store:

@@ -15,7 +15,7 @@ import obstore
 from obstore.store import AzureStore as RustAzureStore
 from yarl import URL
 
-from tiersidecar.adapters.stores.azure_errors import azure_errors, refused
+from tiersidecar.adapters.stores.azure_errors import azure_errors, refused, says_away
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.azure_upload import AzureUpload
 from tiersidecar.adapters.stores.obstore_reads import get_object, get_range
@@ -254,12 +254,13 @@ class TokenDeletes:
                 status, code = await self._ask(key)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if is_last:
-                    raise StoreError(verb="delete", key=key, reason=f"no answer: {type(error).__name__}") from None
+                    reason = f"no answer: {type(error).__name__}"
+                    raise StoreError(verb="delete", key=key, reason=reason, is_away=True) from None
             else:
                 if status in (202, 404) and code != "ContainerNotFound":
                     return
                 if status < 500 or is_last:
-                    raise StoreError(verb="delete", key=key, reason=refused(status, code))
+                    raise StoreError(verb="delete", key=key, reason=refused(status, code), is_away=says_away(status))
             await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt)
 
     async def _ask(self, key: str) -> tuple[int, str]:

@@ -76,11 +76,14 @@ def _says_away(error: Exception) -> bool:
     if _is_cut_off(said):
         return False
     if found := _REFUSED_IN_BATCH.search(said):
-        status = int(found["status"])
-    elif found := _STATUS.search(said):
-        status = int(found.group(1)[:3])
-    else:
-        return isinstance(error, GenericError | OSError)
+        return says_away(int(found["status"]))
+    if found := _STATUS.search(said):
+        return says_away(int(found.group(1)[:3]))
+    return isinstance(error, GenericError | OSError)
+
+
+def says_away(status: int) -> bool:
+    """Return whether an answer of ``status`` means that the service can serve no caller now."""
     return status >= 500 or status in {408, 429}
 
 
