@@ -27,6 +27,7 @@ from tiersidecar.domain.errors import (
     OwnerMissingError,
     StoreError,
     UnknownPlaceError,
+    WrongPlaceError,
 )
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Lineage, Offset
@@ -147,12 +148,12 @@ class TrimTask:
 
         Raises:
             NotOwnedError: it is another cluster's; nor is anything forced.
-            OwnerMissingError: this is not the store that it is in.
+            OwnerMissingError, WrongPlaceError: this is not the store that it is in.
             StoreError: the store is away.
         """
         try:
             await self._ownership.confirm(topic_id_partition, anew=True)
-        except (NotOwnedError, OwnerMissingError, StoreError) as error:
+        except (NotOwnedError, OwnerMissingError, StoreError, WrongPlaceError) as error:
             is_away = isinstance(error, StoreError)
             left = tuple(
                 takewhile(lambda step: step.forced and (is_away or step.is_last_resort or not step.remote), steps)
