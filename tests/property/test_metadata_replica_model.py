@@ -27,10 +27,11 @@ STEPS = st.lists(
 
 
 class Model:
-    """A topic, its replica, and which segments the topic names; cuts show with the next session, as leaders change then."""
+    """A topic, its replica, and which segments the topic names.  A cut shows with the next session, before anything more is
+    read, as leaders change then; others may write first."""
 
     def __init__(self) -> None:
-        self.topic, self.assigned, self.written = Topic(), [owner(0)], 0
+        self.topic, self.assigned, self.written, self.is_cut = Topic(), [owner(0)], 0, False
         self.topic.start(self.assigned)
 
     def do(self, step: Step) -> None:
@@ -41,21 +42,31 @@ class Model:
                 self.topic.write(added(self.written, start, start + 9, owner=owner(which)))
                 self.topic.write(updated(self.written, FINISHED, owner=owner(which)))
             case "read", count:
+                self.see_cut()
                 self.topic.read_live(count)
             case "read aside", count:
+                self.see_cut()
                 self.topic.read_separately(count)
             case "cut", count:
                 self.topic.cut(max(0, len(self.topic.records) - count))
-                self.topic.replica.begin_session(FACTS)
+                self.is_cut = True
             case "new session", _:
-                self.topic.replica.begin_session(FACTS)
+                self.begin_session()
             case "assign", chosen:
                 self.assigned = [owner(number) for number in range(PARTITIONS) if chosen & 1 << number]
                 self.topic.replica.assign(self.assigned)
 
+    def see_cut(self) -> None:
+        if self.is_cut:
+            self.begin_session()
+
+    def begin_session(self) -> None:
+        self.is_cut = False
+        self.topic.replica.begin_session(FACTS)
+
     def settle(self) -> None:
         """Read all that there is; a replay of the whole topic takes a second look."""
-        self.topic.replica.begin_session(FACTS)
+        self.begin_session()
         for _ in range(3):
             self.topic.read_live()
             self.topic.read_separately()
@@ -75,6 +86,12 @@ class Model:
 
 @given(STEPS)
 @example([("write", 0), ("write", 0), ("read", 1), ("cut", 1)]).via("the end to be reached is gone")
+@example([("write", 0), ("read", 2), ("cut", 1), ("read", 1), ("assign", 2)]).via(
+    "others are assigned while it is lost"
+)
+@example(
+    [("read", 1), ("write", 0), ("read", 2), ("write", 1), ("assign", 3), ("read aside", 3), ("cut", 2), ("write", 0)]
+).via("a newcomer has read what is written anew then")
 def test_each_partition_becomes_ready_or_the_topic_is_known_to_have_lost_data(steps: list[Step]) -> None:
     async def run() -> None:
         model = Model()

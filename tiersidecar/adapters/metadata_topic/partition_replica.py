@@ -153,6 +153,7 @@ class PartitionReplica:
         self.is_bounded = False
         if not self._is_rewritten:
             self._doubt, self.lost = self.trouble or doubt, None
+            self.settle()  # those that were assigned while it was lost
         self._verify_last()
 
     def _verify_last(self) -> None:
@@ -209,9 +210,15 @@ class PartitionReplica:
         self.mark_ready()
 
     def apply_side(self, records: list[Record], *, read_from: int, position: int) -> None:
-        """Apply what the side consumer read: ``records`` from ``read_from`` on; it is at ``position`` now."""
+        """Apply what the side consumer read: ``records`` from ``read_from`` on; it is at ``position`` now.
+
+        What lies beyond the main consumer is left to that: it would be missed if it were cut off and written anew before the
+        main one has come there, for only what the main one has read is seen again."""
         if self.lost is not None or self.side_position != read_from:
             return
+        if self.position is not None and position > self.position:
+            position = self.position
+            records = [record for record in records if record.offset < position]
         self._fold(self.joining, records, logs=False)
         self.side_position = position
         for held in self.joining.values():

@@ -302,6 +302,40 @@ async def test_records_that_went_unread_by_retention_are_a_gap_that_halts() -> N
     assert "metadata-0 lost offsets 4 to 5 before they were read" in str(topic.replica.halted_reason)
 
 
+async def test_partitions_that_were_assigned_while_the_topic_had_lost_data_are_read_once_it_is_whole_again() -> None:
+    """S-094: leadership moves on while the metadata partition is lost, and nothing is assigned after that."""
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    whole = list(topic.records)
+    topic.cut(5)
+    topic.replica.begin_session(FACTS)
+    topic.learn_bounds()
+    assert topic.replica.is_lost
+    topic.replica.assign([owner(1)])
+    topic.records = whole
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.is_ready(1)
+    assert topic.replica.halted_reason is None
+
+
+async def test_a_newcomer_is_not_fed_what_the_main_consumer_has_not_reached() -> None:
+    """T-70: what is cut off there and written anew would be missed, for only the last record of the main one is seen again."""
+    topic = Topic()
+    topic.write(added(1, 0, 9, owner=owner(0)), updated(1, FINISHED, owner=owner(0)))
+    topic.start([owner(0)])
+    topic.read_live()
+    topic.write(added(2, 10, 19, owner=owner(1)), updated(2, FINISHED, owner=owner(1)))
+    topic.replica.assign([owner(0), owner(1)])
+    topic.read_separately(4)
+    topic.cut(2)
+    topic.write(added(3, 10, 19, owner=owner(1)), updated(3, FINISHED, owner=owner(1)))
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.segments(1) == [3]
+
+
 async def test_a_topic_that_loses_an_end_that_was_not_read_yet_is_ready_without_it_and_halts() -> None:
     """S-095: what was to be read at the assignment is gone, so nothing else makes the partition ready."""
     topic = topic_with_two()
