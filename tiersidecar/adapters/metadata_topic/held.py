@@ -120,6 +120,11 @@ class HeldPartition:
         self.complete_to, self.applied_to, self.ready_at = 0, -1, None
         self.is_ready, self.is_dirty = False, True
 
+    @property
+    def is_to_be_compared(self) -> bool:
+        """Return whether a replay begun by :meth:`begin_again` has not come to its end."""
+        return self._previous is not None
+
     def lost_segments(self) -> int:
         """Return, after a replay begun by :meth:`begin_again`, how many finished segments the topic no longer knows and did not
         see deleted.  If any, the former cache is taken back: it names data that nothing else does."""

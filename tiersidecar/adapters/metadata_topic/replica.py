@@ -189,8 +189,12 @@ class MetadataReplica:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether a snapshot must be kept as it is."""
-        return self._lost is not None or any(partition.trouble is not None for partition in self.partitions)
+        """Return whether a snapshot must be kept as it is: data were lost, or a replay is to show whether they were."""
+        return (
+            self._lost is not None
+            or any(partition.trouble is not None for partition in self.partitions)
+            or any(held.is_to_be_compared for held in self._held.values())
+        )
 
     # -- what to read
 
