@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.metadata_events import FINISHED, added, updated
 from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 
 PARTITIONS = 3
 Step = tuple[str, int]
@@ -32,6 +32,8 @@ class Model:
 
     def __init__(self) -> None:
         self.topic, self.assigned, self.written, self.is_cut = Topic(), [owner(0)], 0, False
+        self.known: dict[TopicIdPartition, set[Uuid]] = {}
+        """Finished segments that each partition has known since it was assigned."""
         self.topic.start(self.assigned)
 
     def do(self, step: Step) -> None:
@@ -55,6 +57,14 @@ class Model:
             case "assign", chosen:
                 self.assigned = [owner(number) for number in range(PARTITIONS) if chosen & 1 << number]
                 self.topic.replica.assign(self.assigned)
+
+    def note_finished(self) -> None:
+        ready = {partition: self.finished(partition) for partition in self.assigned if self.is_ready(partition)}
+        self.known = {one: self.known.get(one, set()) | ready.get(one, set()) for one in self.assigned}
+
+    def finished(self, partition: TopicIdPartition) -> set[Uuid]:
+        segments = self.topic.replica.require(partition).list_remote_log_segments()
+        return {one.remote_log_segment_id.uuid for one in segments if one.state is FINISHED}
 
     def see_cut(self) -> None:
         if self.is_cut:
@@ -92,11 +102,13 @@ class Model:
 @example(
     [("read", 1), ("write", 0), ("read", 2), ("write", 1), ("assign", 3), ("read aside", 3), ("cut", 2), ("write", 0)]
 ).via("a newcomer has read what is written anew then")
+@example([("write", 0), ("read", 2), ("cut", 1), ("write", 1)]).via("only the end of a copy is lost")
 def test_each_partition_becomes_ready_or_the_topic_is_known_to_have_lost_data(steps: list[Step]) -> None:
     async def run() -> None:
         model = Model()
         for step in steps:
             model.do(step)
+            model.note_finished()
         model.settle()
         if model.topic.replica.is_lost:
             assert model.topic.replica.halted_reason is not None
@@ -104,5 +116,9 @@ def test_each_partition_becomes_ready_or_the_topic_is_known_to_have_lost_data(st
         for partition in model.assigned:
             assert model.is_ready(partition), f"{partition} waits for offsets that the topic does not have"
             assert model.topic.segments(partition.partition) == model.named(partition.partition)
+            if model.topic.replica.halted_reason is None:
+                assert model.known.get(partition, set()) <= model.finished(partition), (
+                    "what was finished is lost unseen"
+                )
 
     asyncio.run(run())

@@ -254,6 +254,22 @@ async def test_a_truncated_topic_that_lost_nothing_of_ours_is_replayed_whole() -
     assert again.replica.halted_reason is None
 
 
+async def test_a_truncated_topic_that_lost_only_the_end_of_a_copy_halts_too() -> None:
+    """Its COPY_SEGMENT_STARTED is still there: a day later it would be taken for a copy that never ended, and deleted."""
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(7)
+    again.write(added(6, 20, 29, owner=owner(0)), updated(6, FINISHED, owner=owner(0)))
+    again.start([owner(0), owner(1)])
+    again.read_live()
+    again.read_live()
+    assert "was truncated and written on: 1 finished segments are no longer in it" in str(again.replica.halted_reason)
+    cache = again.replica.require(owner(1))
+    assert {segment.state for segment in cache.list_remote_log_segments()} == {FINISHED}
+
+
 async def test_a_truncated_topic_that_lost_finished_segments_halts_and_the_former_answers_stay() -> None:
     topic = topic_with_two()
     topic.start([owner(0), owner(1)])
