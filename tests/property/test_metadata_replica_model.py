@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.metadata_events import FINISHED, added, updated
-from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner
+from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner, snapshot_of
+from tiersidecar.adapters.metadata_topic.replica import RestoredReplica
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 
 PARTITIONS = 3
@@ -21,9 +23,23 @@ STEPS = st.lists(
         st.tuples(st.just("cut"), st.integers(1, 6)),
         st.tuples(st.just("new session"), st.just(0)),
         st.tuples(st.just("assign"), st.integers(1, 2**PARTITIONS - 1)),
+        st.tuples(st.just("restart"), st.integers(1, 2**PARTITIONS - 1)),
     ),
     max_size=30,
 )
+
+
+def chosen_of(bits: int) -> list[TopicIdPartition]:
+    return [owner(number) for number in range(PARTITIONS) if bits & 1 << number]
+
+
+def copied(snapshot: RestoredReplica | None) -> RestoredReplica | None:
+    """The file is read anew at each start."""
+    if snapshot is None:
+        return None
+    images = [(one, one.cache.image()) for one in snapshot.partitions]
+    caches = [replace(one, cache=type(one.cache).from_image(one.topic_id_partition, image)) for one, image in images]
+    return replace(snapshot, partitions=tuple(caches))
 
 
 class Model:
@@ -34,6 +50,7 @@ class Model:
         self.topic, self.assigned, self.written, self.is_cut = Topic(), [owner(0)], 0, False
         self.known: dict[TopicIdPartition, set[Uuid]] = {}
         """Finished segments that each partition has known since it was assigned."""
+        self.snapshot: RestoredReplica | None = None
         self.topic.start(self.assigned)
 
     def do(self, step: Step) -> None:
@@ -55,8 +72,22 @@ class Model:
             case "new session", _:
                 self.begin_session()
             case "assign", chosen:
-                self.assigned = [owner(number) for number in range(PARTITIONS) if chosen & 1 << number]
+                self.assigned = chosen_of(chosen)
                 self.topic.replica.assign(self.assigned)
+            case "restart", chosen:
+                self.restart(chosen_of(chosen))
+
+    def restart(self, assigned: list[TopicIdPartition]) -> None:
+        """Stop, which writes a snapshot unless it must be kept, and start with that."""
+        if self.topic.replica.is_lost:
+            self.known = {}
+        elif self.topic.replica.partitions[0].live:
+            self.snapshot = snapshot_of(self.topic)
+        fresh, saved = Topic(restored=copied(self.snapshot)), self.snapshot.partitions if self.snapshot else ()
+        fresh.records, self.topic, self.assigned, self.is_cut = self.topic.records, fresh, assigned, False
+        in_snapshot = {one.topic_id_partition for one in saved}
+        self.known = {one: known for one, known in self.known.items() if one in in_snapshot}
+        self.topic.start(assigned)
 
     def note_finished(self) -> None:
         ready = {partition: self.finished(partition) for partition in self.assigned if self.is_ready(partition)}

@@ -10,9 +10,8 @@ from structlog.testing import capture_logs
 
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, added, updated
 from tests.support.recorded_telemetry import RecordedTelemetry
-from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner, partition_of
+from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner, partition_of, snapshot_of
 from tiersidecar.adapters.internal_topics import TopicFacts
-from tiersidecar.adapters.metadata_topic.replica import ConsumedPosition, RestoredPartition, RestoredReplica
 from tiersidecar.domain.errors import IllegalTransitionError, MetadataNotReadyError, UnknownSegmentError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.ports.metrics.process import METADATA_READY
@@ -26,24 +25,6 @@ def topic_with_two(*, finished: bool = True) -> Topic:
         if finished:
             topic.write(updated(number, FINISHED, owner=owner(which)))
     return topic
-
-
-def snapshot_of(topic: Topic) -> RestoredReplica:
-    """What a snapshot of the replica would give back."""
-    partition = topic.replica.partitions[0]
-    return RestoredReplica(
-        cluster_id=FACTS.cluster_id,
-        topic_id=FACTS.topic_id,
-        positions={0: ConsumedPosition(position=partition.reached, leader_epoch=3, last=partition.last)},
-        partitions=tuple(
-            RestoredPartition(
-                topic_id_partition=held.topic_id_partition,
-                applied_to=held.applied_to,
-                cache=type(held.cache).from_image(held.topic_id_partition, held.cache.image()),
-            )
-            for held in partition.live.values()
-        ),
-    )
 
 
 def restarted(topic: Topic) -> Topic:
@@ -334,6 +315,37 @@ async def test_partitions_that_were_assigned_while_the_topic_had_lost_data_are_r
     topic.read_live()
     assert topic.is_ready(1)
     assert topic.replica.halted_reason is None
+
+
+async def test_what_a_snapshot_has_of_a_partition_that_comes_later_is_compared_too() -> None:
+    """Its last record is not seen again, where another partition was read from the beginning meanwhile."""
+    topic = topic_with_two()
+    topic.start([owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(0)
+    again.start([owner(0)])
+    again.write(*(added(number, 0, 9, owner=owner(0)) for number in range(10, 20)))
+    again.read_live()
+    again.replica.assign([owner(0), owner(1)])
+    again.read_separately()
+    assert "was truncated and written on: 2 finished segments are no longer in it" in str(again.replica.halted_reason)
+    assert again.segments(1) == [2, 4]
+
+
+async def test_a_snapshot_has_no_newcomer_that_lacks_the_record_that_is_seen_again() -> None:
+    topic = Topic()
+    topic.write(added(1, 0, 9, owner=owner(1)))
+    topic.start([owner(0)])
+    topic.read_live()
+    again = restarted(topic)
+    again.start([owner(0), owner(1)])
+    once_more = restarted(again)
+    once_more.start([owner(0)])
+    once_more.read_live()
+    once_more.replica.assign([owner(0), owner(1)])
+    once_more.read_separately()
+    assert once_more.segments(1) == [1]
 
 
 async def test_a_newcomer_is_not_fed_what_the_main_consumer_has_not_reached() -> None:
