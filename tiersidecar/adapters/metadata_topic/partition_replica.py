@@ -95,13 +95,18 @@ class PartitionReplica:
         if held is not None:
             held.wake()  # a waiting caller looks again, and finds it gone
         if not self.live:
+            if self.position is not None:  # once, not for each of thousands that leave
+                self._begin_joining_again()
             # Who comes next needs the past too; what the others had skipped must be read again (KAFKA-16105).
             self.position = self.last = self._expected = self.side_position = self.continues_at = None
-            for joining in self.joining.values():
-                joining.begin_again()  # no record is known that would show whether what it has is still there
-            self._has_ends = False
         if not self.joining:
             self.side_position = None
+
+    def _begin_joining_again(self) -> None:
+        """Nothing would show whether what they have been fed so far is still in the topic."""
+        self._has_ends = False
+        for held in self.joining.values():
+            held.begin_again()
 
     def feeds(self, held: HeldPartition) -> bool:
         """Return whether ``held`` is live, and so complete up to :attr:`position`."""
