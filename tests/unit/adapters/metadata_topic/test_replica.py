@@ -333,6 +333,23 @@ async def test_what_a_snapshot_has_of_a_partition_that_comes_later_is_compared_t
     assert again.segments(1) == [2, 4]
 
 
+async def test_what_a_snapshot_has_of_a_partition_that_comes_while_the_topic_is_lost_is_compared_afterwards() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(2)
+    again.start([owner(0)])
+    again.read_live()
+    again.replica.assign([owner(1)])
+    assert again.segments(1) == [2, 4], "reads are answered from it meanwhile"
+    again.write(*(added(number, 0, 9, owner=owner(0)) for number in range(10, 20)))
+    again.replica.begin_session(FACTS)
+    again.read_live()
+    assert "was truncated and written on: 2 finished segments are no longer in it" in str(again.replica.halted_reason)
+    assert again.segments(1) == [2, 4]
+
+
 async def test_a_snapshot_has_no_newcomer_that_lacks_the_record_that_is_seen_again() -> None:
     topic = Topic()
     topic.write(added(1, 0, 9, owner=owner(1)))
