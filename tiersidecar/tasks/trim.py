@@ -108,11 +108,12 @@ class TrimTask:
             for segment in local.segments
         )
 
-    def is_last_resort(self, partition: TieredPartition) -> bool:
-        """Return whether a full disk takes from the partition what it cannot get elsewhere, be it lost."""
+    def is_forced(self, partition: TieredPartition) -> bool:
+        """Return whether a full disk takes something from the partition that drop-oldest would rather lose than wait for."""
         topic_id_partition = partition.view.topic_id_partition
         pressure = self._table.pressure_trims.get(topic_id_partition)
-        return pressure is not None and pressure.last_resort > self._table.record(topic_id_partition).log_start_offset
+        log_start_offset = self._table.record(topic_id_partition).log_start_offset
+        return pressure is not None and pressure.drops and pressure.offset > log_start_offset
 
     async def run(self, partition: TieredPartition) -> None:
         """Trim until nothing may go any more."""

@@ -76,7 +76,7 @@ class Pressed:
 
     def __init__(self, shell: TierShell) -> None:
         self.shell, self.disks = shell, GivenDisks(shell.log_dir)
-        self.telemetry = RecordedTelemetry()
+        self.telemetry, self.copies = RecordedTelemetry(), TrustedCopies(shell.metadata, shell.state)
         self.halted: dict[str, str] = {}
         """Why the retain lanes of topics are parked."""
 
@@ -85,7 +85,7 @@ class Pressed:
             settings=DiskSettings(limits=PinLimits(), policy=policy, alarm_s=6 * 3600),
             table=self.shell.table,
             disks=self.disks,
-            copies=TrustedCopies(self.shell.metadata, self.shell.state),
+            copies=self.copies,
             why_halted=lambda topic_id_partition: self.halted.get(topic_id_partition.topic, ""),
             guard=self.shell.guard,
             clock=self.shell.clock,
