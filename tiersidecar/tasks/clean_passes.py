@@ -21,7 +21,8 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.cleaning import Cleaner, SegmentCleaner
 from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap, OffsetMapBuilder
-from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally, WholeBatches
+from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally
+from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
 from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
@@ -122,7 +123,7 @@ class CleanPasses:
             max_timestamp_ms=segment.max_timestamp_ms,
             where=where,
         )
-        rewriter = SegmentRewriter(one, base_offset=segment.start_offset)
+        rewriter = SegmentRewriter(one, base_offset=segment.start_offset, rewrite_run=one.rewrite_run)
         path = directory / f"{segment.start_offset:020d}.log"
         file = await self._blocking.run(_open_new, path)
         try:
@@ -179,12 +180,7 @@ class _Filling:
 
     def look(self, part: memoryview) -> None:
         """Add the next bytes; what comes after the map was full is passed over."""
-        if not self.takes_more:
-            return
-        for batch, header, position in self.batches.feed(part, where=self.where):
-            if not self._builder.take(batch, header, where=self.where, position=position):
-                self.takes_more = False
-                return
+        self.takes_more = self.takes_more and self._builder.feed(self.batches, part, where=self.where)
 
 
 def _free_bytes(directory: Path) -> int:
