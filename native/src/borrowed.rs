@@ -22,7 +22,8 @@ pub fn slice_of<T: Element>(buffer: &PyBuffer<T>) -> PyResult<&[T]> {
 
 /// The items of `buffer`, to be written to by the thread that has it as its own: nothing else looks at it meanwhile.
 ///
-/// The offset map alone is lent in this way.  One thread fills it, one step after the other (docs/design/0014).
+/// The offset map and the bits of a new filter are lent in this way.  One thread fills each, one step after the other
+/// (docs/design/0014).
 #[allow(unsafe_code)]
 pub fn mut_slice_of<T: Element>(buffer: &mut PyBuffer<T>) -> PyResult<&mut [T]> {
     require_contiguous(buffer)?;

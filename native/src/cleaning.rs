@@ -9,7 +9,7 @@ use crate::records::{Frame, Record, read_records, write_records};
 /// Compression, transactional, control.
 const NOT_PLAIN: i16 = 0x37;
 const APPEND_TIME_FLAG: i16 = 0x08;
-const DELETE_HORIZON_FLAG: i16 = 0x40;
+pub const DELETE_HORIZON_FLAG: i16 = 0x40;
 const KEPT_ATTRIBUTES: i16 = 0x3f;
 const NO_TIMESTAMP: i64 = -1;
 const INDEX_INTERVAL: u64 = 4096;
@@ -325,7 +325,7 @@ pub fn begins_plain(buffer: &[u8], start: usize) -> bool {
 }
 
 /// Whether the batch is plain, and its offsets rise above `last_offset`, which is -1 or above.
-fn is_plain(batch: &Batch, last_offset: i64) -> bool {
+pub fn is_plain(batch: &Batch, last_offset: i64) -> bool {
     batch.attributes & NOT_PLAIN == 0 && batch.record_count > 0 && batch.base_offset > last_offset
 }
 
@@ -335,7 +335,8 @@ pub fn append_time(attributes: i16, max_timestamp: i64) -> Option<i64> {
 }
 
 impl Batch {
-    fn frame(&self) -> Frame {
+    /// What it says of its records.
+    pub fn frame(&self) -> Frame {
         Frame {
             base_offset: self.base_offset,
             last_offset: self.last_offset,

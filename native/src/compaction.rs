@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use crate::borrowed::{mut_slice_of, slice_of};
 use crate::cleaning::{self, Bounds, Indexed, Left, Room, Run, Terms};
+use crate::key_filter::{self, Keys};
 use crate::offset_map::Slots;
 use crate::records::{Frame, write_records};
 use crate::unlocked;
@@ -158,6 +159,80 @@ pub fn clean_records(
         );
         Some((read, kept.len(), Some(batch)))
     }))
+}
+
+/// Give (stop, digests of the keys, when the first tombstone is due).
+#[pyfunction]
+pub fn collect_keys(
+    py: Python<'_>,
+    buffer: PyBuffer<u8>,
+    start: usize,
+) -> PyResult<(usize, Vec<u8>, i64)> {
+    let bytes = slice_of(&buffer)?;
+    if !cleaning::begins_plain(bytes, start) {
+        return Ok((start, Vec::new(), i64::MAX));
+    }
+    let (stop, keys) = unlocked(py, bytes, start, || key_filter::collect_run(bytes, start));
+    Ok((stop, keys.digests, keys.due))
+}
+
+/// Give (digests of the keys, when the first tombstone is due) of a batch with these opened records; None: Python reads them.
+#[pyfunction]
+pub fn collect_keys_from_records(
+    py: Python<'_>,
+    records: PyBuffer<u8>,
+    frame: FrameParts,
+) -> PyResult<Option<(Vec<u8>, i64)>> {
+    let body = slice_of(&records)?;
+    let (attributes, frame) = (frame.4, frame_of(frame));
+    Ok(unlocked(py, body, 0, || {
+        let (mut keys, mut scratch) = (Keys::none(), Vec::new());
+        key_filter::collect(body, &frame, attributes, &mut keys, &mut scratch)
+            .then_some((keys.digests, keys.due))
+    }))
+}
+
+/// Set the bits of all digests.
+#[pyfunction]
+pub fn fill_filter(
+    py: Python<'_>,
+    bits: PyBuffer<u8>,
+    probes: u8,
+    digests: PyBuffer<u8>,
+) -> PyResult<()> {
+    let mut bits = bits;
+    let (bits, digests) = (mut_slice_of(&mut bits)?, slice_of(&digests)?);
+    require_bits(bits)?;
+    unlocked(py, digests, 0, || {
+        key_filter::fill(bits, probes.into(), digests);
+    });
+    Ok(())
+}
+
+/// Whether the filter may have any of the map's keys.
+#[pyfunction]
+pub fn filter_has_any(
+    py: Python<'_>,
+    bits: PyBuffer<u8>,
+    probes: u8,
+    map: MapParts,
+) -> PyResult<bool> {
+    let bits = slice_of(&bits)?;
+    require_bits(bits)?;
+    let slots = whole(Slots {
+        digests: slice_of(&map.0)?,
+        offsets: slice_of(&map.1)?,
+    })?;
+    Ok(unlocked(py, slots.digests, 0, || {
+        key_filter::has_any(bits, probes.into(), slots.digests, slots.offsets)
+    }))
+}
+
+fn require_bits(bits: &[u8]) -> PyResult<()> {
+    if bits.is_empty() {
+        return Err(PyValueError::new_err("a filter without bits"));
+    }
+    Ok(())
 }
 
 fn whole<D: AsRef<[u8]>, O: AsRef<[i64]>>(map: Slots<D, O>) -> PyResult<Slots<D, O>> {

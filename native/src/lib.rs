@@ -7,6 +7,7 @@ mod borrowed;
 pub mod cleaning;
 mod compaction;
 mod header;
+pub mod key_filter;
 pub mod offset_map;
 pub mod records;
 pub mod walks;
@@ -131,6 +132,10 @@ fn tiersidecar_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(compaction::fill_map_from_records, module)?,
         wrap_pyfunction!(compaction::clean_run, module)?,
         wrap_pyfunction!(compaction::clean_records, module)?,
+        wrap_pyfunction!(compaction::collect_keys, module)?,
+        wrap_pyfunction!(compaction::collect_keys_from_records, module)?,
+        wrap_pyfunction!(compaction::fill_filter, module)?,
+        wrap_pyfunction!(compaction::filter_has_any, module)?,
         wrap_pyfunction!(is_off, module)?,
     ] {
         module.add_function(function)?;

@@ -59,7 +59,7 @@ def cleaned(log: bytes, one: Round, aborted: tuple[AbortedTransaction, ...] = ()
             if not builder.feed(batches, piece, where="a.log"):
                 filled.append("full")
                 break
-    except (CorruptDataError, OffsetMapTooSmallError) as error:
+    except (CorruptDataError, OffsetMapTooSmallError, OverflowError) as error:
         filled.append((type(error), str(error)))
     digests, offsets = offset_map.slots
     filled += [bytes(digests), list(offsets), len(offset_map), offset_map.latest_offset]

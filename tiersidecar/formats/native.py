@@ -53,6 +53,7 @@ class Walks(Protocol):
         offset that is due next, where the last one taken begins and which offset was due there, and the bytes skipped."""
 
 
+Buffer = bytes | bytearray | memoryview
 MapParts = tuple[bytearray, "array[int]"]
 """Digests and offsets of an offset map: its slots."""
 FrameParts = tuple[int, int, int, int, int, int]
@@ -122,7 +123,25 @@ class CleanerPasses(Protocol):
         read for certain."""
 
 
-class NativeFunctions(Walks, CleanerPasses, Protocol):
+class KeyFilterFunctions(Protocol):
+    """Digests are the MD5 of keys, 16 bytes each, one after the other."""
+
+    def collect_keys(self, buffer: memoryview, start: int, /) -> tuple[int, bytes, int]:
+        """Take a run of batches as :class:`CleanerPasses` do, that have no record without a key, and no tombstone without a
+        horizon; return where it stopped, the digests of the keys, and the earliest horizon of a tombstone or
+        :data:`HIGHEST`."""
+
+    def collect_keys_from_records(self, records: bytes, frame: FrameParts, /) -> tuple[bytes, int] | None:
+        """Do the same with the opened records of one batch; None where the run would stop."""
+
+    def fill_filter(self, bits: bytearray, probes: int, digests: bytearray, /) -> None:
+        """Set the bits of all digests."""
+
+    def filter_has_any(self, bits: Buffer, probes: int, slots: MapParts, /) -> bool:
+        """Return whether the filter may have any of the map's keys."""
+
+
+class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, Protocol):
     """All that the native core does."""
 
 

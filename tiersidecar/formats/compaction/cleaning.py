@@ -155,7 +155,7 @@ class Cleaner:
     def _native_terms(self) -> TermParts:
         first = self._terms.first_dirty_offset
         first_dirty = HIGHEST if first is None else clamped(first)
-        return self._map.latest_offset, self._terms.now_ms, self._terms.horizon_ms, first_dirty
+        return clamped(self._map.latest_offset), self._terms.now_ms, self._terms.horizon_ms, first_dirty
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
         """Take the retained ones (:meth:`CleanedTransactions.take_retained`)."""

@@ -7,7 +7,7 @@ more than the load factor's share is filled.  Two keys of one digest would be ta
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import md5
 
 from tiersidecar.domain.errors import OffsetMapTooSmallError
@@ -29,12 +29,17 @@ _HASHED_PROBES = 13
 """Number of 4-byte windows in the digest; after them the probing is linear."""
 
 
+def most_keys(size_bytes: int, load_factor: float = LOAD_FACTOR) -> int:
+    """Return how many keys a map of this size holds."""
+    return int(size_bytes // BYTES_PER_SLOT * load_factor)
+
+
 class OffsetMap:
     """Takes at most ``size_bytes`` (``log.cleaner.dedupe.buffer.size`` of one cleaner); nothing can be taken out again."""
 
     def __init__(self, size_bytes: int, *, load_factor: float = LOAD_FACTOR) -> None:
         self._slots = size_bytes // BYTES_PER_SLOT
-        self._most_keys = int(self._slots * load_factor)
+        self._most_keys = most_keys(size_bytes, load_factor)
         if self._most_keys < 1:
             raise ValueError(f"an offset map of {size_bytes} bytes holds no key: {BYTES_PER_SLOT} bytes a slot")
         self._digests = bytearray(self._slots * _DIGEST_BYTES)
@@ -55,6 +60,12 @@ class OffsetMap:
     def is_full(self) -> bool:
         """Return whether no further key may be put in."""
         return self._size >= self._most_keys
+
+    def digests(self) -> Iterator[bytes]:
+        """Yield those of all keys."""
+        for slot, offset in enumerate(self._offsets):
+            if offset:
+                yield bytes(self._digests[slot * _DIGEST_BYTES : (slot + 1) * _DIGEST_BYTES])
 
     @property
     def slots(self) -> MapParts:

@@ -19,7 +19,7 @@ from tiersidecar.formats.kafka.record_batches import (
     RecordBatchHeader,
     read_batch_header,
 )
-from tiersidecar.formats.native import CleanedRun, IndexParts
+from tiersidecar.formats.native import CleanedRun, IndexParts, clamped
 
 MOST_OFFSETS = (1 << 31) - 1
 """An index has offsets relative to the base of its segment, in 31 bits."""
@@ -116,7 +116,7 @@ class SegmentRewriter:
         """Return what stays of the next batches that native code takes, if there are any, and go past them."""
         if self._rewrite_run is None:
             return b""
-        bounds = self._base_offset, self._base_offset + MOST_OFFSETS
+        bounds = self._base_offset, clamped(self._base_offset + MOST_OFFSETS)
         indexed = self._write_position, *self._indexes.known
         taken = self._rewrite_run(batches.view, batches.place, batches.position, bounds, indexed)
         if taken is None or taken[0].batches_read == 0:
