@@ -33,17 +33,17 @@ from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, last
 from tiersidecar.formats.compaction.segments import SegmentTally
 from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.clock import Clock
 from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.clean_claims import Claims
 from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.key_filters import KeyFilters
 from tiersidecar.tasks.ownership import InFlight, Ownership
+from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, RewritingCommands
 from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SegmentSwap, SwapStore, SwapTrash
 
 log = structlog.get_logger(__name__)
-
-_FINISH_WITHIN_MS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +108,7 @@ class CleanTask:
         self._clock, self._failpoints = edges.clock, edges.failpoints
         self._broker_id, self._guard, self._ownership = actor.broker_id, actor.guard, actor.ownership
         self._observe_only = actor.observe_only
+        self._commands = RewritingCommands(sources.state, edges.clock)
         self._swap, self._blobs, self._in_flight, self._settings = swap, store.blobs, in_flight, settings
         self._passes = CleanPasses(
             store=store,
@@ -148,6 +149,7 @@ class CleanTask:
             trash=trash,
             ownership=self._ownership,
             in_flight=self._in_flight,
+            clock=self._clock,
         )
         if look.chain.twins:  # a process ended between a swap and its entry
             if left := await self._reason_to_end(partition):
@@ -170,6 +172,7 @@ class CleanTask:
             self._table.refused_topics.get(topic_id_partition.topic, "")
             or self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES)
             or self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id)
+            or self._commands.reason_to_wait()
         )
 
     async def _reason_to_end(self, partition: TieredPartition) -> str:
@@ -336,18 +339,24 @@ class _ChunkSwapper:
         trash: SwapTrash,
         ownership: Ownership,
         in_flight: InFlight,
+        clock: Clock,
     ) -> None:
         self._owner = partition.view.topic_id_partition
         self._look_again, self.reason_to_end, self._trash = look_again, reason_to_end, trash
-        self._ownership, self._in_flight = ownership, in_flight
+        self._ownership, self._in_flight, self._clock = ownership, in_flight, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
+        self._looked_s = 0.0
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
-        """Return why they are left: each must still be the one of its span that readers are given."""
+        """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
+        their ends first: a command that has claimed its lease before that is seen."""
+        await self._ownership.confirm(self._owner)
+        self._looked_s = self._clock.monotonic_s()
+        now = await self._look_again()
         if reason := await self.reason_to_end():
             return reason
-        await self._ownership.confirm(self._owner)
-        now = await self._look_again()
+        if self._left_ms() <= 0:
+            return f"looking at it took more than {CLEANER_FINISHES_WITHIN_S} s: a command may have begun since"
         given = {one.remote_log_segment_id for one in now.chain.segments}
         if not all(one.remote_log_segment_id in given for one in old):
             return now.chain.stopped or "it was replaced or deleted meanwhile"
@@ -366,8 +375,11 @@ class _ChunkSwapper:
 
     async def within_ms(self) -> int | None:
         """Return a time far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key
-        back."""
-        return _FINISH_WITHIN_MS
+        back.  It counts from the last look, after which a command waits for that long before it acts."""
+        return max(self._left_ms(), 1)
+
+    def _left_ms(self) -> int:
+        return round((self._looked_s + CLEANER_FINISHES_WITHIN_S - self._clock.monotonic_s()) * 1000)
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         return DigestAlone()
