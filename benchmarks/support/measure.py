@@ -47,14 +47,16 @@ async def cost_of_window(size_bytes: int, work: Callable[[], Awaitable[object]])
     return Cost(size_bytes=size_bytes, wall_s=time.perf_counter() - began_s, cpu_s=_cpu_s() - cpu_s)
 
 
-async def by_turns(rounds: int, windows: Mapping[str, Callable[[], Awaitable[T]]]) -> dict[str, list[T]]:
-    """What each of ``windows`` gave in each round, after one round that does not count: who shares the machine with us, and its
-    clock rate, change from second to second, and so everybody has his turn in each of them."""
+async def by_turns(
+    rounds: int, windows: Mapping[str, Callable[[], Awaitable[T]]], *, uncounted: int = 1
+) -> dict[str, list[T]]:
+    """What each of ``windows`` gave in each round, after ``uncounted`` rounds that do not count: who shares the machine with
+    us, and its clock rate, change from second to second, and so everybody has his turn in each of them."""
     found: dict[str, list[T]] = {name: [] for name in windows}
-    for round_number in range(rounds + 1):
+    for round_number in range(uncounted + rounds):
         for name, window in windows.items():
             result = await window()
-            if round_number:
+            if round_number >= uncounted:
                 found[name].append(result)
     return found
 

@@ -20,7 +20,7 @@ from tests.support.s3_fault_proxy import Fault, FaultKind
 from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.azure import AzureStore, open_azure_store
 from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
-from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.errors import ObjectExistsError, StoreError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import BytesBody, Store
 from tiersidecar.testing.store_contract import KEY, FailingBody, PiecesBody, StoreContract
@@ -147,14 +147,37 @@ class TestFaults:
         await far_store.put_object(KEY, PiecesBody(pieces))
         assert await far_store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
 
-    async def test_a_commit_whose_answer_was_lost_counts_as_failed(
+    async def test_a_commit_whose_answer_was_lost_is_found_to_be_done(
         self, far_store: AzureStore, way: AzureFaultProxy
     ) -> None:
-        """object_store commits again, and the blocks are uncommitted ones no more: the caller deletes what is there."""
-        way.faults.append(Fault(kind=FaultKind.LOSE_ANSWER, method="PUT", query="comp=blocklist"))
-        with pytest.raises(StoreError, match="InvalidBlockList"):
-            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB)] * 3))
-        assert (await far_store.head_object(KEY)).size_bytes == 3 * MIB
+        """object_store commits again, and the blocks are uncommitted ones no more: InvalidBlockList."""
+        pieces = [os.urandom(MIB) for _ in range(3)]
+        fault = Fault(kind=FaultKind.LOSE_ANSWER, method="PUT", query="comp=blocklist")
+        way.faults.append(fault)
+        stored = await far_store.put_object(KEY, PiecesBody(pieces))
+        assert stored.size_bytes == 3 * MIB
+        assert fault.times == 0, "the answer was lost"
+        assert await far_store.fetch_object(KEY, max_bytes=2**30) == b"".join(pieces)
+
+    async def test_a_conditional_put_whose_answer_was_lost_is_found_to_be_done(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        way.faults.append(Fault(kind=FaultKind.LOSE_ANSWER, method="PUT"))
+        await far_store.put_object(KEY, BytesBody(b"mine"), if_absent=True)
+        assert await far_store.fetch_object(KEY, max_bytes=2**30) == b"mine"
+        with pytest.raises(ObjectExistsError):
+            await far_store.put_object(KEY, BytesBody(b"mine"), if_absent=True)
+
+    async def test_what_another_upload_left_under_the_key_is_not_taken_for_this_one(
+        self, far_store: AzureStore, store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        """Of the same size: only the blob's own upload names it."""
+        before = [os.urandom(MIB) for _ in range(3)]
+        await store.put_object(KEY, PiecesBody(before))
+        way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", query="comp=blocklist", times=1000, status=400))
+        with pytest.raises(StoreError):
+            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB) for _ in range(3)]))
+        assert await store.fetch_object(KEY, max_bytes=2**30) == b"".join(before)
 
     @pytest.mark.parametrize(
         ("query", "pieces", "said"),

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 CELLS = [cell for cell in TABLE if cell.brokers == "3"]
 MOST_READINGS = 20
+MOST_ROUNDS = 5
 ASK = MetadataRequest(topics=(), include_topic_authorized_operations=False)
 
 
@@ -76,17 +77,23 @@ def test_a_consumer_of_a_follower_reads_remote_data_there(standing: TieredWorld,
     start = standing.local_starts[0]
     remote = range(0, start, max(start // 12, 1))
     # Something local before each of them: only for that the leader names the follower, and whoever is back at the leader (it
-    # was not named yet, or said to try again) is there for all that is remote until he reads something local.
+    # was not named yet, or said to try again) is there for all that is remote until he reads something local.  How often that
+    # happens is up to a busy machine, so there are some rounds.
     hops = tuple(hop for one in remote for hop in (start, one))
     reading = Reading(
         topic=ORDERS.topic, ends={0: standing.ends[0]}, start="hops", hops=hops, count=4, rack="rack-3", max_wait_ms=100
     )
-    before = standing.metrics("tiersidecar_gateway_out_of_range_total", outcome="fill")
-    seen = CLIENTS[client](standing.access(), reading)
     known = standing.visible("read_uncommitted")[0]
-    assert [one[1] for one in seen] == [one for hop in hops for one in [at for at in known if at >= hop][:4]]
-    after = standing.metrics("tiersidecar_gateway_out_of_range_total", outcome="fill")
-    assert after[3] - before[3] >= len(remote) // 2, f"filled in by each gateway: {before} before, {after} after"
+    filled: list[float] = []
+    for _ in range(MOST_ROUNDS):
+        before = standing.metrics("tiersidecar_gateway_out_of_range_total", outcome="fill")
+        seen = CLIENTS[client](standing.access(), reading)
+        after = standing.metrics("tiersidecar_gateway_out_of_range_total", outcome="fill")
+        assert [one[1] for one in seen] == [one for hop in hops for one in [at for at in known if at >= hop][:4]]
+        filled.append(after[3] - before[3])
+        if filled[-1] >= len(remote) // 2:
+            return
+    pytest.fail(f"of {len(remote)} seeks the follower's gateway filled in {filled}, round by round")
 
 
 @pytest.mark.parametrize("through", [False, True], ids=["direct", "through"])

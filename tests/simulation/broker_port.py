@@ -10,6 +10,7 @@ from tests.simulation.broker_side import BrokerSide, read_replica
 from tests.simulation.cluster import Cluster, SimulatedPartition
 from tests.simulation.network import FaultRates, Network
 from tests.simulation.topics import SimulatedTopic
+from tests.support.topic_settings import with_names
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, HistoryChangedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
@@ -145,7 +146,9 @@ class SimulatedBroker:
         self, topics: Iterable[str], *, names: Sequence[str] | None = None
     ) -> dict[str, dict[str, str | None]]:
         asked = list(topics)
-        return await self._ask("configs", lambda: {topic: self._configs_of(topic) for topic in asked})
+        return await self._ask(
+            "configs", lambda: {topic: with_names(self._configs_of(topic), names) for topic in asked}
+        )
 
     async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
         return {}

@@ -57,6 +57,8 @@ async def inject(world: World, planned: PlannedFault) -> None:
         case Fault.LOST_PRODUCERS:
             if sidecar.broker in world.cluster.alive:
                 world.cluster.move_log_dir(partition, sidecar.broker)
+        case Fault.MOVED_UNWRITTEN:
+            _move_before_writes(world, partition, planned)
         case Fault.FAR_BEHIND:
             await _elect_far_behind(world, partition, planned)
         case Fault.LOST_DISK | Fault.LOST_CHECKPOINTS:
@@ -88,6 +90,15 @@ def _move_leader(world: World, partition: SimulatedPartition, planned: PlannedFa
     others = sorted((partition.in_sync & world.cluster.alive) - {partition.leader})
     if others:
         world.cluster.elect(partition, _pick(others, planned))
+
+
+def _move_before_writes(world: World, partition: SimulatedPartition, planned: PlannedFault) -> None:
+    """Elect, if only the same leader again, and move its log before the first record of the new epoch."""
+    in_sync = sorted(partition.in_sync & world.cluster.alive)
+    if in_sync:
+        broker = _pick(in_sync, planned)
+        world.cluster.elect(partition, broker)
+        world.cluster.move_log_dir(partition, broker)
 
 
 def _elect_unclean(world: World, partition: SimulatedPartition, planned: PlannedFault) -> None:

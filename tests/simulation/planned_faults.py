@@ -26,12 +26,15 @@ class Fault(StrEnum):
     LOST_PRODUCERS = "producers' state lost"
     LOST_DISK = "replica lost with its disk"
     LOST_CHECKPOINTS = "crash of a broker that loses its checkpoints"
+    MOVED_UNWRITTEN = "election, and a move of the log before anything is written"
 
 
 LOSSES = (Fault.LOST_PRODUCERS, Fault.LOST_DISK, Fault.LOST_CHECKPOINTS)
 """Faults after which a broker may not know of a transaction that began before."""
 
 
+_MOVED_UNWRITTEN_SHARE = 0.15
+"""Share of cluster runs that end with an election and a move of the new leader's log, before anything is written."""
 _AHEAD_MS, _BEHIND_MS = 10 * 24 * 3_600_000, 3_600_000
 
 
@@ -110,4 +113,19 @@ def plan_lost_producers(duration_s: float, chances: Chances) -> tuple[PlannedFau
             target=chances.draw("lost producers target"),
         )
         for number in range(6)
+    )
+
+
+def plan_moved_unwritten(duration_s: float, chances: Chances) -> tuple[PlannedFault, ...]:
+    """Draw it in some of the runs, so late that hardly ever anything is written afterwards."""
+    if chances.draw("moved unwritten") >= _MOVED_UNWRITTEN_SHARE:
+        return ()
+    return (
+        PlannedFault(
+            name="moved unwritten",
+            fault=Fault.MOVED_UNWRITTEN,
+            at_s=duration_s - 0.05,
+            lasts_s=0.0,
+            target=chances.draw("moved unwritten target"),
+        ),
     )

@@ -18,6 +18,7 @@ from tests.simulation.planned_faults import (
     plan_faults,
     plan_losses,
     plan_lost_producers,
+    plan_moved_unwritten,
 )
 from tiersidecar.services.gateway.fetch_in_hand import MAX_SESSION_PARTITIONS
 
@@ -34,6 +35,8 @@ _REREAD_BAD = 0.05
 """Share of reads that come short or damaged where consumers go back again and again."""
 _LATE_EVENTS_SHARE = 0.5
 """Share of hazard runs in which file events of log dirs are late, or never come."""
+_HELD_FETCHES_SHARE = 0.5
+"""Share of runs with losses in which brokers hold Fetches; in runs of other kinds a poll sees everything at once."""
 _SESSIONS_SHARE = 0.4
 """Share of cluster runs with consumers that keep fetch sessions."""
 
@@ -59,8 +62,8 @@ class Scenario:
     ``store_is_local``: what lies in the store is read as files of this machine are; ``rereads``: consumers go back again and
     again to what only the store has, and the store is bad at that.  ``fetch_sessions``: there are consumers that keep them, of
     which each gateway remembers ``most_in_sessions`` partitions; ``questions``: clients ask for offsets by timestamp and epoch;
-    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written; ``compacted`` are the
-    settings of a compacted topic."""
+    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written; ``holds_fetches``: brokers
+    hold the sidecars' own Fetches while there is nothing to answer; ``compacted`` are the settings of a compacted topic."""
 
     kind: Kind
     seed: int
@@ -87,6 +90,7 @@ class Scenario:
     most_in_sessions: int = MAX_SESSION_PARTITIONS
     questions: bool = False
     timestamps_late_ms: int = 0
+    holds_fetches: bool = False
     file_events: FileEvents = FileEvents.AT_ONCE
     hazard: Hazard | None = None
     compacted: CompactedTopic | None = None
@@ -168,7 +172,7 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
         late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
         scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
-    beside = (Fault.FAR_BEHIND, *LOSSES)
+    beside = (Fault.FAR_BEHIND, Fault.MOVED_UNWRITTEN, *LOSSES)
     unlike = (*beside, Fault.DISK_FULL, Fault.UNCLEAN) if is_race else beside
     faults = plan_faults(scenario.duration_s, chances, tuple(fault for fault in Fault if fault not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:
@@ -176,8 +180,10 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
     faults = (*faults, *plan_lost_producers(scenario.duration_s, chances))
     if base.kind is Kind.LOSSES:
         faults = (*faults, *plan_losses(scenario.duration_s, chances))
+        scenario = replace(scenario, holds_fetches=chances.draw("held fetches") < _HELD_FETCHES_SHARE)
     if base.kind in (Kind.HAZARDS, Kind.COMPACTION):
         return _with_hazard(replace(scenario, faults=faults), chances)
+    faults = (*faults, *plan_moved_unwritten(scenario.duration_s, chances))
     if is_race:
         faults = tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in faults)
     return replace(scenario, faults=faults)

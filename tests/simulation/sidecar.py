@@ -56,6 +56,8 @@ from tiersidecar.tasks.roster import keep_roster
 from tiersidecar.tasks.trash_clock import TrashClock
 
 METADATA_PARTITIONS = 2
+_HELD_S = (2.0, 5.0)
+"""How long brokers hold Fetches of the metadata topic and of the state topic, as the daemon asks them to."""
 ALL_ROLES = frozenset(Role)
 TIER_ROLES = frozenset({Role.TIER})
 READING_ROLES = frozenset({Role.READ, Role.GATEWAY})
@@ -146,12 +148,28 @@ class Sidecar:
         self.disk = world.disks[broker]
         self.process: Process | None = None
         self.serving: Serving | None = None
+        self._parts: Parts | None = None
         self._incarnation = 0
         self.buried: list[tuple[Process, asyncio.Task[None]]] = []
 
     @property
     def runs(self) -> bool:
         return self.process is not None
+
+    def doubted(self) -> list[str]:
+        """Return why nothing is done with partitions that its broker leads, by the process that has the broker's tier role: the
+        directories are right ones here.  Of an empty log that was moved nothing is known until its first record."""
+        parts = self._parts
+        if parts is None or self._world.lease_rules.holder(self.broker) != parts.identity.incarnation:
+            return []
+        table, logs = parts.table, self._world.cluster.partitions
+        reasons = dict.fromkeys(table.unseen, "its directory is not seen")
+        reasons |= {owner: table.doubt(tiered) for owner, tiered in table.assignment.items()}
+        return [
+            f"{self._name} {self.broker} does nothing with {owner}: {why}"
+            for owner, why in reasons.items()
+            if why and owner.topic not in table.refused_topics and logs[owner].logs[self.broker].batches
+        ]
 
     def start(self) -> None:
         """Start a new process; it knows only what is durable."""
@@ -165,7 +183,7 @@ class Sidecar:
         """Kill it as kill -9 does."""
         if self.process is not None:
             self.process.kill()
-            self.process = self.serving = None
+            self.process = self.serving = self._parts = None
 
     async def stop_in_order(self) -> None:
         """Stop it as SIGTERM does, and wait for its end."""
@@ -173,7 +191,7 @@ class Sidecar:
             return
         process, task = self.buried[-1]
         process.is_asked_to_end = True
-        self.process = self.serving = None
+        self.process = self.serving = self._parts = None
         task.cancel()
         await asyncio.wait([task])
 
@@ -190,6 +208,8 @@ class Sidecar:
                 roles=self._roles,
                 instance=self.instance,
             )
+            if self.process is process:
+                self._parts = parts
             if Role.GATEWAY in self._roles:
                 bucket = _bucket_of(self._world, parts.ids, informs_rules=False)
                 path = await open_process_read_path(stack, replace(parts, store=_store_of(bucket, parts)))
@@ -272,6 +292,7 @@ async def open_parts(
     clients = SimulatedClients(
         world.topics, world.network, world.loop, chances, scenario.topic_rates, name, _sends(acts)
     )
+    metadata_held_s, state_held_s = _HELD_S if scenario.holds_fetches else (0.0, 0.0)
     tuning = initial_tuning(config, clock)
     store = _bounded(_bucket_of(world, ids, informs_rules=True, acts=acts), config, tuning, clock)
     metadata = await stack.enter_async_context(
@@ -288,7 +309,7 @@ async def open_parts(
             ids=ids,
             telemetry=telemetry,
             blocking=blocking,
-            clients=clients,
+            clients=clients.held(metadata_held_s),
         )
     )
     state = await stack.enter_async_context(
@@ -305,7 +326,7 @@ async def open_parts(
             clock=clock,
             ids=ids,
             telemetry=telemetry,
-            clients=clients,
+            clients=clients.held(state_held_s),
         )
     )
     return assemble(

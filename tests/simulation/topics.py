@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 
 from aiokafka import TopicPartition
@@ -58,13 +59,28 @@ class SimulatedTopic:
         return len(log) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class HeldFetch:
+    """A Fetch that is out: from where on it asks, and when it is answered though there is nothing."""
+
+    positions: Mapping[TopicPartition, int]
+    ends_s: float
+
+
 class SimulatedConsumer:
     """``assign``, ``seek``, ``getmany`` and ``position`` as aiokafka has them.  Records show ``lag_s`` after they were
-    written."""
+    written.
 
-    def __init__(self, topics: Mapping[str, SimulatedTopic], loop: VirtualTimeLoop, lag_s: float) -> None:
-        self._topics, self._loop, self._lag_s = topics, loop, lag_s
+    With ``held_s`` a Fetch for which there is nothing is held as long, and no other is sent meanwhile: what is assigned after
+    it was sent waits for its end, and what is read from elsewhere by then is thrown away.  Without, a poll looks at everything
+    that is assigned."""
+
+    def __init__(
+        self, topics: Mapping[str, SimulatedTopic], loop: VirtualTimeLoop, lag_s: float, held_s: float = 0.0
+    ) -> None:
+        self._topics, self._loop, self._lag_s, self._held_s = topics, loop, lag_s, held_s
         self._positions: dict[TopicPartition, int] = {}
+        self._fetch: HeldFetch | None = None
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._positions = dict.fromkeys(partitions, 0)
@@ -77,31 +93,56 @@ class SimulatedConsumer:
 
     async def getmany(self, *, timeout_ms: int, max_records: int = 500) -> dict[TopicPartition, list[TopicRecord]]:
         """Return what shows by now; else what comes first, or nothing after a while."""
-        if found := self._visible(max_records):
-            return found
+        if self._held_s:
+            return await self._take_answers(self._loop.time() + timeout_ms / 1000, max_records)
+        if found := self._visible(self._positions, max_records):
+            return self._took(found)
+        await self._wait_for_more(self._positions, _IDLE_POLL_S)
+        return self._took(self._visible(self._positions, max_records))
+
+    async def _take_answers(self, until_s: float, max_records: int) -> dict[TopicPartition, list[TopicRecord]]:
+        """Return the first answer that is of use; nothing where none has come by ``until_s``."""
+        while True:
+            fetch = self._fetch or HeldFetch(dict(self._positions), self._loop.time() + self._held_s)
+            self._fetch = fetch
+            found, now_s = self._visible(fetch.positions, max_records), self._loop.time()
+            if found or now_s >= fetch.ends_s:
+                self._fetch = None
+            wanted = {one: rows for one, rows in found.items() if self._positions.get(one) == fetch.positions[one]}
+            if wanted or now_s >= until_s:
+                return self._took(wanted)
+            if self._fetch is not None:
+                await self._wait_for_more(fetch.positions, min(fetch.ends_s, until_s) - now_s)
+
+    async def _wait_for_more(self, positions: Mapping[TopicPartition, int], at_most_s: float) -> None:
         woken: asyncio.Future[None] = self._loop.create_future()
-        for partition in self._positions:
+        for partition in positions:
             self._topics[partition.topic].waiting.append(woken)
-        await asyncio.wait([woken], timeout=min(self._next_shows_s(), _IDLE_POLL_S))
+        await asyncio.wait([woken], timeout=min(self._next_shows_s(positions), at_most_s))
         woken.cancel()
-        return self._visible(max_records)
 
     def _log(self, partition: TopicPartition) -> list[TopicRecord]:
         return self._topics[partition.topic].partitions[partition.partition]
 
-    def _visible(self, max_records: int) -> dict[TopicPartition, list[TopicRecord]]:
+    def _visible(
+        self, positions: Mapping[TopicPartition, int], max_records: int
+    ) -> dict[TopicPartition, list[TopicRecord]]:
         until_s, found = self._loop.time() - self._lag_s, {}
-        for partition, position in self._positions.items():
+        for partition, position in positions.items():
             log = self._log(partition)
             records = [record for record in log[position : position + max_records] if record.written_s <= until_s]
             if records:
                 found[partition] = records
-                self._positions[partition] = records[-1].offset + 1
         return found
 
-    def _next_shows_s(self) -> float:
+    def _took(self, found: dict[TopicPartition, list[TopicRecord]]) -> dict[TopicPartition, list[TopicRecord]]:
+        for partition, records in found.items():
+            self._positions[partition] = records[-1].offset + 1
+        return found
+
+    def _next_shows_s(self, positions: Mapping[TopicPartition, int]) -> float:
         """Return the time until the next record that is written already shows."""
-        written = [log[at].written_s for part, at in self._positions.items() if at < len(log := self._log(part))]
+        written = [log[at].written_s for part, at in positions.items() if at < len(log := self._log(part))]
         return max(min(written, default=self._loop.time() + _IDLE_POLL_S) + self._lag_s - self._loop.time(), 0.0) + 1e-6
 
 
@@ -143,7 +184,7 @@ class SimulatedProducer:
 
 
 class SimulatedClients:
-    """``adapters.kafka_clients.TopicClients`` of one process."""
+    """``adapters.kafka_clients.TopicClients`` of one process.  ``held_s`` is how long a broker holds its Fetches."""
 
     def __init__(
         self,
@@ -157,6 +198,7 @@ class SimulatedClients:
     ) -> None:
         self._topics, self._network, self._loop, self._rates = topics, network, loop, rates
         self._sends = sends
+        self.held_s = 0.0
         self._lag_s = chances.choose(f"consumer lag of {process}", (0.001, 0.02, 0.3, 1.5))
 
     def producer(self) -> SimulatedProducer:
@@ -164,4 +206,10 @@ class SimulatedClients:
 
     @asynccontextmanager
     async def open_consumer(self) -> AsyncIterator[SimulatedConsumer]:
-        yield SimulatedConsumer(self._topics, self._loop, self._lag_s)
+        yield SimulatedConsumer(self._topics, self._loop, self._lag_s, self.held_s)
+
+    def held(self, held_s: float) -> SimulatedClients:
+        """Return the same clients, of a topic whose Fetches are held as long."""
+        other = copy(self)
+        other.held_s = held_s
+        return other

@@ -77,6 +77,8 @@ class World(Environment):
         await self._settle()
         await self.consumers.finish()
         await self._settle()  # meanwhile more may have expired
+        for sentence in self.doubted():
+            self.complain(sentence)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start something that happens by itself until the end."""
@@ -225,6 +227,7 @@ class World(Environment):
             and self.loop.time() - self.halted_at_s > _HALTED_S
             and not self.pressed()
             and not self.emptying()
+            and not self.doubted()
             and not any(self.uncleaned(partition) for partition in self.cluster.partitions.values())
         )
 
@@ -303,6 +306,10 @@ class World(Environment):
             and len(partition.leader_log.segments) > 2
             and self.rules.proven_without_hole(partition, 0) >= partition.leader_log.segments[2]
         ]
+
+    def doubted(self) -> list[str]:
+        """Return which partitions nothing is done with, though their leaders have a sidecar."""
+        return [sentence for one in self.processes for sentence in one.doubted()]
 
     def emptying(self) -> bool:
         """Return whether a broker still has files to delete where the reserve is lacking: what more must go is seen only

@@ -127,9 +127,34 @@ def test_a_place_that_does_not_answer_is_one_finding(spark: SparkSession, tmp_pa
         (
             "not-checked",
             "@cold/",
-            f"place 'cold' was not listed, and its {lying_there} segments were not checked: no answer",
+            f"place 'cold' was not listed whole, and its {lying_there} segments were not checked: no answer",
         )
     ]
+
+
+def test_a_place_that_stops_answering_while_it_is_listed_is_one_finding(spark: SparkSession, tmp_path: Path) -> None:
+    """It ended the job, and nothing was reported of the other places."""
+    bucket, cold = PluginBucket(tmp_path / "bucket"), tmp_path / "cold"
+    bucket.move_a_topic(cold)
+    lying_there = len(list(cold.rglob("*.log")))
+    (missing := min(bucket.root.rglob("*.log"))).unlink()
+    settings = ReconcileSettings(
+        graces=Graces(finding_ms=0, copy_ms=0),
+        open_store=DirectoryStore(str(bucket.root), cold=str(cold), cold_breaks_off=True),
+        deep=None,
+        place_prefixes=("@cold/",),
+    )
+    job = Reconciler(spark, settings, lambda text: None)
+    try:
+        rows = job.run(inputs_of(bucket, spark), now_ms=lambda: NOW_MS).findings.collect()
+    finally:
+        job.close()
+    assert {(row["kind"], row["key"]) for row in rows} == {
+        ("missing-object", str(missing.relative_to(bucket.root))),
+        ("not-checked", "@cold/"),
+    }
+    (detail,) = [row["detail"] for row in rows if row["kind"] == "not-checked"]
+    assert f"its {lying_there} segments were not checked" in detail
 
 
 def test_what_is_before_a_segment_ends_there_or_else_goes_on(spark: SparkSession) -> None:

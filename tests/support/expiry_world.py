@@ -40,7 +40,8 @@ from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec, TrimAnswer
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
+from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.expiry_look import ExpirySettings
 from tiersidecar.tasks.ownership import UNQUESTIONED, InFlight, Ownership
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import SegmentRemover

@@ -32,7 +32,8 @@ from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
 from tiersidecar.reading.remote_objects import SegmentPresence, recorded_keys
 from tiersidecar.reading.user_deletes import Asker, UserDelete
 from tiersidecar.tasks.catch_up import CatchUp
-from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
+from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.expiry_look import ExpirySettings
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
 from tiersidecar.tasks.retain import RetainTask

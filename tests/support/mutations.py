@@ -28,7 +28,7 @@ from tiersidecar.decide.expiry_standing import Standing, first_start
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
 from tiersidecar.decide.pressure_trim import decide_pressure
-from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.topics import TieredPartition, reason_to_doubt_directory
 from tiersidecar.decide.trash import TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.decide.trim import TrimStep
@@ -61,8 +61,8 @@ from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 from tiersidecar.services.gateway.tiered_partitions import DeletedRecords
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.tasks import copy as copy_module
-from tiersidecar.tasks import disk_watch
-from tiersidecar.tasks import expire as expire_module
+from tiersidecar.tasks import disk_watch, partition_table
+from tiersidecar.tasks import expiry_look as expiry_look_module
 from tiersidecar.tasks.copy import FirstStart
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.ownership import InFlight
@@ -170,7 +170,7 @@ def remote_log_start_too_high() -> Patches:
         start = plan.remote_log_start_offset
         return replace(plan, remote_log_start_offset=Offset(start + 20) if start > 0 else start)
 
-    return [patch.object(expire_module, "decide_expiry", decide)]
+    return [patch.object(expiry_look_module, "decide_expiry", decide)]
 
 
 def retention_by_time_too_short() -> Patches:
@@ -187,7 +187,7 @@ def retention_by_size_too_small() -> Patches:
 
 def leftovers_never_cleaned() -> Patches:
     original = decide_expiry
-    return [patch.object(expire_module, "decide_expiry", lambda view: replace(original(view), leftovers=()))]
+    return [patch.object(expiry_look_module, "decide_expiry", lambda view: replace(original(view), leftovers=()))]
 
 
 def copying_from_the_next_boundary() -> Patches:
@@ -278,6 +278,14 @@ def between_the_tiers_is_out_of_range() -> Patches:
 
 def gateway_sends_away_while_not_ready() -> Patches:
     return [patch.object(out_of_range, "RETRY", out_of_range.STANDS)]
+
+
+def logs_moved_before_their_first_record_are_doubted() -> Patches:
+    return [
+        patch.object(
+            partition_table, "reason_to_doubt_directory", lambda view, local, _: reason_to_doubt_directory(view, local)
+        )
+    ]
 
 
 def readers_send_away_by_metadata_that_are_behind() -> Patches:
@@ -447,7 +455,7 @@ def start_passes_over_what_no_scan_has_missed_yet() -> Patches:
     def listed(log_start_offset: Offset, segments: Sequence[LocalSegment], pins: Sequence[Pin]) -> Any:
         return tuple(segments)
 
-    return [patch.object(one, "gone_below", listed) for one in (copy_module, expire_module)]
+    return [patch.object(one, "gone_below", listed) for one in (copy_module, expiry_look_module)]
 
 
 def first_start_goes_by_the_last_check_of_settings() -> Patches:
@@ -637,6 +645,7 @@ MUTATIONS = (
     Mutation(plant=local_reads_may_end_early, kind=_C, seed=35),
     Mutation(plant=fills_one_batch_too_far, kind=_C, seed=5),
     Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=41),
+    Mutation(plant=logs_moved_before_their_first_record_are_doubted, kind=_C, seed=8),
     Mutation(plant=readers_send_away_by_metadata_that_are_behind, kind=_C, seed=801519),
     Mutation(plant=sessions_keep_their_first_offsets, kind=_C, seed=3),
     Mutation(plant=sessions_of_other_connections_are_sent_away, kind=_C, seed=31),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tests.support.topic_settings import with_names
 from tiersidecar.domain.cleaner import CleanerClaim, merged_claims
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -162,7 +163,7 @@ class ScriptedBroker:
     ) -> dict[str, dict[str, str | None]]:
         if self.hides_settings:
             return {}
-        return {topic: dict(self.settings.get(topic, STRICT_SETTINGS)) for topic in topics}
+        return {topic: with_names(self.settings.get(topic, STRICT_SETTINGS), names) for topic in topics}
 
     async def describe_broker_configs(self, broker_id: int) -> dict[str, str | None]:
         return {}

@@ -72,8 +72,8 @@ class ProcessStatus:
     reasons: list[Callable[[], str]] = field(default_factory=list)
     before_stop: BeforeStop = field(default_factory=BeforeStop)
 
-    def is_halted(self, topic_id_partition: TopicIdPartition, lane: Lane) -> bool:
-        return self.lanes is not None and self.lanes.is_halted(topic_id_partition, lane)
+    def why_halted(self, topic_id_partition: TopicIdPartition, lane: Lane) -> str:
+        return "" if self.lanes is None else self.lanes.why_halted(topic_id_partition, lane)
 
     def ready_reasons(self) -> Sequence[str]:
         if self.starting:

@@ -29,16 +29,12 @@ from tiersidecar.app.config.serve import (
     ServeUser,
 )
 from tiersidecar.app.config.services import LoggingSection, ReadCaller, ReaderQuota, ReadSection, StatusSection
-from tiersidecar.app.config.store import FilesystemStore, S3Store
-from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store import INSTALLED, FilesystemStore, store_sections
 from tiersidecar.app.config.store_base import KeyPair
-from tiersidecar.app.config.store_gcs import GcsStore
-from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.config.values import LONG_MAX, SECRET_FORMS, Address
 from tiersidecar.ports.metrics import plugin
-from tiersidecar.ports.metrics.bucket import BUCKET_CATALOGUE
-from tiersidecar.ports.metrics.catalogue import CATALOGUE
+from tiersidecar.ports.metrics.catalogue import BUCKET_CATALOGUE, CATALOGUE
 from tiersidecar.ports.telemetry import Metric
 
 GENERATED = "Generated from the code by `python -m tiersidecar.app.references`: change it there."
@@ -74,14 +70,14 @@ def sentence_of(key: str, field: FieldInfo) -> str:
     return " ".join((field.description or "").split()) + note
 
 
+def _title_of_kind(kind: str) -> str:
+    return "a type that another package adds" if kind == INSTALLED else f"type {kind}"
+
+
 _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Top level", Config),
     ("Section broker", BrokerSection),
-    ("Section store, type filesystem", FilesystemStore),
-    ("Section store, type s3", S3Store),
-    ("Section store, type azure", AzureStore),
-    ("Section store, type gcs", GcsStore),
-    ("Section store, a type that another package adds", InstalledStore),
+    *((f"Section store, {_title_of_kind(kind)}", section) for kind, section in store_sections().items()),
     ("Section store, each of encryption.key.pairs", KeyPair),
     ("List topics, each rule", TopicRule),
     ("Section read", ReadSection),

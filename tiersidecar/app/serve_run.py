@@ -26,8 +26,7 @@ from tiersidecar.app.stop_signals import stop_on_signals
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, ConfigError, StoreError
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.metrics.bucket import BUCKET_CATALOGUE
-from tiersidecar.ports.metrics.catalogue import CATALOGUE
+from tiersidecar.ports.metrics.catalogue import BUCKET_CATALOGUE, CATALOGUE
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.holes import GIVE_UP_AT_SOURCE
 from tiersidecar.reading.index_blobs import IndexBlobReader

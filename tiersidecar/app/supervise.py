@@ -36,7 +36,7 @@ from tiersidecar.app.state_dir import keep_files_private
 from tiersidecar.app.stop_signals import BeforeStop, stop_on_signals
 from tiersidecar.app.tier_role import announce_stop, given_back_after, run_tier
 from tiersidecar.app.tuning import RELOADABLE, Tuning
-from tiersidecar.app.wiring import Ground, open_ground, open_parts
+from tiersidecar.app.wiring import open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 from tiersidecar.ports.clock import Clock
 from tiersidecar.tasks.groups_below_trim import GroupsBelowTrim
@@ -194,7 +194,7 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
             if Role.TIER in roles and config.mode is Mode.ENFORCE:
                 group.create_task(_groups_below_trim(parts).run(), name="groups below trims")
             group.create_task(spare_what_is_known(ground.status, ground.clock), name="spare what is known")
-            _started(ground, ground.status)
+            _started(ground.status)
 
 
 def _groups_below_trim(parts: Parts) -> GroupsBelowTrim:
@@ -236,7 +236,7 @@ async def spare_what_is_known(status: Readiness, clock: Clock) -> None:
     gc.freeze()
 
 
-def _started(ground: Ground, status: ProcessStatus) -> None:
+def _started(status: ProcessStatus) -> None:
     status.starting = ""
     log.info("daemon.roles.started", cluster_id=status.identity.cluster_id if status.identity else None)
 

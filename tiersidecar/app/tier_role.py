@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from tiersidecar.adapters.stores.placed import stores_by_place
+from tiersidecar.adapters.stores.placed import PlaceStore, stores_by_place
 from tiersidecar.app.builders.clean import build_clean
 from tiersidecar.app.builders.copy import (
     build_admission,
@@ -139,6 +140,9 @@ async def run_tier(parts: Parts, role: TierParts) -> None:
     keys = asked_keys(parts.key_ring) if encrypts else None
     if config.mode is Mode.ENFORCE:  # else nothing is written, and the right to is not needed
         status.reasons.append(lambda: gates.default.closed_reason)
+        for place, store in stores_by_place(parts.store).items():
+            if isinstance(store, PlaceStore):
+                store.when_hung = partial(gates.close, place)
     if keys is not None:
         status.reasons.append(lambda: keys.closed_reason)
     async with asyncio.TaskGroup() as group:
@@ -303,8 +307,8 @@ def _watch(
 
     places = PlaceChecks(parts.metadata, parts.blocking, parts.table, config.places)
 
-    def led(work: LaneWork) -> LaneWork:
-        return caught_up.before(lost.before(places.before(work)))
+    def led(work: LaneWork, *, otherwise: LaneWork | None = None) -> LaneWork:
+        return caught_up.before(lost.before(places.before(work, otherwise=otherwise)))
 
     cleaning: dict[Lane, LaneSpec] = {}
     if config.compaction_enabled and config.mode is Mode.ENFORCE:
@@ -345,7 +349,9 @@ def _watch(
                 Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work, may_act=follow.may_act),
                 Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work, may_act=recopy.may_act),
                 Lane.COPY: LaneSpec(run=led(copy.run), may_act=copy.may_act),
-                Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work, may_act=retain.may_act),
+                Lane.RETAIN: LaneSpec(
+                    run=led(retain.run, otherwise=retain.make_room), has_work=retain.has_work, may_act=retain.may_act
+                ),
                 **cleaning,
             },
         ),

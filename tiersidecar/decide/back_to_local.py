@@ -1,4 +1,4 @@
-"""The way back of a partition's remote part to the brokers' disks, and what hinders it (docs/design/0018-handover.md).
+"""The way back of a partition's remote part to the brokers' disks, and what hinders it (docs/design/0026).
 
 A broker that has all of its log again needs nothing but files: segments from the users' log start up to its own first one,
 the leader epochs of that history, and a log start that is no later.  Each remote segment gives the offsets that readers of the

@@ -173,7 +173,10 @@ def _reason_to_wait(view: CopyView, segment: LocalSegment) -> str:
     if view.may_expire and _is_past_retention(view, segment):
         return "it is past its total retention: expiry looks first"
     if _is_unstable(view, segment):
-        return f"last stable offset {view.last_stable_offset} is below its end {segment.next_base_offset}"
+        return (
+            f"last stable offset {view.last_stable_offset} is below its end {segment.next_base_offset}: "
+            "a transaction is open, or replicas in sync are behind"
+        )
     if not _past_copy_lag(view, segment):
         return "remote.copy.lag.ms and remote.copy.lag.bytes hold it back"
     return ""

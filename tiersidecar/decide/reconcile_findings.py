@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tiersidecar.domain.ids import place_of
+from tiersidecar.domain.ids import place_of, place_prefix
 
 REPORT_SCHEMA_VERSION = 1
 """Version of the report's columns: a change that would break a reader of the old form raises it."""
@@ -104,12 +104,18 @@ def place_out_of_reach(prefix: str, segments: int, away: Mapping[str, str]) -> F
     with ``prefix``."""
     name = place_of(prefix)
     if prefix in away:
-        detail = f"place {name!r} was not listed, and its {segments} segments were not checked: {away[prefix]}"
+        detail = f"place {name!r} was not listed whole, and its {segments} segments were not checked: {away[prefix]}"
         return Finding(kind=FindingKind.NOT_CHECKED, key=prefix, detail=detail)
     detail = (
         f"{segments} segments lie in place {name!r}, which the configuration does not name: put it back under places"
     )
     return Finding(kind=FindingKind.UNKNOWN_PLACE, key=prefix, detail=detail)
+
+
+def place_stopped_answering(place: str, segments: int, reason: str) -> Finding:
+    """Return that ``place`` was listed, and then did not answer what was asked about ``segments``."""
+    detail = f"place {place!r} stopped answering, and {segments} of its segments were not checked: {reason}"
+    return Finding(kind=FindingKind.NOT_CHECKED, key=place_prefix(place), detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

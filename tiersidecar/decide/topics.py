@@ -280,31 +280,3 @@ def _required(configs: Mapping[str, str | None], name: str) -> str:
     if value is None:
         raise ValueError(name)
     return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgedSegment:
-    """``end_offset`` is inclusive; ``is_copied``: finished, durable and read back."""
-
-    end_offset: Offset
-    is_copied: bool
-    is_past_local_retention: bool
-    is_past_total_retention: bool
-
-
-def reason_to_keep_locally(policy: CleanupPolicy, segment: AgedSegment, cleaner_offset: Offset | None) -> str:
-    """Return why the broker's copy stays; "": it may go."""
-    if not segment.is_copied:
-        return "it is not in the remote tier"
-    if not segment.is_past_local_retention:
-        return "local retention keeps it"
-    if policy is CleanupPolicy.COMPACT and (cleaner_offset is None or segment.end_offset >= cleaner_offset):
-        return f"it is not cleaned: the cleaner offset is {0 if cleaner_offset is None else cleaner_offset}"
-    return ""
-
-
-def reason_to_keep_remotely(policy: CleanupPolicy, segment: AgedSegment) -> str:
-    """Return why the remote segment stays; "": it may go."""
-    if policy is CleanupPolicy.COMPACT:
-        return "cleanup.policy=compact: no record goes for its age or size"
-    return "" if segment.is_past_total_retention else "total retention keeps it"

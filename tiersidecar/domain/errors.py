@@ -313,8 +313,10 @@ class PlaceRemovedError(
     "under places. Remove it only once they have expired",
 ):
     """Segments lie in a place that was taken out of the configuration: nothing of the partition is copied, trimmed or expired,
-    for the objects could be neither read nor deleted."""
+    for the objects could be neither read nor deleted; but see ``disk.pressure.policy: drop-oldest``, which waits for no place
+    once a disk is full."""
 
+    is_watched: ClassVar[bool] = True
     subject: str
     place: str
     count: int

@@ -109,11 +109,6 @@ class ReplicaStarts:
     silent: Mapping[BrokerId, str]
 
 
-class ReplicaLogStarts(Protocol):
-    async def replica_log_starts(self, views: Sequence[LeaderView]) -> dict[TopicIdPartition, ReplicaStarts]:
-        """Ask every replica of the partitions, leaders and followers alike, where its own log starts."""
-
-
 class EndOfEpochs(Protocol):
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]

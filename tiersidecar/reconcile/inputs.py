@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.ids import place_of
@@ -43,6 +43,10 @@ class ReconcileSettings:
     def prefixes(self) -> frozenset[str]:
         """Return what keys of ours begin with, as far as they can be listed."""
         return frozenset({self.key_prefix, *self.place_prefixes}) - self.away.keys()
+
+    def without(self, away: Mapping[str, str]) -> ReconcileSettings:
+        """Return the settings once more places are known to be away, for the reasons given there."""
+        return replace(self, away={**self.away, **away})
 
     def places_out_of_reach(self, recorded: Iterable[str]) -> frozenset[str]:
         """Return those of ``recorded`` prefixes that are of places which are not configured (any more), or away: nothing can be

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, MutableMapping, Sequence
 
+from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import place_of
 from tiersidecar.ports.store import ListObjects, StoredObject
 
@@ -28,12 +29,15 @@ def ranges_between(prefixes: Iterable[str], bounds: Iterable[str]) -> list[tuple
 
 
 async def list_ranges(
-    store: ListObjects, ranges: Sequence[tuple[str, ...]]
+    store: ListObjects, ranges: Sequence[tuple[str, ...]], away: MutableMapping[str, str]
 ) -> AsyncGenerator[list[StoredObject], None]:
     """Yield the objects of all ``ranges``, some thousand at a time, in no order.
 
+    A place besides the default one that stops answering is noted in ``away``, by the prefix of its ranges with the reason: what
+    was yielded of it by then is not all that it has.
+
     Raises:
-        StoreError: a range could not be listed to its end; then nothing more is yielded.
+        StoreError: another range could not be listed to its end; then nothing more is yielded.
     """
     found: asyncio.Queue[list[StoredObject] | None] = asyncio.Queue(_RANGES_AT_ONCE)
     turn = asyncio.Semaphore(_RANGES_AT_ONCE)
@@ -41,7 +45,7 @@ async def list_ranges(
     async def walk() -> None:
         async with asyncio.TaskGroup() as tasks:
             for prefix, after, upto in ranges:
-                tasks.create_task(_list_range(store, (prefix, after, upto), found, turn))
+                tasks.create_task(_list_range_of_place(store, (prefix, after, upto), found, turn, away))
 
     async def walk_to_the_end() -> None:
         try:
@@ -61,21 +65,36 @@ async def list_ranges(
         walking.cancel()
 
 
-async def _list_range(
+async def _list_range_of_place(
     store: ListObjects,
     key_range: tuple[str, str, str],
     found: asyncio.Queue[list[StoredObject] | None],
     turn: asyncio.Semaphore,
+    away: MutableMapping[str, str],
+) -> None:
+    prefix = key_range[0]
+    async with turn:
+        if prefix in away:
+            return  # each of its ranges would wait as long
+        try:
+            await _list_range(store, key_range, found)
+        except StoreError as error:
+            if not error.is_away or not place_of(prefix):
+                raise
+            away[prefix] = error.reason
+
+
+async def _list_range(
+    store: ListObjects, key_range: tuple[str, str, str], found: asyncio.Queue[list[StoredObject] | None]
 ) -> None:
     prefix, after, upto = key_range
-    async with turn:
-        rows: list[StoredObject] = []
-        async for stored in store.list_objects(prefix, start_after=after):
-            if upto and stored.key > upto:
-                break
-            rows.append(stored)
-            if len(rows) == _ROWS:
-                await found.put(rows)
-                rows = []
-        if rows:
+    rows: list[StoredObject] = []
+    async for stored in store.list_objects(prefix, start_after=after):
+        if upto and stored.key > upto:
+            break
+        rows.append(stored)
+        if len(rows) == _ROWS:
             await found.put(rows)
+            rows = []
+    if rows:
+        await found.put(rows)

@@ -159,7 +159,8 @@ async def _reconcile(
     say("reading the metadata topic")
     async for some in inputs.early_events:
         events.add(some, is_late=False)
-    objects = await _listed(store, settings, events, say)
+    objects, away = await _listed(store, settings, events, say)
+    settings = settings.without(away)
     say("reading what was published meanwhile")
     async for some in inputs.late_events():
         events.add(some, is_late=True)
@@ -206,18 +207,22 @@ async def _reconcile(
     )
 
 
-async def _listed(store: Store, settings: ReconcileSettings, events: LocalEvents, say: Say) -> list[StoredObject]:
+async def _listed(
+    store: Store, settings: ReconcileSettings, events: LocalEvents, say: Say
+) -> tuple[list[StoredObject], dict[str, str]]:
+    """Return what the store has, and why places stopped answering, by their prefixes, of which nothing is returned."""
     stems = sorted(row["stem"] for row in events.segments(settings.key_prefix, at_most=_SAMPLE))
     recorded = events.prefixes()
     prefixes = settings.prefixes | recorded - settings.places_out_of_reach(recorded)
     ranges = ranges_between(prefixes, stems[:: max(1, len(stems) // _RANGES)])
     say(f"listing the store in {len(ranges)} ranges")
     found: list[StoredObject] = []
-    async with aclosing(list_ranges(store, ranges)) as parts:
+    away: dict[str, str] = {}
+    async with aclosing(list_ranges(store, ranges, away)) as parts:
         async for part in parts:
             found += part
             say(f"listing the store: {len(found):,} objects")
-    return found
+    return [stored for stored in found if not stored.key.startswith(tuple(away))], away
 
 
 def _with_topic(row: Row, facts: Mapping[str, _Topic]) -> Row:

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces, place_stopped_answering
 from tiersidecar.decide.reconcile_segments import (
     KINDS,
     MANIFEST,
@@ -22,8 +22,9 @@ from tiersidecar.decide.reconcile_segments import (
     decide_segment,
     needs_manifest,
 )
-from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.ids import format_uuid as _segment_id
+from tiersidecar.domain.ids import place_of
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT
@@ -64,13 +65,24 @@ class SegmentCheck:
             store = None if self.open_store is None else await stack.enter_async_context(self.open_store())
             answers: list[list[Finding]] = [[] for _ in rows]
             waiting = iter(zip(rows, answers, strict=True))
+            unchecked = defaultdict[str, list[str]](list)
 
             async def check_one_after_the_other() -> None:
                 for row, answer in waiting:
-                    answer += [*self._foreign(row), *await self._check_row(store, row)]
+                    answer += self._foreign(row)
+                    try:
+                        answer += await self._check_row(store, row)
+                    except StoreError as error:
+                        place = place_of(row["stem"])
+                        if not error.is_away or not place:
+                            raise
+                        unchecked[place].append(error.reason)
 
             await asyncio.gather(*(check_one_after_the_other() for _ in range(min(_REQUESTS_AT_ONCE, len(rows)))))
-            return [finding for answer in answers for finding in answer]
+            found = [finding for answer in answers for finding in answer]
+            return found + [
+                place_stopped_answering(place, len(reasons), reasons[0]) for place, reasons in sorted(unchecked.items())
+            ]
 
     async def _check_row(self, store: Store | None, columns: Mapping[str, Any]) -> list[Finding]:
         row = self._row(columns)

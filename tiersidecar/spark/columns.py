@@ -41,6 +41,9 @@ kind of event does not have are null.  An event whose custom metadata are anothe
 OBJECTS = pa.schema([("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())])
 """One listed object."""
 
+LISTED = OBJECTS.append(pa.field("away", pa.string()))
+"""The same, with ``away`` null; or a place that stopped answering: ``key`` is the prefix of its keys, ``away`` the reason."""
+
 
 def findings_batch(findings: Iterable[Finding]) -> pa.RecordBatch:
     """Return ``findings`` as rows of :data:`FINDINGS`."""

@@ -29,7 +29,7 @@ import pyarrow as pa
 from tiersidecar.ports.store import StoredObject
 from tiersidecar.reconcile.listing import list_ranges
 from tiersidecar.reconcile.segment_check import StoreOpener
-from tiersidecar.spark.columns import OBJECTS, ddl
+from tiersidecar.spark.columns import LISTED, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +38,8 @@ _RANGES = pa.schema([("prefix", pa.string()), ("after", pa.string()), ("upto", p
 
 
 def listed(spark: SparkSession, open_store: StoreOpener, ranges: Sequence[tuple[str, str, str]]) -> DataFrame:
-    """Return objects of all ``ranges``: prefix, the key after which to begin, and the last key ("" for none)."""
+    """Return objects of all ``ranges``: prefix, the key after which to begin, and the last key ("" for none); and places that
+    stopped answering, as :data:`~tiersidecar.spark.columns.LISTED` has them."""
     at_once = max(1, min(len(ranges), spark.sparkContext.defaultParallelism * 4))
     rows = spark.createDataFrame(list(ranges), ddl(_RANGES)).repartition(at_once)
 
@@ -46,20 +47,41 @@ def listed(spark: SparkSession, open_store: StoreOpener, ranges: Sequence[tuple[
         mine = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         yield from _synchronous(_batches(open_store, mine))
 
-    return rows.mapInArrow(list_mine, ddl(OBJECTS))
+    return rows.mapInArrow(list_mine, ddl(LISTED))
 
 
 async def _batches(open_store: StoreOpener, ranges: Sequence[tuple[str, ...]]) -> AsyncIterator[pa.RecordBatch]:
-    async with open_store() as store, aclosing(list_ranges(store, ranges)) as found:
+    away: dict[str, str] = {}
+    async with open_store() as store, aclosing(list_ranges(store, ranges, away)) as found:
         async for rows in found:
             yield _objects_batch(rows)
+    if away:
+        nothing = [None] * len(away)
+        yield _batch([[*away.keys()], nothing, nothing, [*away.values()]])
 
 
 def _objects_batch(rows: Sequence[StoredObject]) -> pa.RecordBatch:
-    columns = [[row.key for row in rows], [row.size_bytes for row in rows], [row.modified_ms for row in rows]]
+    keys, sizes, times = [row.key for row in rows], [row.size_bytes for row in rows], [row.modified_ms for row in rows]
+    return _batch([keys, sizes, times, [None] * len(rows)])
+
+
+def _batch(columns: Sequence[Sequence[object]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array(column, type=field.type) for column, field in zip(columns, OBJECTS, strict=True)], schema=OBJECTS
+        [pa.array(column, type=field.type) for column, field in zip(columns, LISTED, strict=True)], schema=LISTED
     )
+
+
+def places_away(rows: DataFrame) -> dict[str, str]:
+    """Return why places stopped answering, by their prefixes, from the rows of :func:`listed`."""
+    return {row["key"]: row["away"] for row in rows.where(F.col("away").isNotNull()).select("key", "away").collect()}
+
+
+def objects_but_of(rows: DataFrame, away: Iterable[str]) -> DataFrame:
+    """Return the objects among the rows of :func:`listed`, but for those of places that are ``away``, by their prefixes."""
+    objects = rows.where(F.col("away").isNull()).drop("away")
+    for prefix in away:
+        objects = objects.where(~F.col("key").startswith(prefix))
+    return objects
 
 
 def _synchronous(batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -33,7 +33,15 @@ from tiersidecar.reconcile.segment_check import SegmentCheck
 from tiersidecar.spark.columns import ddl, findings_batch
 from tiersidecar.spark.events import decoded
 from tiersidecar.spark.fold import folded, uuid_text, with_stem
-from tiersidecar.spark.objects_by_segment import by_segment, is_foreign, layout_of, listed, sizes
+from tiersidecar.spark.objects_by_segment import (
+    by_segment,
+    is_foreign,
+    layout_of,
+    listed,
+    objects_but_of,
+    places_away,
+    sizes,
+)
 from tiersidecar.spark.offsets_check import offset_findings
 
 if TYPE_CHECKING:
@@ -95,7 +103,9 @@ class Reconciler:
             ranges = self._ranges(early)
             self._say(f"listing the store in {len(ranges)} ranges")
             assert self._settings.open_store is not None, "without an inventory the store is listed"
-            objects = self._keep(listed(self._spark, self._settings.open_store, ranges))
+            rows = self._keep(listed(self._spark, self._settings.open_store, ranges))
+            stopped = places_away(rows)
+            objects, self._settings = objects_but_of(rows, stopped), self._settings.without(stopped)
         self._say("reading what was published meanwhile")
         events = early.unionByName(self._keep(decoded(inputs.late_events().withColumn("is_late", F.expr("true")))))
         event_count, bad_count = events.agg(F.count("*"), F.count("fault")).collect()[0]

@@ -7,8 +7,7 @@ A copy waits for a store that answers, the backfill's rate, a slot, and the copy
 away keeps no slot from the copies to another.
 Slots bound how many segments are copied at once, and go to partitions in turns, so that none starves another.  The backfill's
 state is which partitions catch up, how fast, and how long it will take.  Whole segments wait for admission under
-remote.log.manager.copy.max.bytes.per.second (S-164, S-165).  While the store is away no copy is begun: a STARTED event per
-partition and retry would swell the metadata topic.
+remote.log.manager.copy.max.bytes.per.second (S-164, S-165).
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from itertools import count
 from math import nan
-from typing import Protocol
 
 import structlog
 
@@ -28,7 +26,6 @@ from tiersidecar.decide.backfill import BackfillOrder, BackfillPlan, decide_back
 from tiersidecar.decide.copy import CopyLag, copied_offset_among, copy_lag, find_copied_offset, pending_segments
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import DEFAULT_PLACE, TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Lineage, Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
@@ -43,10 +40,10 @@ from tiersidecar.ports.metrics.copying import (
     COPY_LAG_SEGMENTS,
     COPY_THROTTLE_SECONDS,
 )
-from tiersidecar.ports.metrics.process import PLACE_WRITABLE, STORE_WRITABLE
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.lineage import of_pictured
 from tiersidecar.tasks.partition_table import PartitionTable
+from tiersidecar.tasks.store_gates import StoreGates
 
 
 async def copied_offset_of(
@@ -314,17 +311,6 @@ class CopySlots:
         return sum(self._taken.values()) < max(room, 1)
 
 
-class PlaceGates(Protocol):
-    """Questions to the stores that copies go to (:class:`~tiersidecar.tasks.store_gates.StoreGates`)."""
-
-    @property
-    def place_of_topic(self) -> Callable[[str], str]: ...
-
-    async def wait_open(self, topic: str) -> None: ...
-
-    def require_open(self, topic: str) -> None: ...
-
-
 class CopyAdmission:
     """``backfill_quota`` bounds what catches up, before it takes a slot; ``quota`` bounds everything.  ``gates`` say to which
     place a topic's copies go, and whether its store answers."""
@@ -336,7 +322,7 @@ class CopyAdmission:
         quota: CopyQuota,
         backfill: Backfill,
         backfill_quota: CopyQuota,
-        gates: PlaceGates,
+        gates: StoreGates,
     ) -> None:
         self._slots, self._quota = slots, quota
         self._backfill, self._backfill_quota = backfill, backfill_quota
@@ -367,119 +353,3 @@ class CopyAdmission:
             yield
         if rank != LIVE:
             self._backfill.copied(size_bytes)
-
-
-class ProbedStore(Protocol):
-    """The part of a store that a gate needs (:class:`~tiersidecar.ports.store.Store`)."""
-
-    @property
-    def description(self) -> str: ...
-
-    async def check_writable(self) -> None: ...
-
-
-class StoreGate:
-    """Closed at start and whenever a copy meets a store error; a probe that succeeds opens it.  ``place`` is the store's, empty
-    for the default one."""
-
-    def __init__(
-        self, store: ProbedStore, clock: Clock, telemetry: Telemetry | None = None, *, place: str = DEFAULT_PLACE
-    ) -> None:
-        self._store, self._clock, self._telemetry = store, clock, telemetry or NoTelemetry()
-        self._place = place
-        self._since_s, self._failures = clock.monotonic_s(), 0
-        self._closed_by: StoreError | None = StoreError(verb="probe", key="", reason="it has not been probed yet")
-        self._probing, self._probes = asyncio.Lock(), 0
-
-    @property
-    def closed_reason(self) -> str:
-        """Return what closed the gate; empty while it is open."""
-        if self._closed_by is None:
-            return ""
-        return f"place {self._place}: {self._closed_by}" if self._place else str(self._closed_by)
-
-    def has_logged(self, error: Exception) -> bool:
-        """Return whether ``error`` is one more of the outage that was logged at its begin; it is counted, and logged at its
-        end."""
-        if self._closed_by is None or not isinstance(error, StoreError):
-            return False
-        self._failures += 1
-        return True
-
-    async def wait_open(self) -> None:
-        """Return at once while the gate is open, else after a probe of the store; all that wait take the result of the next one
-        that ends.
-
-        Raises:
-            StoreError: the store is still away.
-        """
-        if self._closed_by is None:
-            return
-        probes = self._probes
-        async with self._probing:
-            if self._probes == probes and self._closed_by is not None:
-                await self._probe()
-        self.require_open()
-
-    def require_open(self) -> None:
-        """Return if the gate is open, without asking the store.
-
-        Raises:
-            StoreError: what closed the gate.
-        """
-        if self._closed_by is not None:
-            raise self._closed_by.with_traceback(None)
-
-    async def keep_probing(self, interval_s: float) -> None:
-        """Probe every ``interval_s`` while the gate is closed, so that it opens without a copy's asking; never ends."""
-        while True:
-            with suppress(StoreError):
-                await self.wait_open()
-            await self._clock.sleep(interval_s)
-
-    async def _probe(self) -> None:
-        try:
-            await self._store.check_writable()
-        except StoreError as error:
-            if str(error) != str(self._closed_by):
-                log.warning("store.not_writable", **self._named, error=str(error))
-            self._close(error)
-            self._probes += 1
-            raise
-        self._probes += 1
-        away_s = self._clock.monotonic_s() - self._since_s
-        log.info("store.writable", **self._named, away_ms=int(away_s * 1000), failures=self._failures)
-        self._closed_by, self._failures = None, 0
-        self._set_gauge(1)
-
-    def _close(self, error: StoreError) -> None:
-        if self._closed_by is None:
-            self._since_s = self._clock.monotonic_s()
-        self._closed_by = error
-        self._set_gauge(0)
-
-    def _set_gauge(self, writable: int) -> None:
-        if self._place:
-            self._telemetry.gauge(PLACE_WRITABLE, writable, place=self._place)
-        else:
-            self._telemetry.gauge(STORE_WRITABLE, writable)
-
-    @property
-    def _named(self) -> dict[str, str]:
-        store = {"store": self._store.description}
-        return {**store, "place": self._place} if self._place else store
-
-    @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Close the gate if the block ends in a store error."""
-        try:
-            yield
-        except StoreError as error:
-            self.close_by(error)
-            raise
-
-    def close_by(self, error: StoreError) -> None:
-        """Close the gate: a copy has met ``error``."""
-        if self._closed_by is None:
-            log.warning("store.away", **self._named, error=str(error))
-        self._close(error)

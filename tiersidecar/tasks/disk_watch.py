@@ -64,7 +64,8 @@ async def measure(disks: MeasureDisks) -> tuple[Disk, ...]:
 
 class DiskWatch:
     """One per process.  On the table it keeps ``disk_troubles`` for the status page and ``pressure_trims`` for the retain
-    lanes; ``is_halted`` says of which partitions nothing is trimmed, ``guard`` of which an operator lets nothing be deleted."""
+    lanes; ``why_halted`` says why nothing is trimmed of a partition, empty where it is, ``guard`` of which an operator lets
+    nothing be deleted."""
 
     def __init__(
         self,
@@ -73,13 +74,13 @@ class DiskWatch:
         table: PartitionTable,
         disks: MeasureDisks,
         copies: TrustedCopies,
-        is_halted: Callable[[TopicIdPartition], bool],
+        why_halted: Callable[[TopicIdPartition], str],
         guard: MayDelete,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
         self._settings, self._table, self._disks, self._copies = settings, table, disks, copies
-        self._is_halted, self._guard, self._clock, self._telemetry = is_halted, guard, clock, telemetry
+        self._why_halted, self._guard, self._clock, self._telemetry = why_halted, guard, clock, telemetry
         self._watched: dict[frozenset[str], _Watched] = {}
 
     async def run(self) -> None:
@@ -187,13 +188,15 @@ class DiskWatch:
                 continue  # what it is to give will not come: the others have to give it
             start = self._table.record(topic_id_partition).log_start_offset
             sealed = [segment for segment in local.sealed_segments if (segment.next_base_offset or 0) > start]
-            remote = self._remote(topic_id_partition, sealed, segments_at, start)
+            # A partition that is halted for a removed place still gives what is dropped, as damaged copies are.
+            removed_place = self._table.record(topic_id_partition).removed_place
+            remote = 0 if removed_place else self._remote(topic_id_partition, sealed, segments_at, start)
             found.append(
                 PressedPartition(
                     topic_id_partition=topic_id_partition,
                     sealed=sealed,
                     remote=remote,
-                    is_stuck=self._is_halted(topic_id_partition),
+                    is_stuck=self._why_halted(topic_id_partition) not in ("", removed_place),
                 )
             )
         return found

@@ -6,33 +6,28 @@ then one segment after the other.  A process that ends anywhere leaves a start b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.decide.expire import ExpiryPlan, QuietRound, decide_expiry, quiet_round
+from tiersidecar.decide.expire import ExpiryPlan
 from tiersidecar.decide.expiry_standing import standings
-from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
+from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.needless import is_covered, needless_segments, standing_segments
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.decide.undelete import pinned_ranges
-from tiersidecar.domain.errors import BrokerRefusedError, StoreError
+from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.metadata_cache_rows import SegmentPicture
-from tiersidecar.domain.offsets import Lineage, Offset
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.policy import RetentionMode
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata, gone_below
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import NEEDLESS, TrashKind
-from tiersidecar.formats.aiven.keys import stored_bytes
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.ports.metadata_log import CatchUpMetadata, MetadataView
 from tiersidecar.ports.metrics.retention import (
     DELETE_LAG_BYTES,
     DELETE_LAG_SEGMENTS,
@@ -44,10 +39,9 @@ from tiersidecar.ports.metrics.retention import (
     TRASH_BYTES,
     TRASH_SEGMENTS,
 )
-from tiersidecar.ports.state_log import Hold, PartitionState, SeenGeneration, StateLog
-from tiersidecar.ports.state_records import RecopyRequests, TrashLog, segments_of
-from tiersidecar.reading.lineage import pictured_segments
+from tiersidecar.ports.state_log import PartitionState, SeenGeneration
 from tiersidecar.tasks.edges import Actor, Edges, Sources
+from tiersidecar.tasks.expiry_look import ExpiryLook, ExpirySettings
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
@@ -57,34 +51,9 @@ from tiersidecar.tasks.topic_checks import TopicChecks
 log = structlog.get_logger(__name__)
 
 
-class ExpiryState(StateLog, TrashLog, RecopyRequests, Protocol):
-    """Starts, what was decided below them, and which segments are damaged."""
-
-
-class ExpiryMetadata(MetadataView, CatchUpMetadata, Protocol):
-    """Metadata as known, and on request as it is at this moment."""
-
-
 class SegmentIsWhole(Protocol):
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
         """Return whether all its objects are in the store now."""
-
-
-_REMEMBERED_SEGMENTS = 256
-"""Partitions with more of them decide each round anew, in a thread."""
-_SEGMENTS_ON_THE_LOOP = 1000
-"""About 10 ms."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpirySettings:
-    """``interval_s``: how often each partition has a round, unless something was left over.  ``has_failed`` says whether the
-    last run of the partition's lane failed."""
-
-    limits: ExpiryLimits
-    delays: TrashDelays
-    interval_s: float
-    has_failed: Callable[[TopicIdPartition], bool] = lambda topic_id_partition: False
 
 
 class ExpireTask:
@@ -102,14 +71,15 @@ class ExpireTask:
         remover: SegmentRemover,
         checks: TopicChecks,
     ) -> None:
-        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
+        self._table, self._metadata = sources.table, sources.metadata
         self._state, self._lineages = sources.state, sources.lineages
         self._in_flight, self._remover, self._presence, self._checks = in_flight, remover, presence, checks
         self._guard, self._ownership, self._observe_only = actor.guard, actor.ownership, actor.observe_only
-        self._by = f"broker {actor.broker_id}"
-        self._limits, self._delays, self._interval_s = settings.limits, settings.delays, settings.interval_s
-        self._blocking, self._failpoints, self._telemetry = edges.blocking, edges.failpoints, edges.telemetry
-        self._clock, self._trash_clock = edges.clock, edges.trash_clock
+        self._interval_s = settings.interval_s
+        self._clock, self._failpoints, self._telemetry = edges.clock, edges.failpoints, edges.telemetry
+        self.look = ExpiryLook(
+            sources=sources, edges=edges, settings=settings, in_flight=in_flight, by=f"broker {actor.broker_id}"
+        )
         self._local_start = LocalStart(
             table=sources.table,
             broker=sources.broker,
@@ -121,10 +91,6 @@ class ExpireTask:
         self._next_round_s: dict[TopicIdPartition, float] = {}
         self._resting = RestingRounds(sources=sources, edges=edges, has_failed=settings.has_failed)
         self._refused_last = RefusedLast()
-        self._quiet: dict[TopicIdPartition, QuietRound] = {}
-        """Quiet rounds of the partitions whose last one found nothing to do."""
-        self._stored_bytes: dict[TopicIdPartition, int] = {}
-        """The bytes of the segments that a round last decided anew."""
         self._observed: dict[TopicIdPartition, frozenset[RemoteLogSegmentId]] = {}
 
     def may_have_work(self, partition: TieredPartition) -> bool:
@@ -159,13 +125,13 @@ class ExpireTask:
             return
         try:
             await self.answer_undelete(partition)
-            view, plan = await self._looked(partition, await self._lineages.lineage(topic_id_partition))
+            view, plan = await self.look.from_memory(partition, await self._lineages.lineage(topic_id_partition))
             self._table.see_start(topic_id_partition, view.remote_log_start_offset)
             self._report(topic_id_partition, plan)
             if self._is_due(partition, view, plan):
                 await self._act(partition)
             else:
-                self._resting.note(partition, plan, self._quiet.get(topic_id_partition))
+                self._resting.note(partition, plan, self.look.quiet.get(topic_id_partition))
         finally:
             self._table.record(topic_id_partition).expiry_looked = True
         self._next_round_s[topic_id_partition] = self._clock.monotonic_s() + self._interval_s
@@ -212,10 +178,10 @@ class ExpireTask:
             return
         with suppress(StoreError):  # a store that is away stops no start; each removal asks again
             await self._ownership.confirm(topic_id_partition)
-        log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
-        high_watermark = await self._ask(partition, OffsetSpec.LATEST)
+        log_start_offset = await self.look.ask(partition, OffsetSpec.EARLIEST)
+        high_watermark = await self.look.ask(partition, OffsetSpec.LATEST)
         lineage = await self._lineages.refresh(topic_id_partition)
-        plan = await self._decide(await self._view(partition, lineage, log_start_offset, high_watermark))
+        plan = await self.look.decide(await self.look.view(partition, lineage, log_start_offset, high_watermark))
         self._report(topic_id_partition, plan)
         if self._observe_only:
             self._say_observed(topic_id_partition, plan)
@@ -233,107 +199,6 @@ class ExpireTask:
             partition, plan.trash.due_start_offset, log_start_offset, high_watermark, plan.start_generation
         )
         await self._remove_all(partition, plan)
-
-    async def asked_view(self, partition: TieredPartition, lineage: Lineage) -> ExpiryView:
-        """Return the partition as the decision sees it once the broker has been asked.
-
-        Raises:
-            BrokerRefusedError: another broker leads it by now.
-        """
-        log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
-        high_watermark = await self._ask(partition, OffsetSpec.LATEST)
-        return await self._view(partition, lineage, log_start_offset, high_watermark)
-
-    async def _looked(self, partition: TieredPartition, lineage: Lineage) -> tuple[ExpiryView, ExpiryPlan]:
-        """Return the partition by what is known without asking, and the decision on it: the last decision, where there was
-        nothing to do, and nothing has changed that could change that."""
-        topic_id_partition = partition.view.topic_id_partition
-        bare, picture = self._bare_view(partition, lineage)
-        if len(picture) > _REMEMBERED_SEGMENTS:
-            view = await self._view(partition, lineage)
-            self._stored_bytes[topic_id_partition] = await self._sum_stored(view)
-            return view, await self._decide(view)
-        mark, known = picture.mark, self._quiet.get(topic_id_partition)
-        if known is not None and known.holds_for(bare, mark):
-            return bare, known.plan
-        view = replace(bare, remote_segments=picture.segments())
-        self._stored_bytes[topic_id_partition] = await self._sum_stored(view)
-        plan = decide_expiry(view)
-        quiet = quiet_round(view, mark, plan)
-        if quiet is None:
-            self._quiet.pop(topic_id_partition, None)
-        else:
-            self._quiet[topic_id_partition] = quiet
-        return view, plan
-
-    async def _view(
-        self,
-        partition: TieredPartition,
-        lineage: Lineage,
-        log_start_offset: Offset | None = None,
-        high_watermark: Offset | None = None,
-    ) -> ExpiryView:
-        """Return the view, all of one moment, but for the time that it takes to make the segments of it."""
-        view, picture = self._bare_view(partition, lineage, log_start_offset, high_watermark)
-        return replace(view, remote_segments=await pictured_segments(picture, self._blocking))
-
-    def _bare_view(
-        self,
-        partition: TieredPartition,
-        lineage: Lineage,
-        log_start_offset: Offset | None = None,
-        high_watermark: Offset | None = None,
-    ) -> tuple[ExpiryView, SegmentPicture]:
-        """Return the view without the remote segments, and the picture of those at the same moment."""
-        topic_id_partition = partition.view.topic_id_partition
-        state, local = self._state.partition_state(topic_id_partition), self._table.local_partition(topic_id_partition)
-        picture, time = self._metadata.picture(topic_id_partition), self._trash_clock.now()
-        segments, start_offset = () if local is None else local.segments, state.start_in(lineage)
-        if start_offset < 0 and log_start_offset is not None:  # it is to be said where the log begins
-            segments = gone_below(log_start_offset, segments, self._table.pins.of(topic_id_partition))
-        view = ExpiryView(
-            policy=self._table.policy_of(partition),
-            lineage=lineage,
-            remote_segments=(),
-            local_segments=segments,
-            now_ms=time.now_ms,
-            remote_log_start_offset=start_offset,
-            trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
-            held_offset=state.held_in(lineage),
-            accepted_loss_epoch=state.accepted_loss_epoch,
-            log_start_offset=log_start_offset,
-            high_watermark=high_watermark,
-            in_flight=frozenset(self._in_flight.ids),
-            begun=frozenset(self._in_flight.begun),
-            clock_doubt=time.doubt,
-            unseen=time.unseen,
-            seen_ms=time.seen_ms,
-            broker_expires=partition.policy.mode is RetentionMode.RACE
-            or topic_id_partition.topic in self._table.untrimmable_topics,
-            guard_stop=state.guard_stop,
-            leader_epoch=partition.view.leader_epoch,
-            start_generation=state.start_generation,
-            trash=tuple(self._state.trash(topic_id_partition)),
-            user_deletes=state.user_deletes,
-            delays=self._delays,
-            damaged=segments_of(self._state.recopies(topic_id_partition)),
-            hold=_said(state.hold_in(lineage)),
-            by=self._by,
-            limits=self._limits,
-        )
-        return view, picture
-
-    async def _decide(self, view: ExpiryView) -> ExpiryPlan:
-        """Decide in a thread where there are so many segments that the loop would stand still."""
-        if len(view.remote_segments) <= _SEGMENTS_ON_THE_LOOP:
-            return decide_expiry(view)
-        return await self._blocking.run(decide_expiry, view)
-
-    async def _sum_stored(self, view: ExpiryView) -> int:
-        """Add up in a thread for the same reason."""
-        if len(view.remote_segments) <= _SEGMENTS_ON_THE_LOOP:
-            return stored_bytes(view.remote_segments)
-        return await self._blocking.run(stored_bytes, view.remote_segments)
 
     def _is_due(self, partition: TieredPartition, view: ExpiryView, plan: ExpiryPlan) -> bool:
         """Return whether anything is to be done or said: most rounds find nothing, and ask nothing."""
@@ -504,7 +369,7 @@ class ExpireTask:
         topic_id_partition, segment = partition.view.topic_id_partition, removal.metadata
         await self._metadata.catch_up(topic_id_partition)
         await self._state.catch_up()
-        view = await self._view(partition, await self._lineages.refresh(topic_id_partition))
+        view = await self.look.view(partition, await self._lineages.refresh(topic_id_partition))
         found = standings(view.remote_segments, view.lineage)
         known = [one.metadata.remote_log_segment_id for one in needless_segments(view, found, ())]
         near = [
@@ -532,18 +397,6 @@ class ExpireTask:
         was = removal.metadata.state
         return was is State.COPY_SEGMENT_STARTED and now is not None and now.state is State.COPY_SEGMENT_FINISHED
 
-    async def _ask(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
-        """Ask the broker, fenced by our leader epoch: a deposed leader is refused here."""
-        topic_id_partition = partition.view.topic_id_partition
-        answer = (await self._broker.list_offsets({topic_id_partition: partition.view.leader_epoch}, spec))[
-            topic_id_partition
-        ]
-        if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
-        if spec is OffsetSpec.EARLIEST:
-            self._table.record(topic_id_partition).log_start_offset = answer.offset
-        return answer.offset
-
     def _report(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> None:
         """Report what was not reported already: a quiet round gives the plan of the one before."""
         record = self._table.record(topic_id_partition)
@@ -553,7 +406,7 @@ class ExpireTask:
         labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         self._telemetry.gauge(REMOTE_SEGMENTS, plan.tally.metadata_count, **labels)
         self._telemetry.gauge(REMOTE_LOG_SIZE, plan.tally.finished_bytes, **labels)
-        self._telemetry.gauge(REMOTE_STORED_BYTES, self._stored_bytes[topic_id_partition], **labels)
+        self._telemetry.gauge(REMOTE_STORED_BYTES, self.look.stored_bytes[topic_id_partition], **labels)
         self._telemetry.gauge(FUTURE_SEGMENTS, len(plan.tally.from_the_future), **labels)
         self._telemetry.gauge(EXPIRY_STOPPED, 1 if plan.stop else 0, **labels)
         self._report_lag(topic_id_partition, plan.expired)
@@ -587,9 +440,3 @@ class ExpireTask:
                 segment_id=str(removal.metadata.remote_log_segment_id),
                 reason=removal.reason,
             )
-
-
-def _said(hold: Hold | None) -> str:
-    if hold is None:
-        return ""
-    return f"{hold.by or 'an operator'} holds it ({hold.reason}); `tiersidecar release` ends that"

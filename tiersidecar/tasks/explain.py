@@ -42,7 +42,7 @@ class ExplainTask:
         self._table, self._state, self._lineages = sources.table, sources.state, sources.lineages
         self._lanes, self._caught_up, self._stores = lanes, caught_up, stores
         self._copy, self._admission = copy, copy.admission
-        self._expire, self._trim, self._gate = retain.expire, retain.trim, retain.trim.gate
+        self._expiry, self._trim, self._gate = retain.expire.look, retain.trim, retain.trim.gate
         self._guard, self._observe_only, self._blocking = actor.guard, actor.observe_only, edges.blocking
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -79,7 +79,7 @@ class ExplainTask:
             raise NotLedHereError(topic=topic_id_partition.topic, partition=topic_id_partition.partition, leader_id=-1)
         lineage = await self._lineages.lineage(topic_id_partition)
         copy = await self._copy.view(tiered, local, lineage)
-        expiry = await self._expire.asked_view(tiered, lineage)
+        expiry = await self._expiry.asked_view(tiered, lineage)
         log_start_offset = Offset(expiry.log_start_offset or 0)
         trim = await self._trim.view(tiered, local, log_start_offset)
         return PartitionView(copy=copy, expiry=expiry, plan=await self._blocking.run(decide_expiry, expiry), trim=trim)

@@ -148,10 +148,10 @@ class Lanes:
         """Return why the partition is parked; empty when it is not."""
         return "; ".join(r.halted for lane in Lane if (r := self._records.get((partition, lane))) and r.halted)
 
-    def is_halted(self, partition: TopicIdPartition, lane: Lane) -> bool:
-        """Return whether that lane is parked: what it does is not done, until it has succeeded once."""
+    def why_halted(self, partition: TopicIdPartition, lane: Lane) -> str:
+        """Return why that lane is parked, empty when it is not: what it does is not done, until it has succeeded once."""
         record = self._records.get((partition, lane))
-        return record is not None and bool(record.halted)
+        return "" if record is None else record.halted
 
     def reason_at_rest(self, partition: TopicIdPartition, lane: Lane) -> str:
         """Return what became of that lane's last run, where it failed: it is parked, or backs off; empty after one that

@@ -407,11 +407,6 @@ class PartitionTable:
         pinned, in_batches = self.pins.epochs_of(topic_id_partition), self.record(topic_id_partition).batch_epochs
         return Lineage(in_batches).extended_by(pinned).entries if in_batches else pinned
 
-    def leader_epochs_with_pins(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """Return the live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.
-        Where the live file has dropped epochs that no pin knows, the start of its first is later than it was."""
-        return self.lineage_on_disk(topic_id_partition).entries
-
     def lineage_on_disk(self, topic_id_partition: TopicIdPartition) -> Lineage:
         """Return the partition's history by live file and pins, for what must be known while the store is away."""
         local = self.local.partitions.get(topic_id_partition)

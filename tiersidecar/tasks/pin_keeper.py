@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
@@ -25,8 +24,6 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import NO_LOG_END, DropReason, LocalPartition, Pin, PinnedPartition, Unpin
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import Pins
-from tiersidecar.ports.state_log import StateLog
-from tiersidecar.ports.state_records import TrashLog
 from tiersidecar.tasks.disk_watch import measure
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.trusted_copies import TrustedCopies
@@ -53,10 +50,6 @@ class _Places:
 
     without: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, str] = field(default_factory=dict)
-
-
-class PinState(StateLog, TrashLog, Protocol):
-    """Starts, and what was decided below them."""
 
 
 class PinKeeper:

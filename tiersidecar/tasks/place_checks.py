@@ -25,11 +25,17 @@ class PlaceChecks:
         self._metadata, self._blocking, self._table, self._places = metadata, blocking, table, places
         self._looked: dict[TopicIdPartition, LeaderEpoch] = {}
 
-    def before(self, work: LaneWork) -> LaneWork:
-        """Return ``work`` of a led partition, begun when its places are known; it raises as :meth:`ensure` and ``work`` do."""
+    def before(self, work: LaneWork, *, otherwise: LaneWork | None = None) -> LaneWork:
+        """Return ``work`` of a led partition, begun when its places are known; it raises as :meth:`ensure` and ``work`` do.
+        ``otherwise`` is all that is done where one is not known, before that is raised."""
 
         async def in_known_places(partition: TieredPartition) -> None:
-            await self.ensure(partition)
+            try:
+                await self.ensure(partition)
+            except PlaceRemovedError:
+                if otherwise is not None:
+                    await otherwise(partition)
+                raise
             await work(partition)
 
         return in_known_places

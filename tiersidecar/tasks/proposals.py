@@ -29,7 +29,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.ports.broker import DescribePartitions, ListOffsets, OffsetAnswer, OffsetSpec
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.ports.metrics.retention import PROPOSALS
 from tiersidecar.ports.proposals import Proposals
 from tiersidecar.reading.user_deletes import Asker, UserDelete
@@ -52,10 +52,6 @@ class Waiting:
     proposal: DeleteProposal
     since_s: float
     at: int
-
-
-class ProposalsBroker(DescribePartitions, ListOffsets, Protocol):
-    """Questions to the broker for a decision."""
 
 
 class RequireSoundLogs(Protocol):

@@ -44,5 +44,13 @@ class RetainTask:
             if failure is not None:
                 raise failure
 
+    async def make_room(self, partition: TieredPartition) -> None:
+        """Trim alone, where a full disk forces it: of a partition of which nothing expires now, because what is remote of it
+        can be neither read nor deleted."""
+        if self._is_forbidden(partition) or not self.trim.is_last_resort(partition):
+            return
+        async with self._slots:
+            await self.trim.run(partition)
+
     def _is_forbidden(self, partition: TieredPartition) -> bool:
         return bool(self._guard.reason_not_to_delete_of(partition.view.topic_id_partition.topic_id))

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 from weakref import WeakValueDictionary
 
 import structlog
@@ -33,7 +32,6 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, 
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.layout import SegmentEncryption
 from tiersidecar.ports.log_dirs import LogDirs, SegmentFile
-from tiersidecar.ports.metadata_log import MetadataView, PublishMetadata
 from tiersidecar.ports.metrics.copying import (
     COMPLETED_TRANSACTIONS,
     COPY_BYTES,
@@ -59,10 +57,6 @@ from tiersidecar.tasks.store_gates import StoreGates
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 log = structlog.get_logger(__name__)
-
-
-class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
-    """Publishing, and reading back what was published."""
 
 
 StillWanted = Callable[[], Awaitable[None]]

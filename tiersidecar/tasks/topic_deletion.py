@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Protocol
 
 import structlog
 
@@ -29,27 +28,12 @@ from tiersidecar.domain.errors import PartitionHaltedError, RetriableError, Stor
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, place_of
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.aiven.keys import place_in
-from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, DescribeTopicIds
-from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
-from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.ports.state_records import TrashLog
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 
 log = structlog.get_logger(__name__)
-
-
-class DeletionBroker(DescribeCluster, DescribePartitions, DescribeTopicIds, Protocol):
-    """Questions before anything counts as gone."""
-
-
-class DeletionState(StateLog, TrashLog, Protocol):
-    """Records of which topics there were, and what was decided about them."""
-
-
-class DeletionMetadata(MetadataView, MetadataAssignment, Protocol):
-    """The view, and a say in what it holds."""
 
 
 class TopicDeletion:

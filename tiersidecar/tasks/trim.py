@@ -26,13 +26,14 @@ from tiersidecar.domain.errors import (
     ObjectNotFoundError,
     OwnerMissingError,
     StoreError,
+    UnknownPlaceError,
 )
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.domain.trash import replaced_segments
-from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
+from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.reading.lineage import pictured_segments
 from tiersidecar.tasks.edges import Actor, Edges, Sources
@@ -57,10 +58,6 @@ class VerifyStep(Protocol):
             StoreError: they could not be read.
             KeyServiceError, KeyRefusedError, DataKeyError: their data key could not be opened.
         """
-
-
-class TrimBroker(ListOffsets, DeleteRecords, Protocol):
-    """Questions and requests of a trim to the broker."""
 
 
 class TrimTask:
@@ -109,6 +106,12 @@ class TrimTask:
             and not self._unproven.is_resting(topic_id_partition, segment.base_offset)
             for segment in local.segments
         )
+
+    def is_last_resort(self, partition: TieredPartition) -> bool:
+        """Return whether a full disk takes from the partition what it cannot get elsewhere, be it lost."""
+        topic_id_partition = partition.view.topic_id_partition
+        pressure = self._table.pressure_trims.get(topic_id_partition)
+        return pressure is not None and pressure.last_resort > self._table.record(topic_id_partition).log_start_offset
 
     async def run(self, partition: TieredPartition) -> None:
         """Trim until nothing may go any more."""
@@ -167,8 +170,8 @@ class TrimTask:
 
     async def _proven(self, topic_id_partition: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
         """Return ``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so
-        are those after it if the store or the key service is away; one whose remote copy is damaged, or opens with no key of
-        ours, only where nothing else is left to give.
+        are those after it if the store or the key service is away; one whose remote copy is damaged, opens with no key of
+        ours, or lies in a place that is not configured any more, only where nothing else is left to give.
 
         A data key that does not open halts nothing: a partition that is halted would be left out when a disk is full.
         """
@@ -186,7 +189,7 @@ class TrimTask:
                 if held:
                     await self._verifier.verify(step)
                     self._unproven.proven(topic_id_partition, step)
-            except (CorruptDataError, DataKeyError, ObjectNotFoundError) as error:
+            except (CorruptDataError, DataKeyError, ObjectNotFoundError, UnknownPlaceError) as error:
                 self._unproven.failed(topic_id_partition, step, error)
                 if not step.is_last_resort:
                     break
@@ -210,22 +213,43 @@ class TrimTask:
         local = self._table.local_partition(topic_id_partition)
         if local is None:
             return ()
-        view = await self.view(partition, local, log_start_offset)
-        steps = decide_trim(view)
+        try:
+            view = await self.view(partition, local, log_start_offset)
+            steps = decide_trim(view)
+        except (CorruptDataError, StoreError):
+            pressure = self._table.pressure_trims.get(topic_id_partition)
+            if pressure is None or not pressure.drops:
+                raise
+            view = await self.view(
+                partition, local, log_start_offset, lineage=self._table.lineage_on_disk(topic_id_partition)
+            )
+            # By the epochs that the disk knows, less may count as remote than is: enough only for what is forced.
+            steps = tuple(takewhile(lambda step: step.forced, decide_trim(view)))
+            if not steps:
+                raise
         if not steps and (reason := reason_behind_trash(view)):
             self._table.record(topic_id_partition).behind_trash = reason
         return steps
 
-    async def view(self, partition: TieredPartition, local: LocalPartition, log_start_offset: Offset) -> TrimView:
-        """Return the partition as the decision sees it, by the broker's log start.
+    async def view(
+        self,
+        partition: TieredPartition,
+        local: LocalPartition,
+        log_start_offset: Offset,
+        *,
+        lineage: Lineage | None = None,
+    ) -> TrimView:
+        """Return the partition as the decision sees it, by the broker's log start; ``lineage`` is read if it is not given.
 
         Raises:
             BrokerRefusedError: another broker leads it by now.
+            CorruptDataError, StoreError: the lineage could not be read.
         """
         topic_id_partition = partition.view.topic_id_partition
         pressure = self._table.pressure_trims.get(topic_id_partition)
         drop_offset = -1
-        lineage = await self._lineages.lineage(topic_id_partition)
+        if lineage is None:
+            lineage = await self._lineages.lineage(topic_id_partition)
         given_up_offset = int(self._state.partition_state(topic_id_partition).start_in(lineage))
         if pressure is not None and (pressure.drops or given_up_offset > log_start_offset):
             # A broker refuses DeleteRecords beyond the high watermark.

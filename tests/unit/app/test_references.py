@@ -14,25 +14,18 @@ from tiersidecar.app.config.keys import all_key_paths, keys_in
 from tiersidecar.app.config.report import warnings_of
 from tiersidecar.app.config.section import Section
 from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusSection
-from tiersidecar.app.config.store import FilesystemStore, S3Store
-from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store import FilesystemStore, store_sections
 from tiersidecar.app.config.store_base import KeyPair
-from tiersidecar.app.config.store_gcs import GcsStore
-from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.references import annotated_configuration, generated_files
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.ports.metrics.catalogue import CATALOGUE
+from tiersidecar.ports.metrics.catalogue import BUCKET_CATALOGUE, CATALOGUE
 
 ROOT = Path(__file__).parents[3]
 SECTIONS = (
     Config,
     BrokerSection,
-    FilesystemStore,
-    S3Store,
-    AzureStore,
-    GcsStore,
-    InstalledStore,
+    *store_sections().values(),
     KeyPair,
     TopicRule,
     ReadSection,
@@ -69,7 +62,7 @@ def test_every_key_is_documented(section: type[Section]) -> None:
 
 def test_every_metric_is_documented() -> None:
     table = generated_files()["docs/metrics.md"]
-    assert [metric.name for metric in CATALOGUE if f"| `{metric.name}` |" not in table] == []
+    assert [metric.name for metric in (*CATALOGUE, *BUCKET_CATALOGUE) if f"| `{metric.name}` |" not in table] == []
 
 
 def test_the_annotated_configuration_is_the_default_one(tmp_path: Path) -> None:

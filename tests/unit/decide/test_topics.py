@@ -17,7 +17,6 @@ from tests.support.clean_world import COMPACTED
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.topics import (
-    AgedSegment,
     CleanupPolicy,
     PartitionRole,
     UnwrittenEpoch,
@@ -30,8 +29,6 @@ from tiersidecar.decide.topics import (
     reason_not_to_tier,
     reason_not_to_trim,
     reason_to_doubt_directory,
-    reason_to_keep_locally,
-    reason_to_keep_remotely,
     reason_unseen,
 )
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -273,39 +270,6 @@ DELETE, COMPACT, BOTH = CleanupPolicy.DELETE, CleanupPolicy.COMPACT, CleanupPoli
 )
 def test_the_topic_config_is_read_in_any_order(value: str, policy: CleanupPolicy | None) -> None:
     assert read_cleanup_policy(value) is policy
-
-
-@pytest.mark.parametrize(
-    ("policy", "is_copied", "is_past", "cleaner_offset", "reason"),
-    [
-        pytest.param(BOTH, True, True, None, "", id="compact,delete does not wait for the cleaner"),
-        pytest.param(DELETE, True, True, None, "", id="delete"),
-        pytest.param(COMPACT, True, True, 100, "", id="compact, cleaned to its end"),
-        pytest.param(
-            COMPACT, True, True, 99, "it is not cleaned: the cleaner offset is 99", id="its last record is dirty"
-        ),
-        pytest.param(COMPACT, True, True, None, "it is not cleaned: the cleaner offset is 0", id="nothing was cleaned"),
-        pytest.param(COMPACT, True, False, 100, "local retention keeps it", id="cleaned, and young"),
-        pytest.param(BOTH, False, True, 100, "it is not in the remote tier", id="never what was not copied"),
-    ],
-)
-def test_local(policy: CleanupPolicy, is_copied: bool, is_past: bool, cleaner_offset: int | None, reason: str) -> None:
-    segment = AgedSegment(
-        end_offset=Offset(99), is_copied=is_copied, is_past_local_retention=is_past, is_past_total_retention=False
-    )
-    offset = None if cleaner_offset is None else Offset(cleaner_offset)
-    assert reason_to_keep_locally(policy, segment, offset) == reason
-
-
-@pytest.mark.parametrize(
-    ("policy", "is_past", "goes"),
-    [(BOTH, True, True), (BOTH, False, False), (DELETE, True, True), (COMPACT, True, False)],
-)
-def test_remote(policy: CleanupPolicy, is_past: bool, goes: bool) -> None:
-    segment = AgedSegment(
-        end_offset=Offset(99), is_copied=True, is_past_local_retention=True, is_past_total_retention=is_past
-    )
-    assert (not reason_to_keep_remotely(policy, segment)) is goes
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])

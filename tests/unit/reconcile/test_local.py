@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.directory_store import DirectoryStore
+from tests.support.directory_store import BreaksOff, DirectoryStore
 from tests.support.plugin_bucket import NOW_MS, PluginBucket
 from tests.support.remote_runs import key_ring
 from tiersidecar.adapters.stores.placed import PlacedStore
@@ -22,7 +22,8 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import place_in
 from tiersidecar.formats.metadata.serde import read_event, write_event
-from tiersidecar.ports.store import Store, StoredObject
+from tiersidecar.ports.store import Store
+from tiersidecar.reconcile import listing
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
 from tiersidecar.reconcile.local import LocalInputs, LocallyReconciled, RawEvent, reconcile_locally
@@ -170,8 +171,68 @@ async def test_a_place_that_does_not_answer_is_one_finding_and_all_else_is_looke
         (FindingKind.NOT_CHECKED, "@cold/"),
     ]
     assert (
-        findings[1].detail == f"place 'cold' was not listed, and its {lying_there} segments were not checked: no answer"
+        findings[1].detail
+        == f"place 'cold' was not listed whole, and its {lying_there} segments were not checked: no answer"
     )
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+async def test_a_place_that_stops_answering_while_it_is_listed_is_one_finding_and_all_else_is_looked_at(
+    placed: Placed, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    """It ended the run, without any report.  Not so an answer that refuses: that is for the operator to mend first."""
+    monkeypatch.setattr(listing, "_ROWS", 1)
+    lying_there = len(list(placed.root.rglob("*.log")))
+    key = missing(placed.run.bucket.root)
+
+    def cut(store: Store) -> Store:
+        assert isinstance(store, PlacedStore)
+        (cold,) = store.places.values()
+        return PlacedStore(store.default, {"cold": replace(cold, store=BreaksOff(cold.store, is_away=is_away))})
+
+    placed.run.seen_through = cut
+    if not is_away:
+        with pytest.raises(StoreError, match="no answer any more"):
+            await placed()
+        return
+    seen = await placed()
+    assert [(one.kind, one.key) for one in seen.findings] == [
+        (FindingKind.MISSING_OBJECT, key),
+        (FindingKind.NOT_CHECKED, "@cold/"),
+    ]
+    assert f"its {lying_there} segments were not checked: place cold" in seen.findings[1].detail
+    assert seen.object_count == 3 * (seen.live_segment_count - lying_there) - 1, "what was listed of it does not count"
+
+
+class Unread:
+    """A store that lists, and then does not answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def fetch_object(self, key: str, *, max_bytes: int) -> bytes:
+        raise StoreError(verb="fetch", key=key, reason="no answer any more", is_away=True)
+
+
+async def test_a_place_that_stops_answering_once_it_is_listed_is_told_too(placed: Placed) -> None:
+    lying_there = len(list(placed.root.rglob("*.log")))
+    key = missing(placed.run.bucket.root)
+
+    def cut(store: Store) -> Store:
+        assert isinstance(store, PlacedStore)
+        (cold,) = store.places.values()
+        return PlacedStore(store.default, {"cold": replace(cold, store=Unread(cold.store))})
+
+    placed.run.seen_through = cut
+    findings = (await placed()).findings
+    assert [(one.kind, one.key) for one in findings] == [
+        (FindingKind.MISSING_OBJECT, key),
+        (FindingKind.NOT_CHECKED, "@cold/"),
+    ]
+    assert f"place 'cold' stopped answering, and {lying_there} of its segments were not checked" in findings[1].detail
 
 
 async def test_a_place_that_does_not_answer_is_a_finding_without_any_segment(run: Run) -> None:
@@ -312,25 +373,10 @@ async def test_what_the_sidecars_put_beside_is_nobodys_business(run: Run) -> Non
     assert (await run()).findings == []
 
 
-class BreaksOff:
-    """A store whose listings end in an error after their first object."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def list_objects(self, prefix: str, *, start_after: str = "") -> AsyncIterator[StoredObject]:
-        async for stored in self._store.list_objects(prefix, start_after=start_after):
-            yield stored
-            raise StoreError(verb="list", key=prefix, reason="away")
-
-
 async def test_a_listing_that_breaks_off_is_no_listing(run: Run) -> None:
     """Else all that was not listed would be missing."""
     run.seen_through = BreaksOff
-    with pytest.raises(StoreError, match="away"):
+    with pytest.raises(StoreError, match="no answer any more"):
         await run()
 
 

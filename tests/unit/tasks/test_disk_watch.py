@@ -31,6 +31,7 @@ from tiersidecar.domain.errors import (
     RetriableError,
     StoreError,
     TiersidecarError,
+    UnknownPlaceError,
 )
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -75,14 +76,16 @@ class Pressed:
     def __init__(self, shell: TierShell) -> None:
         self.shell, self.disks = shell, GivenDisks(shell.log_dir)
         self.telemetry = RecordedTelemetry()
+        self.halted: dict[str, str] = {}
+        """Why the retain lanes of topics are parked."""
 
-    def watch(self, policy: DiskPressurePolicy = KEEP, halted: str = "") -> DiskWatch:
+    def watch(self, policy: DiskPressurePolicy = KEEP) -> DiskWatch:
         return DiskWatch(
             settings=DiskSettings(limits=PinLimits(), policy=policy, alarm_s=6 * 3600),
             table=self.shell.table,
             disks=self.disks,
             copies=TrustedCopies(self.shell.metadata, self.shell.state),
-            is_halted=lambda topic_id_partition: topic_id_partition.topic == halted,
+            why_halted=lambda topic_id_partition: self.halted.get(topic_id_partition.topic, ""),
             guard=self.shell.guard,
             clock=self.shell.clock,
             telemetry=self.telemetry,
@@ -325,15 +328,15 @@ async def test_what_is_halted_does_not_stand_in_for_what_can_be_trimmed(pressed:
     first, other = await older_and_other(pressed)
     topic_id_partition, other_topic_id_partition = first.view.topic_id_partition, other.view.topic_id_partition
     pressed.disks.free_bytes = SIZE // 10 - 1
+    halted = {topic_id_partition.topic: "it is another cluster's"}
     for policy in (TRIM, DROP):
-        await pressed.watch(policy).look()
-        assert set(pressed.shell.table.pressure_trims) == {topic_id_partition}
-        await pressed.watch(policy, halted=topic_id_partition.topic).look()
-        assert set(pressed.shell.table.pressure_trims) == {other_topic_id_partition}
+        for pressed.halted, asked in (({}, topic_id_partition), (halted, other_topic_id_partition)):
+            await pressed.watch(policy).look()
+            assert set(pressed.shell.table.pressure_trims) == {asked}
     pressed.disks.free_bytes = 0
-    await pressed.watch(TRIM, halted=topic_id_partition.topic).look()
+    await pressed.watch(TRIM).look()
     assert topic_id_partition not in pressed.shell.table.pressure_trims
-    await pressed.watch(DROP, halted=topic_id_partition.topic).look()
+    await pressed.watch(DROP).look()
     assert pressed.shell.table.pressure_trims[topic_id_partition].last_resort > 0, (
         "once nothing else is left, for the broker is to live"
     )
@@ -569,11 +572,18 @@ async def test_drop_oldest_waits_for_no_data_key(
     assert (len(steps) == 1) == once, "another step may have a key that opens"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(DataKeyError(key_id="k", reason="not of mine"), id="a key pair that the configuration lacks"),
+        pytest.param(UnknownPlaceError(verb="fetch", key="@gone/a", place="gone"), id="a place that it lacks"),
+    ],
+)
 @pytest.mark.parametrize("is_last_resort", [False, True])
-async def test_drop_oldest_drops_what_no_key_of_ours_opens_as_a_last_resort(
-    pressed: Pressed, monkeypatch: pytest.MonkeyPatch, *, is_last_resort: bool
+async def test_drop_oldest_drops_what_the_configuration_does_not_open_as_a_last_resort(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch, error: TiersidecarError, *, is_last_resort: bool
 ) -> None:
-    """A key pair that the configuration lacks, or a manifest that somebody spoiled: the local copy is the only one."""
+    """Or a manifest that somebody spoiled: the local copy is the only one."""
     shell = pressed.shell
     first, _ = await older_and_other(pressed)
     topic_id_partition = first.view.topic_id_partition
@@ -582,7 +592,7 @@ async def test_drop_oldest_drops_what_no_key_of_ours_opens_as_a_last_resort(
     shell.table.pressure_trims = {topic_id_partition: PressureTrim(offset=last, drops=True, last_resort=resort)}
 
     async def sealed(step: TrimStep) -> None:
-        raise DataKeyError(key_id="k", reason="not of mine")
+        raise error
 
     monkeypatch.setattr(shell.trim._verifier, "verify", sealed)
     await shell.trim.run(first)
@@ -661,6 +671,71 @@ async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pr
     )
     assert [one["base_offset"] for one in logs if one["event"] == "segment.dropped"] == [damaged.start_offset]
     assert shell.table.record(topic_id_partition).unproven is None, "what is gone waits for nothing"
+
+
+async def test_with_the_store_away_since_the_start_drop_oldest_does_not_wait_for_it_either(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of the epochs before those of the disk, which only a blob in the store has."""
+    tiered = await below_reserve(pressed, DROP)
+    shell, topic_id_partition = pressed.shell, tiered.view.topic_id_partition
+    last = shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
+    shell.broker.last_stable_offsets[topic_id_partition] = 10**9
+    shell.lineages.forget(topic_id_partition)
+
+    async def away(key: str, *args: object, **kwargs: object) -> None:
+        raise StoreError(verb="fetch", key=key, reason="away", is_away=True)
+
+    monkeypatch.setattr(shell.store, "fetch_object", away)
+    monkeypatch.setattr(shell.store, "fetch_range", away)
+    pressures, shell.table.pressure_trims = shell.table.pressure_trims, {}
+    shell.policy = TopicPolicy(local_retention_bytes=0)
+    with pytest.raises(StoreError):
+        await shell.trim.run(shell.tiered(topic_id_partition))
+    assert shell.broker.deleted == [], "no full disk forces it"
+    shell.table.pressure_trims = pressures
+    await shell.trim.run(shell.tiered(topic_id_partition))
+    assert shell.broker.deleted == [(topic_id_partition, last)]
+
+
+async def test_while_the_lineage_is_not_known_only_what_is_forced_goes(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the epochs of the disk alone it is not known what retention may take."""
+    tiered = await below_reserve(pressed, DROP)
+    shell, topic_id_partition = pressed.shell, tiered.view.topic_id_partition
+    second = shell.table.local.partitions[topic_id_partition].segments[1].base_offset
+    shell.table.pressure_trims = {topic_id_partition: PressureTrim(offset=second, drops=True, last_resort=second)}
+    shell.broker.last_stable_offsets[topic_id_partition] = 10**9
+    shell.policy = TopicPolicy(local_retention_bytes=0)
+
+    async def unreadable(asked: TopicIdPartition, **options: Any) -> None:
+        raise StoreError(verb="fetch", key=str(asked), reason="archived")
+
+    monkeypatch.setattr(shell.lineages, "lineage", unreadable)
+    with pytest.raises(StoreError, match="archived"):
+        await shell.trim.run(shell.tiered(topic_id_partition))
+    assert shell.broker.deleted == [(topic_id_partition, second)]
+
+
+async def test_while_the_lineage_is_not_known_trim_copied_takes_nothing_for_trash(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = pressed.shell
+    tiered, local = await across_the_start(pressed, log_start_offset=0)
+    topic_id_partition = tiered.view.topic_id_partition
+    start = PartitionState(remote_log_start_offset=local.segments[2].base_offset, remote_log_start_epoch=LeaderEpoch(0))
+    await shell.state.publish_partition_state(topic_id_partition, start)
+    pressed.disks.free_bytes = 0
+    await pressed.watch(TRIM).look()
+
+    async def unreadable(asked: TopicIdPartition, **options: Any) -> None:
+        raise StoreError(verb="fetch", key=str(asked), reason="archived")
+
+    monkeypatch.setattr(shell.lineages, "lineage", unreadable)
+    with pytest.raises(StoreError, match="archived"):
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
 
 
 async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:

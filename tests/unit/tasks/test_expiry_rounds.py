@@ -48,7 +48,7 @@ def shown(one: Sidecar) -> ExpiryView:
     views: list[ExpiryView] = []
 
     async def ask() -> None:
-        views.append(await one.expire.asked_view(one.partition, await one.lineages.lineage(TOPIC_ID_PARTITION)))
+        views.append(await one.expire.look.asked_view(one.partition, await one.lineages.lineage(TOPIC_ID_PARTITION)))
 
     run(ask())
     return views[0]
@@ -179,7 +179,7 @@ def test_a_doubt_of_the_clock_and_what_nobody_saw_of_the_time_are_shown() -> Non
     one = sidecar(world_of(*segments(3)))
     away = UnseenTime(from_ms=NOW_MS - HOUR_MS, to_ms=NOW_MS)
     clock: TrashClock = trash_clock(one.clock, SeenTime(until_ms=away.from_ms))
-    one.expire._trash_clock = clock
+    one.expire.look._trash_clock = clock
     one.clock.skew_ms = 100 * HOUR_MS
     view = shown(one)
     assert (view.unseen, view.seen_ms, view.now_ms) == ((away,), NOW_MS, NOW_MS + 100 * HOUR_MS)
@@ -389,10 +389,10 @@ def test_many_segments_are_decided_about_in_a_thread(count: int) -> None:
             asked.append(function)
             return function(*arguments)
 
-    one.expire._blocking = Counted()
+    one.expire.look._blocking = Counted()
 
     async def decide() -> None:
-        await one.expire._decide(view)
+        await one.expire.look.decide(view)
 
     run(decide())
     assert len(asked) == (count > 1000)

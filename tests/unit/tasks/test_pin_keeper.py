@@ -71,7 +71,7 @@ async def test_the_table_knows_the_epochs_that_the_broker_has_dropped() -> None:
     shell = PinShell(pin_of(0, 50), pin_of(50, 100, epochs=[(0, 0), (2, 60)]))
     await shell.open(100, 150)
     shell.see(100, 150, epochs=((2, 100),))
-    known = shell.table.leader_epochs_with_pins(TOPIC_ID_PARTITION)
+    known = shell.table.lineage_on_disk(TOPIC_ID_PARTITION).entries
     assert known == (EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(2), Offset(60)))
 
 

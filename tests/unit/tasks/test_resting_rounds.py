@@ -218,7 +218,7 @@ def test_a_partition_without_remote_segments_never_rests() -> None:
 @pytest.mark.parametrize("sentence", ["it was not quiet", "another plan was quiet", "nobody has said anything of it"])
 def test_what_a_round_ends_the_rest_with(sentence: str) -> None:
     one = resting()
-    rests, known = one.expire._resting, one.expire._quiet[TOPIC_ID_PARTITION]
+    rests, known = one.expire._resting, one.expire.look.quiet[TOPIC_ID_PARTITION]
     assert rests.holds(one.partition)
     plan = replace(known.plan) if sentence == "another plan was quiet" else known.plan
     if sentence == "nobody has said anything of it":

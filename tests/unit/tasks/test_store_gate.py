@@ -14,7 +14,7 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, StoreError
 from tiersidecar.ports.metrics.process import STORE_WRITABLE
-from tiersidecar.tasks.copy_admission import StoreGate
+from tiersidecar.tasks.store_gates import StoreGate
 
 AWAY, DENIED = "connection refused", "access denied"
 

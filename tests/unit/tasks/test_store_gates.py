@@ -88,6 +88,15 @@ async def test_each_has_a_probe_and_a_metric_of_its_own(stage: Stage) -> None:
     assert stage.telemetry.value(PLACE_WRITABLE, place="cold") == 1
 
 
+async def test_a_store_that_hangs_closes_its_gate_before_any_copy_has_failed(stage: Stage) -> None:
+    stage.gates.close("cold", "no answer within 10 s")
+    assert stage.is_open == {"hot": True, "cold": False}
+    assert stage.telemetry.value(PLACE_WRITABLE, place="cold") == 0
+    assert "no answer within 10 s" in stage.gates.of_topic("cold").closed_reason
+    await stage.gates.of_topic("cold").wait_open()
+    assert stage.telemetry.value(PLACE_WRITABLE, place="cold") == 1
+
+
 async def test_an_outage_is_told_once_by_the_gate_that_it_closed(stage: Stage) -> None:
     await stage.meet(refused("@cold/a"))
     assert stage.gates.has_logged(refused("@cold/b"))

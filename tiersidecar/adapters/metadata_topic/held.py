@@ -31,7 +31,8 @@ class HeldPartition:
 
     ``complete_to``: events of this partition below that metadata offset are all in the cache, while it is not live.
     ``applied_to``: highest offset applied, so that no record counts twice however often it is read again.
-    ``ready_at``: the end offset seen at assignment (S-095, T-71), None until it is known.
+    ``ready_at``: the end offset seen at assignment (S-095, T-71), None until it is known; lower where the topic lost its end
+    since.
     """
 
     __slots__ = (

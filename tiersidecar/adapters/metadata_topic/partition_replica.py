@@ -174,9 +174,12 @@ class PartitionReplica:
             self.position, self._expected = begin, None
         if self.side_position is not None:
             self.side_position = max(self.side_position, begin)
-        for held in (*self.live.values(), *self.joining.values()):
-            if held.ready_at is None:
-                held.ready_at = end
+        held_here = (*self.live.values(), *self.joining.values())
+        wanted = max((held.ready_at for held in held_here if held.ready_at is not None), default=end)
+        if wanted > end:  # an unclean election: nothing else would make them ready
+            self.gap = f"{self.topic}-{self.number} lost offsets {end} to {wanted - 1} before they were read"
+        for held in held_here:
+            held.ready_at = end if held.ready_at is None else min(held.ready_at, end)
         self.mark_ready()
 
     def lose(self, reason: str) -> None:

@@ -39,14 +39,14 @@ def read_trash_entry(entry_id: TrashId, document: Mapping[str, Any], *, where: s
     try:
         entry = TrashEntry(
             id=entry_id,
-            decided_ms=_integer(document["decided_ms"]),
-            due_ms=_integer(document["due_ms"]),
-            up_to=Offset(_integer(document["up_to"])),
+            decided_ms=integer(document["decided_ms"]),
+            due_ms=integer(document["due_ms"]),
+            up_to=Offset(integer(document["up_to"])),
             segments=frozenset(map(parse_uuid, document["segments"])),
-            purged_ms=_integer(document["purged_ms"]),
+            purged_ms=integer(document["purged_ms"]),
             reason=str(document["reason"]),
             by=str(document["by"]),
-            from_offset=Offset(_integer(document.get("from_offset", NO_OFFSET))),
+            from_offset=Offset(integer(document.get("from_offset", NO_OFFSET))),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(where=where, position=0, reason=f"no entry of the trash: {error!r}") from error
@@ -62,7 +62,7 @@ def _read_deciders(said: object) -> list[Decider]:
     """Read the deciders; none where they are unreadable: they are for people, and the decision counts without them."""
     try:
         return [
-            Decider(decided_ms=_integer(decided_ms), up_to=Offset(_integer(up_to)), by=str(by))
+            Decider(decided_ms=integer(decided_ms), up_to=Offset(integer(up_to)), by=str(by))
             for decided_ms, up_to, by in said  # type: ignore[attr-defined]
         ]
     except (TypeError, ValueError):
@@ -95,16 +95,21 @@ def read_kept(document: Mapping[str, Any], *, where: str) -> tuple[TrashEntry, .
 def _read_id(document: Mapping[str, Any], *, where: str) -> TrashId:
     try:
         return TrashId(
-            generation=_integer(document["generation"]),
-            leader_epoch=LeaderEpoch(_integer(document["leader_epoch"])),
+            generation=integer(document["generation"]),
+            leader_epoch=LeaderEpoch(integer(document["leader_epoch"])),
             kind=TrashKind(document["kind"]),
-            opened_ms=_integer(document["opened_ms"]),
+            opened_ms=integer(document["opened_ms"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(where=where, position=0, reason=f"no entry of the trash: {error!r}") from error
 
 
-def _integer(value: object) -> int:
+def integer(value: object) -> int:
+    """Return a whole number of JSON.
+
+    Raises:
+        TypeError: it is something else, a bool for one.
+    """
     if type(value) is not int:
         raise TypeError(f"{value!r} is no integer")
     return value

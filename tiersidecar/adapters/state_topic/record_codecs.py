@@ -20,7 +20,7 @@ from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from tiersidecar.adapters.state_topic.codec import SCHEMA_VERSION
-from tiersidecar.adapters.state_topic.entry_codec import entry_fields
+from tiersidecar.adapters.state_topic.entry_codec import entry_fields, integer
 from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid, parse_uuid
@@ -104,7 +104,7 @@ def read_cleaner_claims(document: Mapping[str, Any], *, where: str) -> tuple[Cle
             CleanerClaim(
                 leader_epoch=LeaderEpoch(int(epoch)),
                 offsets=_read_offsets(said["offsets"]),
-                revision=_integer(said["revision"]),
+                revision=integer(said["revision"]),
                 segments=tuple(str(said["segments"]).split()),
             )
             for epoch, said in document["claims"].items()
@@ -114,7 +114,7 @@ def read_cleaner_claims(document: Mapping[str, Any], *, where: str) -> tuple[Cle
 
 
 def _read_offsets(offsets: Mapping[str, Any]) -> dict[LeaderEpoch, Offset]:
-    return {LeaderEpoch(int(epoch)): Offset(_integer(offset)) for epoch, offset in offsets.items()}
+    return {LeaderEpoch(int(epoch)): Offset(integer(offset)) for epoch, offset in offsets.items()}
 
 
 def write_cleaner_claims(owner: TopicIdPartition, claims: Iterable[CleanerClaim], former: Mapping[str, Any]) -> bytes:
@@ -332,13 +332,7 @@ def write_lease(lease: Lease) -> bytes:
 def _read_seen(document: Mapping[str, Any]) -> SeenTime | None:
     """Read it; None also where it is unreadable: the lease does not depend on it, and without it delays only last longer."""
     try:
-        unseen = [UnseenTime(from_ms=_integer(begin), to_ms=_integer(end)) for begin, end in document["unseen_ms"]]
-        return SeenTime(until_ms=_integer(document["seen_until_ms"]), unseen=tuple(unseen))
+        unseen = [UnseenTime(from_ms=integer(begin), to_ms=integer(end)) for begin, end in document["unseen_ms"]]
+        return SeenTime(until_ms=integer(document["seen_until_ms"]), unseen=tuple(unseen))
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _integer(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no integer")
-    return value

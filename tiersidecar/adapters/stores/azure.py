@@ -77,6 +77,7 @@ class AzureStore:
             slots=self._upload_slots,
             delete=self._delete,
             key=key,
+            upload_id=self._ids.random_uuid().hex(),
         )
         size_bytes = await upload.put(body, if_absent=if_absent)
         try:

@@ -12,13 +12,15 @@ from obstore.store import AzureStore as RustAzureStore
 from tiersidecar.adapters.stores.azure_errors import azure_errors
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.body_parts import PartFiller
-from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import ObjectBody
 
 _HANDED_ON_BYTES = 1024 * 1024
 """Bytes passed to obstore at once, as ``grant`` allows: each pass is a task of ours."""
-_ABORT_TIMEOUT_S = 10.0
+_ABORT_TIMEOUT_S = _LOOK_TIMEOUT_S = 10.0
+_UPLOAD_ID = "tiersidecarupload"
+"""The blob's metadata that names the upload, as letters alone, of which all metadata names may be."""
 _DROP_PAUSES_S = (0.0, 0.1, 0.4, 1.0)
 """A block that the service was still taking in creates the blob again, and no response shows when."""
 
@@ -26,7 +28,11 @@ _log = structlog.get_logger(__name__)
 
 
 class AzureUpload:
-    """One put.  ``slots`` bounds how many blobs go up in blocks at once, and so the memory of all of them."""
+    """One put.  ``slots`` bounds how many blobs go up in blocks at once, and so the memory of all of them.
+
+    The blob names its upload by a random ``upload_id``: after a lost answer object_store sends the request again, and the
+    service refuses that one, because the blocks are committed, or the blob is there.  Then a look at the blob shows that it is
+    ours."""
 
     def __init__(
         self,
@@ -37,11 +43,14 @@ class AzureUpload:
         slots: asyncio.Semaphore,
         delete: Callable[[str], Awaitable[None]],
         key: str,
+        upload_id: str,
     ) -> None:
         self._store, self._settings, self._blocking, self._slots = store, settings, blocking, slots
-        self._delete, self._key = delete, key
+        self._delete, self._key, self._upload_id = delete, key, upload_id
         self._has_blocks = False
-        self._attributes = {} if settings.access_tier is None else {"Storage-Class": settings.access_tier}
+        self._attributes = {_UPLOAD_ID: upload_id}
+        if settings.access_tier is not None:
+            self._attributes["Storage-Class"] = settings.access_tier
 
     async def put(self, body: ObjectBody, *, if_absent: bool) -> int:
         """Store ``body``; return its size in bytes.
@@ -74,15 +83,19 @@ class AzureUpload:
         left = len(view)
         while left:
             left -= await body.grant(min(left, _HANDED_ON_BYTES))
-        with azure_errors("put", self._key):
-            await obstore.put_async(
-                self._store,
-                self._key,
-                view,
-                attributes=self._attributes,
-                mode="create" if if_absent else "overwrite",
-                use_multipart=False,
-            )
+        try:
+            with azure_errors("put", self._key):
+                await obstore.put_async(
+                    self._store,
+                    self._key,
+                    view,
+                    attributes=self._attributes,
+                    mode="create" if if_absent else "overwrite",
+                    use_multipart=False,
+                )
+        except ObjectExistsError:
+            if not await self._is_ours(len(view)):
+                raise
 
     async def _put_in_blocks(self, first: memoryview, body: ObjectBody, filler: PartFiller) -> None:
         slices = _Slices(self._slices_of(first, body, filler))
@@ -98,8 +111,10 @@ class AzureUpload:
                     chunk_size=self._settings.block_size_bytes,
                     max_concurrency=self._settings.blocks_in_flight,
                 )
-        except BaseException:
+        except BaseException as error:
             await slices.close()
+            if isinstance(error, StoreError) and slices.are_all_drawn and await self._is_ours(filler.size_bytes):
+                return
             await self.drop_blocks()
             if slices.fault is not None:
                 raise slices.fault from None
@@ -140,6 +155,16 @@ class AzureUpload:
             reason = error.reason if isinstance(error, StoreError) else "no answer in time"
             _log.warning("store.upload.left_over", key=self._key, reason=reason)
 
+    async def _is_ours(self, size_bytes: int) -> bool:
+        """Return whether the blob is this upload's, and whole; False also where there is no answer."""
+        try:
+            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+                with azure_errors("put", self._key):
+                    seen = await obstore.get_async(self._store, self._key, options={"head": True})
+        except (StoreError, TimeoutError):
+            return False
+        return seen.meta["size"] == size_bytes and seen.attributes.get(_UPLOAD_ID) == self._upload_id
+
     async def _is_there(self) -> bool:
         try:
             with azure_errors("abort the upload of", self._key):
@@ -157,13 +182,15 @@ class AzureUpload:
 class _Slices:
     """``slices`` as obstore draws them, from a task of ours that ends with the upload.
 
-    obstore does not cancel what it waits for, and reports only that there was an error: ``fault`` has it.
+    obstore does not cancel what it waits for, and reports only that there was an error: ``fault`` has it.  ``are_all_drawn``:
+    nothing but the commit was left to do.
     """
 
     def __init__(self, slices: AsyncGenerator[memoryview, None]) -> None:
         self._slices = slices
         self._drawing: asyncio.Future[memoryview] | None = None
         self._is_closed = False
+        self.are_all_drawn = False
         self.fault: Exception | None = None
 
     def __aiter__(self) -> _Slices:
@@ -176,6 +203,7 @@ class _Slices:
         try:
             return await self._drawing
         except StopAsyncIteration:
+            self.are_all_drawn = True
             raise
         except Exception as error:
             self.fault = error

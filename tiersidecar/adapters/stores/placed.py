@@ -11,21 +11,46 @@ from copy import copy
 from dataclasses import dataclass, replace
 
 from tiersidecar.adapters.stores.resting import RestingStore
+from tiersidecar.adapters.stores.wrapped_store import WrappedBody
 from tiersidecar.domain.errors import StoreError, UnknownPlaceError
 from tiersidecar.domain.ids import DEFAULT_PLACE, is_like_placed, place_of, place_prefix
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import PROBE_NAME, Buffer, ObjectBody, Store, StoredObject
 
 
 class PlaceStore(RestingStore):
     """The store of one place of several.  While it is away, its reads and deletes fail at once: waited for, they would take the
-    slots of other places' reads and deletes."""
+    slots of other places' reads and deletes.  An upload goes on until it fails, but shows like them whether the store hangs."""
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        async with self._watched(key):
+            return await self._store.put_object(key, _MovingBody(body, self._moved), if_absent=if_absent)
+
+    async def check_writable(self) -> None:
+        async with self._watched(PROBE_NAME):
+            await self._store.check_writable()
 
     async def delete_objects(self, keys: Sequence[str]) -> None:
         if not keys:
             return
         async with self._tried("delete", keys[0]):
             await self._store.delete_objects(keys)
+
+
+class _MovingBody(WrappedBody):
+    """A body that calls ``moved`` when the store has taken what it was given before."""
+
+    def __init__(self, body: ObjectBody, moved: Callable[[], None]) -> None:
+        super().__init__(body)
+        self._moved = moved
+
+    async def piece(self, index: int) -> Buffer:
+        self._moved()
+        return await super().piece(index)
+
+    async def grant(self, wanted_bytes: int) -> int:
+        self._moved()
+        return await super().grant(wanted_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.domain.errors import StoreError, StoreStalledError
@@ -31,18 +31,19 @@ out for ``_HUNG_S``, it is away."""
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """One that is out.  ``limit`` ends it."""
+    """One that is out.  ``limit`` ends it; None where it has limits of its own."""
 
     key: str
     began_s: float
-    limit: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+    limit: asyncio.Timeout | None
 
 
 class RestingStore(WrappedStore):
     """Pass everything on to ``store``; once it is away, reads fail at once, but for one that tries after each rest, alone until
     it has ended.  Rests grow from half a second to eight, and end with the first success.
 
-    It is away after five failures in a row, or where it hangs: then what is out fails too, after ten seconds."""
+    It is away after five failures in a row, or where it hangs: then what is out fails too, after ten seconds, and ``when_hung``
+    is called with the reason."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         super().__init__(store)
@@ -52,6 +53,7 @@ class RestingStore(WrappedStore):
         self._trial: _Request | None = None
         self._watch: asyncio.Task[None] | None = None
         self._answered_s = clock.monotonic_s()
+        self.when_hung: Callable[[str], None] = lambda reason: None
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         async with self._tried("fetch", key):
@@ -76,12 +78,13 @@ class RestingStore(WrappedStore):
     @asynccontextmanager
     async def _tried(self, verb: str, key: str) -> AsyncIterator[None]:
         """Let one request through; ``key`` is that of an object."""
-        request = self._begin(verb, key)
+        limit = asyncio.timeout(None)
+        request = self._begin(verb, key, limit)
         try:
-            async with request.limit:
+            async with limit:
                 yield
         except TimeoutError:
-            if not request.limit.expired():
+            if not limit.expired():
                 raise
             raise StoreStalledError(verb=verb, key=key, reason=self._reason) from None
         except StoreError as error:
@@ -102,24 +105,42 @@ class RestingStore(WrappedStore):
             if request is self._trial:
                 self._trial = None
 
-    def _begin(self, verb: str, key: str) -> _Request:
+    def _begin(self, verb: str, key: str, limit: asyncio.Timeout) -> _Request:
         """Return the request that may go out now; after a rest it is the only one, until it has ended.
 
         Raises:
             StoreError: the store rests.
         """
         now_s = self._clock.monotonic_s()
-        request = _Request(key=key, began_s=now_s)
+        request = _Request(key=key, began_s=now_s, limit=limit)
         if self._failures >= _FAILURES:
             if self._trial is not None or now_s < self._until_s:
                 # The same words for the whole rest: a log that has each trouble once would take others for a new one.
                 reason = f"it is away ({self._reason}), and asked again within {self._rest_s:g} s"
                 raise StoreError(verb=verb, key=key, reason=reason, is_away=True)
             self._until_s, self._trial = now_s + self._rest_s, request
+        self._add(request)
+        return request
+
+    @asynccontextmanager
+    async def _watched(self, key: str) -> AsyncIterator[None]:
+        """Find out whether the store hangs while a request is out that is neither refused nor ended here."""
+        request = _Request(key=key, began_s=self._clock.monotonic_s(), limit=None)
+        self._add(request)
+        try:
+            yield
+            self._worked()
+        finally:
+            self._out.discard(request)
+
+    def _moved(self) -> None:
+        """Note that the store takes what is sent to it."""
+        self._answered_s = self._clock.monotonic_s()
+
+    def _add(self, request: _Request) -> None:
         self._out.add(request)
         if self._watch is None or self._watch.done():
             self._watch = asyncio.create_task(self._watch_out(), name=f"watch of {self.description}")
-        return request
 
     async def _watch_out(self) -> None:
         """Find out while requests are out whether the store hangs: asked for something small, one that is only slow answers."""
@@ -154,8 +175,10 @@ class RestingStore(WrappedStore):
         self._failed(reason, is_trial=self._trial is not None)
         now_s = asyncio.get_running_loop().time()
         for request in self._out:
-            request.limit.reschedule(now_s)
+            if request.limit is not None:
+                request.limit.reschedule(now_s)
         self._out.clear()
+        self.when_hung(reason)
 
     def _worked(self) -> None:
         self._failures, self._answered_s = 0, self._clock.monotonic_s()

@@ -49,7 +49,7 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
         table=parts.table,
         disks=parts.pins,
         copies=TrustedCopies(parts.metadata, parts.state),
-        is_halted=lambda topic_id_partition: parts.status.is_halted(topic_id_partition, Lane.RETAIN),
+        why_halted=lambda topic_id_partition: parts.status.why_halted(topic_id_partition, Lane.RETAIN),
         guard=guard,
         clock=parts.clock,
         telemetry=parts.telemetry,

@@ -18,7 +18,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.copy_admission import CopyQuota
-from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
+from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.expiry_look import ExpirySettings
 from tiersidecar.tasks.log_start_watch import LogStartWatch, LostLogs
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.proposals import ProposalsTask

@@ -13,7 +13,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ import typer
 
 from tiersidecar.app.commands.asking import direct_opener
 from tiersidecar.app.commands.looking import DONE, look
-from tiersidecar.app.commands.options import ConfigFile, parse_target
+from tiersidecar.app.commands.options import ConfigFile, moment_ms, parse_target
 from tiersidecar.app.config.config import Config
 from tiersidecar.domain.errors import ReadRefusedError
 
@@ -99,13 +98,7 @@ def cat(
 
 def parse_time(text: str) -> int:
     """Return milliseconds since 1970 of either form; a time without a zone is UTC."""
-    if text.isascii() and text.isdecimal():
-        return int(text)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T08:15:00Z", param_hint="--time") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    return int(text) if text.isascii() and text.isdecimal() else moment_ms(text, option="--time")
 
 
 def _url_of(config: Config) -> str:

@@ -188,10 +188,10 @@ async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
             "retire": sum(step.erasing is Erasing.RETIRE for step in doing),
         },
         steps=tuple(_most(steps)),
-        notes=(*_missing(not_found), *_most(_notes(session, found))),
+        notes=(*_missing(not_found), *_most(_notes(found))),
         details={
             "keys_not_found_lines": not_found,
-            "partitions": [_partition(session, one) for one in found],
+            "partitions": [_partition(one) for one in found],
             "remaining": (remaining := _all_remaining(found)),
             "not_looked_at": [_local(one) for one in found],
             "copies_may_remain": list(ELSEWHERE),
@@ -253,7 +253,7 @@ def _missing(lines: Sequence[int]) -> Iterator[str]:
         yield f"no record that was read has the key of line {some} of the file"
 
 
-def _notes(session: Session, found: Sequence[PartitionErasure]) -> Iterator[str]:
+def _notes(found: Sequence[PartitionErasure]) -> Iterator[str]:
     for one in found:
         name = f"partition {one.owner.partition}"
         for segment, reason in _remaining(one):
@@ -289,7 +289,7 @@ def _local(partition: PartitionErasure) -> dict[str, Any]:
     return {"partition": partition.owner.partition, "from_offset": start if start >= 0 else None}
 
 
-def _partition(session: Session, partition: PartitionErasure) -> dict[str, Any]:
+def _partition(partition: PartitionErasure) -> dict[str, Any]:
     return {
         "partition": partition.owner.partition,
         "local_start_offset": partition.seen.local_start,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ from rich.markup import escape
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.complaints import complain, log_errors_alone
-from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.commands.options import ConfigFile, moment_ms
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.domain.errors import MountRefusedError, TiersidecarError
 from tiersidecar.domain.readable import moment_text, printable
@@ -48,15 +47,6 @@ def _brokers(text: str) -> tuple[int, ...]:
     if not all(name.isdecimal() for name in names) or len(set(names)) != len(names):
         raise typer.BadParameter(f"{text!r} is not a list of node ids, such as 1,2,3")
     return tuple(int(name) for name in names)
-
-
-def _time(text: str) -> int:
-    """Return milliseconds since 1970; a time without a zone is UTC."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T08:15:00Z") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 ClusterSnapshotKey = Annotated[
@@ -102,7 +92,7 @@ def plan(
         typer.Option(
             "--at",
             metavar="TIME",
-            parser=_time,
+            parser=moment_ms,
             help="Restore the state at this earlier time (ISO 8601), not the end of what was copied.",
         ),
     ] = None,

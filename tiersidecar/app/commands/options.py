@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,19 @@ def address(text: str) -> Address:
         return Address.parse(text)
     except PydanticCustomError as error:
         raise typer.BadParameter(error.message()) from None
+
+
+def moment_ms(text: str, *, option: str | None = None) -> int:
+    """Parse an ISO 8601 time, which is UTC if it has no zone, to milliseconds since 1970.
+
+    Raises:
+        typer.BadParameter: it is none; typer names the option of a parser itself, and ``option`` elsewhere.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T08:15:00Z", param_hint=option) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def parse_target(text: str) -> tuple[str, int | None]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
-from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Target, Yes, parse_target
+from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Target, Yes, moment_ms, parse_target
 from tiersidecar.decide.undelete import Range, UndeleteView, Undeletion, decide_undelete, may_be_on_its_way, unavailable
 from tiersidecar.domain.errors import TrashError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -34,14 +33,6 @@ _MEANWHILE = "another has moved or set back its start meanwhile; look again"
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this option only show what would be done.")]
 
 
-def _time(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 def undelete(
     target: Target,
     config_file: ConfigFile,
@@ -51,7 +42,9 @@ def undelete(
     ] = None,
     since: Annotated[
         int | None,
-        typer.Option("--since", metavar="TIME", parser=_time, help="Undo what was decided from then on (ISO 8601)."),
+        typer.Option(
+            "--since", metavar="TIME", parser=moment_ms, help="Undo what was decided from then on (ISO 8601)."
+        ),
     ] = None,
     apply: Apply = False,
     as_json: AsJson = False,

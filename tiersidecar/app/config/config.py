@@ -73,7 +73,7 @@ def validation_faults(error: ValidationError, document: Document, model: type[Se
         elif details["type"] == "extra_forbidden":
             faults.append(_fault(document, path, _unknown_key(path, document, model)))
         else:
-            faults.append(_fault(document, path, _sentence(details, path)))
+            faults.append(_fault(document, path, _sentence(details)))
     return faults
 
 
@@ -104,7 +104,7 @@ def _is_absent_key(value: Any, part: str | int) -> bool:
     return isinstance(value, dict) and isinstance(part, str) and part not in (value.get("type"), INSTALLED)
 
 
-def _sentence(details: ErrorDetails, path: KeyPath) -> str:
+def _sentence(details: ErrorDetails) -> str:
     kind, value, context = details["type"], details.get("input"), details.get("ctx", {})
     if kind == "missing":
         return "is required"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -53,7 +53,7 @@ class S3Store(StoreBase):
     """Amazon S3, or a server that speaks its protocol."""
 
     type: Literal["s3"]
-    """Kind of store: `filesystem`, `s3`, `azure` or `gcs`."""
+    """This kind of store."""
 
     s3_bucket_name: Annotated[str, Field(min_length=1, examples=["kafka-tier"])]
     """Bucket of the objects; it must exist."""
@@ -136,7 +136,6 @@ class S3Store(StoreBase):
 
 INSTALLED = "installed"
 """The tag of kinds that other packages bring; those of the built-in ones are their names."""
-BUILT_IN = ("filesystem", "s3", "azure", "gcs")
 
 
 def _kind_of(value: Any) -> str | None:
@@ -155,3 +154,12 @@ StoreSection = Annotated[
     | Annotated[InstalledStore, Tag(INSTALLED)],
     Discriminator(_kind_of),
 ]
+
+
+def store_sections() -> dict[str, type[StoreBase]]:
+    """Return the section of each kind of store by its tag, in the order of :data:`StoreSection`."""
+    members, _ = get_args(StoreSection)
+    return {tag.tag: section for section, tag in map(get_args, get_args(members))}
+
+
+BUILT_IN = tuple(tag for tag in store_sections() if tag != INSTALLED)

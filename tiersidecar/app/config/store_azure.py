@@ -16,7 +16,7 @@ class AzureStore(StoreBase):
     """Azure Blob Storage, or a server that speaks its protocol."""
 
     type: Literal["azure"]
-    """Kind of store: `filesystem`, `s3`, `azure` or `gcs`."""
+    """This kind of store."""
 
     azure_account_name: Annotated[str, Field(pattern=r"^[a-z0-9]{3,24}$", examples=["kafkatier"])]
     """Storage account."""

@@ -18,7 +18,7 @@ class GcsStore(StoreBase):
     """Google Cloud Storage, or a server that speaks its JSON API."""
 
     type: Literal["gcs"]
-    """Kind of store: `filesystem`, `s3`, `azure` or `gcs`."""
+    """This kind of store."""
 
     gcs_bucket_name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$", examples=["kafka-tier"])]
     """Bucket of the objects; it must exist."""

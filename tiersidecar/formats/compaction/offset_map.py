@@ -53,11 +53,6 @@ class OffsetMap:
         """Return whether no further key may be put in."""
         return self._size >= self._most_keys
 
-    @property
-    def utilization(self) -> float:
-        """Return the share of the slots that is filled."""
-        return self._size / self._slots
-
     def put(self, key: bytes, offset: int) -> None:
         """Record ``offset``, 0 or above, as the last one of ``key``: offsets come in their order.
 

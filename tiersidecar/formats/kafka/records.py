@@ -133,7 +133,7 @@ def iter_records(
         NoMemoryLeftError: other readers have taken ``memory``.
         TooLargeToOpenError: it is not enough for this batch.
     """
-    with _opening(batch, where, position), memory.lease() as lease:
+    with _opening(where, position), memory.lease() as lease:
         header, view = _checked(batch, where, position)
         if header.magic < 2:
             opening = LegacyOpening(max_bytes=max_bytes, lease=lease, copies=copies)
@@ -152,7 +152,7 @@ def iter_record_times(
     Raises:
         As :func:`iter_records`.
     """
-    with _opening(batch, where, position), memory.lease() as lease:
+    with _opening(where, position), memory.lease() as lease:
         header, view = _checked(batch, where, position)
         if header.magic < 2:
             opening = LegacyOpening(max_bytes=MAX_STREAMED_BYTES, lease=lease, copies=_COPIES)
@@ -164,7 +164,7 @@ def iter_record_times(
 
 
 @contextmanager
-def _opening(batch: Buffer, where: str, position: int) -> Iterator[None]:
+def _opening(where: str, position: int) -> Iterator[None]:
     try:
         yield
     except (DecompressionError, _MalformedRecordError) as error:

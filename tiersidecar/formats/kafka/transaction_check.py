@@ -6,20 +6,16 @@ state, less than the truth.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import (
     ProducerState,
     SegmentTransactions,
-    TransactionWalk,
     lacking_entries,
     lacks_none,
 )
-from tiersidecar.formats.kafka.record_batches import Buffer
-from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +28,6 @@ class TransactionFaults:
 
     def __bool__(self) -> bool:
         return bool(self.lacking_entries or self.lost_states)
-
-
-def expected_transactions(
-    slices: Iterable[Buffer], *, base_offset: Offset, open_at_start: Iterable[ProducerState], where: str = "segment"
-) -> SegmentTransactions:
-    """Return the transactions by the batches of a segment, given as slices of its .log in order, and the producers whose
-    transaction is open where it begins: by the snapshot of the segment before it, once that is checked and completed too.
-
-    Raises:
-        CorruptDataError: a batch fails its checks.
-        TruncatedDataError: the file ends within a batch.
-    """
-    walk = TransactionWalk(open_at_start)
-    scanner = SegmentScanner(where=where, base_offset=base_offset, transactions=walk)
-    for buffer in slices:
-        scanner.feed(buffer)
-    scanner.finish()
-    return walk.finish()
 
 
 def check_transactions(

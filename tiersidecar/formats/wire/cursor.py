@@ -24,18 +24,6 @@ Replacement = tuple[int, int, Buffer]
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
-def write_array_length(length: int, *, flexible: bool) -> bytearray:
-    """Return what :meth:`Cursor.array_length` reads."""
-    if not flexible:
-        return bytearray(_INT32.pack(length))
-    encoded, left = bytearray(), length + 1
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
-    return encoded
-
-
 class Cursor:
     """A place in a message.  All methods raise MalformedMessageError when the message ends too soon.
 

@@ -105,16 +105,17 @@ def _field_reader(field: Field[Any], *, flexible: bool, header: bool) -> Read:
     # A request header's client id is in the old string format even when the header is flexible (RequestHeader.json).
     flexible = flexible and not (header and field.name == "client_id")
     kafka_type = field.metadata.get("kafka_type")
-    bare, nullable = _without_none(field.type)
+    bare, nullable = without_none(field.type)
     if typing.get_origin(bare) is not tuple:
         return _value_reader(bare, kafka_type, flexible=flexible, nullable=nullable)
-    item, _ = _without_none(typing.get_args(bare)[0])
+    item, _ = without_none(typing.get_args(bare)[0])
     if kafka_type in _FIXED and _FIXED[kafka_type][1] is None:
         return _fixed_array_reader(_FIXED[kafka_type][0], flexible, nullable)
     return _array_reader(_value_reader(item, kafka_type, flexible=flexible, nullable=False), flexible, nullable)
 
 
-def _without_none(annotation: Any) -> tuple[Any, bool]:
+def without_none(annotation: Any) -> tuple[Any, bool]:
+    """Return the type of a message's field without None, and whether it has that."""
     if typing.get_origin(annotation) not in (UnionType, typing.Union):
         return annotation, False
     (bare,) = (argument for argument in typing.get_args(annotation) if argument is not NoneType)

@@ -60,18 +60,3 @@ BUCKET_REQUESTS = Metric(
 BUCKET_FETCHED_BYTES = Metric(
     name="tiersidecar_bucket_fetched_bytes_total", kind="counter", help="Bytes of record batches in Fetch responses."
 )
-BUCKET_CATALOGUE = (
-    BUCKET_LOOKS,
-    BUCKET_LOOK_FAILURES,
-    BUCKET_LOOK_SECONDS,
-    BUCKET_SEGMENTS,
-    BUCKET_PARTITIONS,
-    BUCKET_REFUSED,
-    BUCKET_EVENTS_FOLLOWED,
-    BUCKET_SERVE_DELAY_SECONDS,
-    BUCKET_CONNECTIONS,
-    BUCKET_CONNECTIONS_CLOSED,
-    BUCKET_LOGINS,
-    BUCKET_REQUESTS,
-    BUCKET_FETCHED_BYTES,
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from tiersidecar.ports.metrics import copying, gateway, process, reading, retention
+from tiersidecar.ports.metrics import bucket, copying, gateway, process, reading, retention
 from tiersidecar.ports.telemetry import Metric
 
 LEADER_GAUGES = (
@@ -34,3 +34,5 @@ def _metrics_of(module: ModuleType) -> list[Metric]:
 CATALOGUE: tuple[Metric, ...] = tuple(
     metric for module in (process, copying, retention, reading, gateway) for metric in _metrics_of(module)
 )
+BUCKET_CATALOGUE: tuple[Metric, ...] = tuple(_metrics_of(bucket))
+"""Those of ``tiersidecar serve`` alone."""

@@ -6,10 +6,8 @@ import asyncio
 import datetime
 import typing
 import uuid
-from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -24,7 +22,7 @@ from tiersidecar.domain.errors import (
 )
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.formats.wire.cursor import Buffer
-from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
+from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, without_none, write_message
 from tiersidecar.reading.reader_limits import ASKER, READER
 from tiersidecar.services.bucket.users import User
 
@@ -117,7 +115,7 @@ def made(entity_type: Any, **values: object) -> Any:
 def items(entity_type: Any, name: str) -> Any:
     """Return the type of the entities in the array ``name``."""
     (field,) = (field for field in fields(entity_type) if field.name == name)
-    return typing.get_args(_without_none(field.type)[0])[0]
+    return typing.get_args(without_none(field.type)[0])[0]
 
 
 def has(entity_type: Any, name: str) -> bool:
@@ -147,7 +145,7 @@ def epoch_fault(asked_epoch: int, leader_epoch: int) -> ErrorCode | None:
 
 
 def _blank(field: Field[Any]) -> object:
-    bare, is_nullable = _without_none(field.type)
+    bare, is_nullable = without_none(field.type)
     if is_nullable:
         return None
     if typing.get_origin(bare) is tuple:
@@ -157,13 +155,6 @@ def _blank(field: Field[Any]) -> object:
             return blank
     assert is_dataclass(bare), bare
     return made(bare)
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if typing.get_origin(annotation) not in (UnionType, typing.Union):
-        return annotation, False
-    bare: Sequence[Any] = [arg for arg in typing.get_args(annotation) if arg is not NoneType]
-    return bare[0], True
 
 
 _BLANKS: tuple[tuple[type, object], ...] = (

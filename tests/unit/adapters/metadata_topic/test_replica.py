@@ -302,6 +302,23 @@ async def test_records_that_went_unread_by_retention_are_a_gap_that_halts() -> N
     assert "metadata-0 lost offsets 4 to 5 before they were read" in str(topic.replica.halted_reason)
 
 
+async def test_a_topic_that_loses_an_end_that_was_not_read_yet_is_ready_without_it_and_halts() -> None:
+    """S-095: what was to be read at the assignment is gone, so nothing else makes the partition ready."""
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live(4)
+    topic.cut(6)
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.segments(0) == [1, 3]
+    assert "metadata-0 lost offsets 6 to 7 before they were read" in str(topic.replica.halted_reason)
+    topic.write(added(9, 90, 99, owner=owner(0)), updated(9, FINISHED, owner=owner(0)))
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.segments(0) == [1, 3, 9]
+    assert "metadata-0 lost offsets 6 to 7" in str(topic.replica.halted_reason), "what they named is still unknown"
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -18,8 +18,8 @@ from tiersidecar.adapters.stores.placed import Place, PlacedStore, PlaceStore, s
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError, UnknownPlaceError
 from tiersidecar.domain.ids import place_of
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import BytesBody
-from tiersidecar.testing.store_contract import StoreContract
+from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
+from tiersidecar.testing.store_contract import PiecesBody, StoreContract
 
 
 class Named(MemoryStore):
@@ -236,3 +236,71 @@ async def test_places_together_behave_like_one_store_by_whole_keys(done: list[tu
                 expected = sorted(one for one in model if one.startswith(key) and place_of(one) == place_of(key))
                 assert await stage.listed(key) == expected
     assert {key: await stage.store.fetch_object(key, max_bytes=9) for key in model} == model
+
+
+class Hanging(Named):
+    """It takes no upload to its end, and says nothing of a blob either while ``is_mute``."""
+
+    is_mute = True
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        for index in range(body.piece_count):
+            await body.grant(len(await body.piece(index)))
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def check_writable(self) -> None:
+        await asyncio.Event().wait()
+
+    async def head_object(self, key: str) -> StoredObject:
+        if self.is_mute:
+            await asyncio.Event().wait()
+        return await super().head_object(key)
+
+
+class SlowBody(PiecesBody):
+    """A body of which each piece is sent ``takes_s`` after the one before."""
+
+    def __init__(self, pieces: int, clock: ManualClock, takes_s: float) -> None:
+        super().__init__([b"x"] * pieces)
+        self._clock, self._takes_s = clock, takes_s
+
+    async def grant(self, wanted_bytes: int) -> int:
+        await self._clock.sleep(self._takes_s)
+        return await super().grant(wanted_bytes)
+
+
+class HungStage:
+    """A place whose store hangs; ``told`` has why it is away, and ``seconds`` when that was noticed."""
+
+    def __init__(self) -> None:
+        self.clock, self.backend = ManualClock(), Hanging("cold")
+        self.store, self.told = PlaceStore(self.backend, self.clock), list[str]()
+        self.store.when_hung = self.told.append
+
+    async def seconds(self, request: Coroutine[Any, Any, Any], *, most: int) -> int:
+        task = asyncio.create_task(request)
+        passed = 0
+        while passed < most and not self.told:
+            await self.clock.advance(1)
+            passed += 1
+        task.cancel()
+        await asyncio.wait([task])
+        return passed
+
+
+@pytest.mark.parametrize("is_probe", [False, True])
+async def test_that_a_place_hangs_shows_after_ten_seconds_of_an_upload_too(is_probe: bool) -> None:
+    """The metric went by the upload's own end, minutes later."""
+    stage = HungStage()
+    request = stage.store.check_writable() if is_probe else stage.store.put_object("a", BytesBody(b"a"))
+    assert await stage.seconds(request, most=60) == 10
+    assert stage.told == ["no answer within 10 s"]
+
+
+async def test_an_upload_that_moves_or_whose_store_answers_small_requests_does_not_hang() -> None:
+    stage = HungStage()
+    assert await stage.seconds(stage.store.put_object("a", SlowBody(20, stage.clock, 3)), most=60) == 60
+    stage.backend.is_mute = False
+    assert await stage.seconds(stage.store.put_object("a", BytesBody(b"a")), most=60) == 60
+    assert stage.told == []

@@ -15,18 +15,15 @@ from tiersidecar.app.config.keys import keys_in
 from tiersidecar.app.config.report import WITHOUT_EFFECT, warnings_of
 from tiersidecar.app.config.section import Section, undotted
 from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusSection
-from tiersidecar.app.config.store import FilesystemStore, S3Store
-from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store import store_sections
 from tiersidecar.app.config.store_base import KeyPair
-from tiersidecar.app.config.store_gcs import GcsStore
-from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.references import generated_files
 
 PACKAGE = Path(tiersidecar.__file__).parent
 SECTIONS: dict[KeyPath, tuple[type[Section], ...]] = {
     (): (Config,),
     ("broker",): (BrokerSection,),
-    ("store",): (FilesystemStore, S3Store, AzureStore, GcsStore, InstalledStore),
+    ("store",): tuple(store_sections().values()),
     ("store", "encryption.key.pairs"): (KeyPair,),
     ("read",): (ReadSection,),
     ("gateway",): (GatewaySection,),

@@ -10,9 +10,15 @@ import pytest
 from tests.support.golden import CLEAN_LOG_DIR
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
-from tiersidecar.formats.kafka.producer_state import ProducerState, merge_open, read_producer_snapshot
+from tiersidecar.formats.kafka.producer_state import (
+    ProducerState,
+    TransactionWalk,
+    merge_open,
+    read_producer_snapshot,
+)
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
-from tiersidecar.formats.kafka.transaction_check import TransactionFaults, check_transactions, expected_transactions
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.formats.kafka.transaction_check import TransactionFaults, check_transactions
 
 LOGS = sorted((CLEAN_LOG_DIR / "transactions-0").glob("*.log"))
 Uploaded = tuple[Sequence[AbortedTransaction], Sequence[ProducerState]]
@@ -41,9 +47,12 @@ def base_of(number: int) -> Offset:
 def faults(log: Path, number: int, uploaded: Uploaded) -> tuple[TransactionFaults, tuple[ProducerState, ...]]:
     """With all before it as the golden broker has it."""
     open_at_start = merge_open(brokers(number - 1)[1], ()) if number else ()
-    expected = expected_transactions(
-        [log.read_bytes()[:1000], log.read_bytes()[1000:]], base_offset=base_of(number), open_at_start=open_at_start
-    )
+    walk = TransactionWalk(open_at_start)
+    scanner = SegmentScanner(where=log.name, base_offset=base_of(number), transactions=walk)
+    for part in (log.read_bytes()[:1000], log.read_bytes()[1000:]):
+        scanner.feed(part)
+    scanner.finish()
+    expected = walk.finish()
     return check_transactions(expected, *uploaded), expected.open_at_end
 
 
