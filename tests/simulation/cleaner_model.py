@@ -174,7 +174,7 @@ def _written(header: RecordBatchHeader, records: Sequence[Record], horizon_ms: i
             one.key,
             one.value,
             timestamp_delta=one.timestamp_ms - base_ms,
-            headers=[(name.encode() if isinstance(name, str) else name, value) for name, value in one.headers],
+            headers=[(name.encode(), value) for name, value in one.headers],
         )
         for one in records
     )

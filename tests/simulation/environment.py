@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Mapping
-from functools import cache
+from functools import partial
 from pathlib import Path
-
-from Crypto.PublicKey import RSA
 
 from tests.simulation.broker_side import BrokerSide
 from tests.simulation.chances import Chances, SeededIds
@@ -17,22 +14,18 @@ from tests.simulation.compaction_rules import CompactionRules
 from tests.simulation.disk import Disk
 from tests.simulation.faulty_store import Bucket
 from tests.simulation.lease_rules import LeaseRules
-from tests.simulation.machine import AtOnce, SimulatedClock
-from tests.simulation.network import Network, at_once
+from tests.simulation.machine import SimulatedClock
+from tests.simulation.network import Network
 from tests.simulation.rules import Rules
 from tests.simulation.scenario import Scenario
+from tests.simulation.stored_logs import read_stored_log
 from tests.simulation.topics import SimulatedTopic
 from tests.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS, TrashRules
 from tests.simulation.virtual_time import Process, ProcessState, VirtualTimeLoop
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair
-from tiersidecar.reading.segment_stream import SegmentStream
 
-_KEY_BITS = 1344
-KEY_ID = "simulated"
 METADATA_TOPIC = "__remote_log_metadata"
 STATE_TOPIC = "__tiersidecar_state"
 TOPIC_ID = Uuid(b"simulated-topic!")
@@ -103,7 +96,7 @@ class Environment:
                 scenario.compacted,
                 self.rules,
                 self.cluster.partitions,
-                read_log=self._read_log,
+                read_log=partial(read_stored_log, self.bucket.store),
                 now_ms=self.clock.true_ms,
                 complain=self.complain,
             )
@@ -136,11 +129,6 @@ class Environment:
             self.trash_rules.record(key, value, self.clock.true_ms())
             if self.compaction is not None:
                 self.compaction.record(key, value)
-
-    def _read_log(self, metadata: RemoteLogSegmentMetadata) -> bytes:
-        """Read the .log of a segment in the bucket, past every network."""
-        stream = SegmentStream(store=self.bucket.store, blocking=AtOnce(), key_ring=simulated_key_ring())
-        return at_once(_whole_log(stream, metadata, UploadPace(None, self.clock)))
 
     def _delete_started(self, metadata: RemoteLogSegmentMetadata) -> None:
         # What is decided by a clock that is behind is due so much sooner by the others'.
@@ -190,17 +178,3 @@ class Environment:
         """Return a time of change for files: the right time, and later than every one before."""
         self._stamps_ns = max(self._stamps_ns + 1, self.clock.true_ms() * 1_000_000)
         return self._stamps_ns
-
-
-async def _whole_log(stream: SegmentStream, metadata: RemoteLogSegmentMetadata, pace: UploadPace) -> bytes:
-    data = bytearray()
-    async for _ in stream.feed_log(metadata, data.extend, pace):
-        pass
-    return bytes(data)
-
-
-@cache
-def simulated_key_ring() -> KeyRing:
-    """Return one for all runs: the same in each process, for a seed replays exactly."""
-    key = RSA.generate(_KEY_BITS, randfunc=random.Random("the simulation's key").randbytes)
-    return KeyRing(active_key_id=KEY_ID, keys={KEY_ID: RsaKeyPair(public=key.public_key(), private=key)})

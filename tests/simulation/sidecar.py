@@ -11,13 +11,14 @@ from pathlib import Path
 from tests.simulation.broker_port import SimulatedBroker
 from tests.simulation.chances import SeededIds
 from tests.simulation.compacted_topic import INTERVAL_MS, CompactedTopic
-from tests.simulation.environment import KEY_ID, METADATA_TOPIC, Environment, simulated_key_ring
+from tests.simulation.environment import METADATA_TOPIC, Environment
 from tests.simulation.faulty_store import NetworkStore
 from tests.simulation.file_events import SimulatedFileEvents, WatchedLogDirs
 from tests.simulation.hazards import TOPIC_GRACE_MS, Hazard
 from tests.simulation.machine import AtOnce, InlineBlocking, PinsOnDisk, SimulatedClock
 from tests.simulation.scratch import ScratchBlocking
 from tests.simulation.serving import Serving, open_serving
+from tests.simulation.stored_logs import KEY_ID, simulated_key_ring
 from tests.simulation.topics import Sends, SimulatedClients
 from tests.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS
 from tests.simulation.virtual_time import Process

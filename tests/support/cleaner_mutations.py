@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tiersidecar.decide import compaction as decide_compaction_module
+from tiersidecar.decide.cleaner_offsets import decide_cleaner_offsets
 from tiersidecar.decide.compaction import CompactionPlan, CompactionSettings, CompactionView, decide_compaction
 from tiersidecar.domain.cleaner import CleanerClaim
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -82,7 +83,7 @@ def only_what_is_dirty_is_rewritten() -> Patches:
 
 def cleaner_offset_of_a_deposed_leader_counts() -> Patches:
     """The highest that any leader has said, whatever its segments were."""
-    original = clean_module.decide_cleaner_offsets
+    original = decide_cleaner_offsets
 
     def decide(claims: Iterable[CleanerClaim]) -> Any:
         known = original(claims)
