@@ -50,6 +50,6 @@ def compacted_topic_of(chances: Chances) -> CompactedTopic:
         min_lag_ms=chances.choose("compaction lag", (0, 0, 15_000)),
         dirty_ratio=chances.choose("dirty ratio", (0.0, 0.0, 0.0, 0.3)),
         segment_bytes=chances.choose("merged bytes", (1_000, 2_000, 4_000)),
-        dedupe_bytes=chances.choose("dedupe bytes", (240, 100_000, 100_000)),
+        dedupe_bytes=chances.choose("dedupe bytes", (360, 100_000, 100_000)),
         scratch_bytes=chances.choose("scratch bytes", (5_000, 1_000_000, 1_000_000)),
     )

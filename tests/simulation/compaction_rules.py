@@ -187,17 +187,17 @@ class CompactionRules:
             self._say(partition, f"epoch {epoch} calls all below {offset} clean, and {old[:_NAMED]} are still there")
 
     def replaced_below(self, partition: SimulatedPartition, offset: int) -> list[int]:
-        """Return the offsets of records that a later one below ``offset`` replaces, and that readers are given."""
+        """Return the offsets of records that readers are given, and another one below ``offset`` that they are given replaces.
+        One that a broker's cleaner had taken before its segment was copied replaces nothing here."""
         history = self.history(partition)
-        return [
-            int(one.offset)
+        given = [
+            history.records[one.offset]
             for header, records in self._given(partition.topic_id_partition, offset)
             for one in ([] if header.is_control else records)
-            if one.offset < offset
-            and one.key is not None
-            and (last := history.last(one.key, offset)) is not None
-            and last.offset > one.offset
+            if one.offset < offset and one.offset in history.records
         ]
+        last = {one.key: one.offset for one in given if one.is_committed}
+        return [one.offset for one in given if one.key is not None and one.offset < last.get(one.key, -1)]
 
     def _say(self, partition: SimulatedPartition, text: str) -> None:
         sentence = f"{partition.topic_id_partition}, remote: {text}"
