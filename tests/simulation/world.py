@@ -232,16 +232,16 @@ class World(Environment):
         )
 
     def uncleaned(self, partition: SimulatedPartition) -> list[int]:
-        """Return the offsets of remote records that a cleaner should have taken by now: not where segments overlap, one is too
-        large for the disk, or the topic's dirty ratio lets them be."""
+        """Return the offsets of remote records that a cleaner should have taken by now, where there is time for all of them and
+        no segments overlap."""
         topic, owner = self.scenario.compacted, partition.topic_id_partition
-        if topic is None or self.compaction is None or topic.dirty_ratio or not self.compaction.is_regular(owner):
+        if topic is None or self.compaction is None or not topic.is_cleaned_to_the_end:
+            return []
+        if not self.compaction.is_regular(owner):
             return []
         chain = [segment for _, segment in self.compaction.chain(owner)]
         end, batches = chain[-1].next_offset if chain else 0, partition.history_log.batches
         bound = min([end, *open_transactions(batches, end).values()])
-        if any(one.segment_size_in_bytes > topic.scratch_bytes // 3 for one in chain):
-            return []
         clean_to = 0
         for segment in chain:
             is_young = topic.min_lag_ms and segment.max_timestamp_ms > self.clock.true_ms() - topic.min_lag_ms
