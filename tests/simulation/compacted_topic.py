@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.simulation.chances import Chances
 
 _MOST_MS = 2**63 - 1
-_CHUNK_BYTES, _MAP_BYTES = 4_000, 1_000
+_DISK_BYTES, _MAP_BYTES = 100_000, 1_000
 INTERVAL_MS = 5_000
 """``compaction.interval.ms`` of the sidecars here."""
 
@@ -30,10 +30,9 @@ class CompactedTopic:
 
     @property
     def is_cleaned_to_the_end(self) -> bool:
-        """Return whether the sidecars' cleaners get through the whole log before a run ends: not where a round takes but a
-        segment or two of it, or the dirty ratio lets the rest be."""
-        chunk_bytes = min(self.segment_bytes, self.scratch_bytes // 3)
-        return not self.dirty_ratio and chunk_bytes >= _CHUNK_BYTES and self.dedupe_bytes >= _MAP_BYTES
+        """Return whether the sidecars' cleaners get through the whole log before a run ends: not where a segment may be too
+        large for the disk, a round takes but a segment or two, or the dirty ratio lets the rest be."""
+        return not self.dirty_ratio and self.scratch_bytes >= _DISK_BYTES and self.dedupe_bytes >= _MAP_BYTES
 
     def configs(self) -> dict[str, str]:
         """Return what the broker says of the topic."""
@@ -57,7 +56,7 @@ def compacted_topic_of(chances: Chances) -> CompactedTopic:
         delete_retention_ms=chances.choose("delete retention", (80_000, 120_000)),
         min_lag_ms=chances.choose("compaction lag", (0, 0, 15_000)),
         dirty_ratio=chances.choose("dirty ratio", (0.0, 0.0, 0.0, 0.3)),
-        segment_bytes=chances.choose("merged bytes", (1_000, 4_000, 10_000)),
+        segment_bytes=chances.choose("merged bytes", (5_000, 10_000)),
         dedupe_bytes=chances.choose("dedupe bytes", (360, 100_000, 100_000)),
-        scratch_bytes=chances.choose("scratch bytes", (5_000, 1_000_000, 1_000_000)),
+        scratch_bytes=chances.choose("scratch bytes", (1_500, 1_000_000, 1_000_000)),
     )

@@ -49,6 +49,7 @@ class CompactionRules:
         self._claims: dict[TopicIdPartition, dict[int, Claim]] = {}
         self._said: set[str] = set()
         self._ends: dict[TopicIdPartition, int] = {}
+        self._given_since_ms: dict[TopicIdPartition, dict[int, int]] = {}
         self._histories: dict[TopicIdPartition, tuple[tuple[int, int], CompactedHistory]] = {}
 
     # -- what changes
@@ -144,29 +145,49 @@ class CompactionRules:
             if fault := history.difference(header, records):
                 self._say(partition, fault)
             present.update(int(one.offset) for one in records if not header.is_control)
+        since_ms = self._given_since_ms.setdefault(owner, {})
         gone = [one for one in history.records.values() if one.offset < end and one.offset not in present]
-        faults = [fault for one in gone if (fault := self.reason_to_be_there(one, history, present.__contains__))]
-        for fault in faults[:_NAMED]:
+        for fault in self._faults(gone, history, present, since_ms)[:_NAMED]:
             self._say(partition, fault)
+        since_ms.update(dict.fromkeys(present - since_ms.keys(), self._now_ms()))
+
+    def _faults(
+        self, gone: Sequence[Written], history: CompactedHistory, present: set[int], since_ms: Mapping[int, int]
+    ) -> list[str]:
+        """Return why some of those that are gone should not be.  A tombstone's time begins anew when readers are given it: so
+        long they may have had the value before it."""
+        reasons = (
+            self.reason_to_be_there(
+                one, history, present.__contains__, since_ms=since_ms.get(one.offset, one.timestamp_ms)
+            )
+            for one in gone
+        )
+        return [reason for reason in reasons if reason]
 
     def reason_to_be_there(
-        self, one: Written, history: CompactedHistory, is_there: Callable[[int], bool] = lambda offset: False
+        self,
+        one: Written,
+        history: CompactedHistory,
+        is_there: Callable[[int], bool] = lambda offset: False,
+        *,
+        since_ms: int | None = None,
     ) -> str:
         """Return why a record that is gone should not be; empty where a cleaner may have taken it.  ``is_there`` says which
-        offsets a reader finds."""
+        offsets a reader finds; ``since_ms``: a tombstone was to stay from then on, for ``delete.retention.ms``."""
         if one.is_committed is None:
             return f"the record at {one.offset} is gone, and its transaction is open"
         if not one.is_committed or one.key is None:
             return ""
         later = [other for other in history.by_key[one.key] if other.offset > one.offset]
         if later:
-            since_ms = self._now_ms() - self._topic.min_lag_ms
-            if self._topic.min_lag_ms and all(other.timestamp_ms > since_ms for other in later):
+            lag_ms = self._topic.min_lag_ms
+            if lag_ms and all(other.timestamp_ms > self._now_ms() - lag_ms for other in later):
                 return f"the record at {one.offset} is gone, though only {later[0].offset} took its place, too young a record"
             return ""
         if one.value is not None:
             return f"the last value of {one.key!r}, at {one.offset}, is gone"
-        if one.timestamp_ms + self._topic.delete_retention_ms > self._now_ms():
+        began_ms = one.timestamp_ms if since_ms is None else since_ms
+        if began_ms + self._topic.delete_retention_ms > self._now_ms():
             return f"the tombstone of {one.key!r} at {one.offset} is gone before its time"
         back = [other.offset for other in history.by_key[one.key] if other.value is not None and is_there(other.offset)]
         if back:

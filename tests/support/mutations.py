@@ -1,6 +1,7 @@
 """Faults planted in the daemon's own code, one at a time: each has to be caught by the simulation (issue text, Must show).
 
-``seed`` is the first one, counted from 0, whose run catches it, in the kind of run that is named.
+``seed`` is the first one, counted from 0, whose run catches it, in the kind of run that is named.  Those that are not
+``in_every_run`` are planted by ``make planted``: each takes a run of a kind that has others for every run.
 """
 
 from __future__ import annotations
@@ -592,6 +593,7 @@ class Mutation:
     plant: Callable[[], Patches]
     kind: Kind
     seed: int
+    in_every_run: bool = True
 
     @property
     def name(self) -> str:
