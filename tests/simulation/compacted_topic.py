@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tests.simulation.chances import Chances
 
 _MOST_MS = 2**63 - 1
-_DISK_BYTES, _MAP_BYTES = 100_000, 1_000
+_DISK_BYTES, _MAP_BYTES = 100_000, 2_000
 INTERVAL_MS = 5_000
 """``compaction.interval.ms`` of the sidecars here."""
 
@@ -51,12 +51,12 @@ def compacted_topic_of(chances: Chances) -> CompactedTopic:
     """Draw it of a run's own lots."""
     return CompactedTopic(
         policy=chances.choose("cleanup policy", ("compact", "compact", "compact,delete")),
-        keys=chances.choose("keys", (3, 6, 15)),
+        keys=chances.choose("keys", (3, 15, 60)),
         tombstones=chances.choose("tombstones", (0.1, 0.3, 0.5)),
         delete_retention_ms=chances.choose("delete retention", (80_000, 120_000)),
         min_lag_ms=chances.choose("compaction lag", (0, 0, 15_000)),
         dirty_ratio=chances.choose("dirty ratio", (0.0, 0.0, 0.0, 0.3)),
         segment_bytes=chances.choose("merged bytes", (5_000, 10_000)),
-        dedupe_bytes=chances.choose("dedupe bytes", (360, 100_000, 100_000)),
+        dedupe_bytes=chances.choose("dedupe bytes", (1_000, 100_000, 100_000)),
         scratch_bytes=chances.choose("scratch bytes", (1_500, 1_000_000, 1_000_000)),
     )
