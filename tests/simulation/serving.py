@@ -242,8 +242,8 @@ def shown_by_kafka_client(data: bytes, aborted: tuple[tuple[int, int], ...], pos
         while waiting and waiting[0][1] <= header.last_offset:
             hidden.add(waiting.pop(0)[0])
         if header.is_control:
-            (record,) = read_records(memoryview(data)[at:])
-            marker = read_control_marker(record)
+            records = read_records(memoryview(data)[at : at + header.size_bytes])  # none: a cleaner has emptied it
+            marker = read_control_marker(records[0]) if records else None
             if marker is not None and marker.kind is ControlKind.ABORT:
                 hidden.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in hidden):
