@@ -18,7 +18,6 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.compaction.cleaning import Cleaner
 from tiersidecar.tasks import clean as clean_module
 from tiersidecar.tasks import partition_table as partition_table_module
-from tiersidecar.tasks import pictures as pictures_module
 from tiersidecar.tasks.clean_passes import CleanedSegment, CleanPasses
 from tiersidecar.tasks.segment_swap import NewSegment, SegmentSwap, Swapper
 
@@ -124,7 +123,3 @@ def copies_are_of_what_the_broker_has_by_now() -> Patches:
         return local
 
     return [patch.object(partition_table_module, "pictured", pictured)]
-
-
-def late_pictures_are_believed() -> Patches:
-    return [patch.object(pictures_module, "reason_missed", lambda *view, **facts: "")]

@@ -403,7 +403,7 @@ async def test_where_readers_pass_to_the_brokers_log_no_dirty_ratio_holds_the_cl
     """There the tombstone of what is still remote may be gone (seen in the simulation)."""
     await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", None)))
     world.configure(cleanup_policy="compact,delete", min_cleanable_dirty_ratio="1")
-    world.table.assignment[world.owner] = replace(world.partition, policy=TopicPolicy(mode=mode))
+    world.table.assignment = {world.owner: replace(world.partition, policy=TopicPolicy(mode=mode))}
     done = await world.clean()
     assert (done.cleaner_offset == 3) is (mode is RetentionMode.RACE)
     assert done.reason.startswith("the dirty ratio") is (mode is RetentionMode.STRICT)
