@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from tiersidecar.decide import compaction as decide_compaction_module
-from tiersidecar.decide.cleaner_offsets import decide_cleaner_offsets
 from tiersidecar.decide.compaction import CompactionPlan, CompactionSettings, CompactionView, decide_compaction
-from tiersidecar.domain.cleaner import CleanerClaim
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LocalPartition, Pin, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.compaction.cleaning import Cleaner
@@ -78,27 +75,6 @@ def only_what_is_dirty_is_rewritten() -> Patches:
             yield replace(done, tally=tally)
 
     return [patch.object(CleanPasses, "cleaned", cleaned)]
-
-
-def cleaner_offset_of_a_deposed_leader_counts() -> Patches:
-    """The highest that any leader has said, whatever its segments were."""
-    original = decide_cleaner_offsets
-
-    def decide(claims: Iterable[CleanerClaim]) -> Any:
-        known = original(claims)
-        said = [(offset, epoch) for claim in claims for epoch, offset in claim.offsets.items()]
-        if not said or not known.offsets:
-            return known
-        highest = max(offset for offset, _ in said)
-        return replace(known, offsets={**known.offsets, LeaderEpoch(max(known.offsets)): highest})
-
-    def up_to(chain: Any, cleaner_offset: Offset, names: Any) -> Offset:
-        return cleaner_offset
-
-    return [
-        patch.object(clean_module, "decide_cleaner_offsets", decide),
-        patch.object(clean_module, "clean_up_to", up_to),
-    ]
 
 
 def transactions_that_are_open_count_as_committed() -> Patches:

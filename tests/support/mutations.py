@@ -681,5 +681,4 @@ MUTATIONS = (
     ),
     Mutation(plant=cleaner_mutations.cleaner_takes_the_whole_disk, kind=_X, seed=8, in_every_run=False),
     Mutation(plant=cleaner_mutations.compaction_lag_is_ignored, kind=_X, seed=24, in_every_run=False),
-    Mutation(plant=cleaner_mutations.cleaner_offset_of_a_deposed_leader_counts, kind=_X, seed=0, in_every_run=False),
 )
