@@ -153,8 +153,12 @@ faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in v
 	$(BIN)/python -m tests.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
 
 .PHONY: simulate
-simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions, losses or hazards
+simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions, losses, hazards or compaction
 	$(BIN)/python -m tests.simulation $(or $(KIND),cluster) --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
+
+.PHONY: planted
+planted: .venv/.synced ## All faults planted in the product, which the simulation has to catch (make test takes most)
+	TIERSIDECAR_ALL_PLANTED=1 $(BIN)/pytest tests/unit/simulation/test_mutations.py $(ARGS)
 
 .PHONY: lint
 lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file

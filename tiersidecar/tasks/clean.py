@@ -229,7 +229,8 @@ class CleanTask:
             last_stable_offset=stable,
             free_disk_bytes=free_bytes,
         )
-        return decide_compaction(view, settings.compaction, now_ms=self._clock.now_ms())
+        compaction = settings.compaction_in(partition.policy.mode)
+        return decide_compaction(view, compaction, now_ms=self._clock.now_ms())
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
         """Ask the broker, fenced by our leader epoch: a deposed leader is refused here."""
