@@ -32,7 +32,7 @@ SAY_THERE_IS_NO_CARGO := printf '\n*** %s ***\n\n' "no cargo: the native core is
 # With the native core the fast tests run once more of all that walks over batches; they have run in Python before.
 ON_BOTH_CORES := tests/unit/formats/kafka/test_segment_scan.py tests/unit/formats/kafka/test_batch_digest.py \
 	tests/unit/reading/test_batch_cutter.py tests/unit/reading/test_local_cut.py tests/unit/reading/test_spoiled_segments.py \
-	tests/property/test_cut_transactions_model.py
+	tests/property/test_cut_transactions_model.py tests/unit/formats/compaction tests/property/test_compaction_model.py
 # On a shared CI machine a broker may stand still for longer than any deadline: there a test with servers that fails is run
 # once more, and the summary lists it as RERUN. Such a line is a bug report. Nothing is run twice at a developer's desk.
 # The summary lists what took longest as well.
@@ -153,8 +153,12 @@ faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in v
 	$(BIN)/python -m tests.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
 
 .PHONY: simulate
-simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions, losses or hazards
+simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions, losses, hazards or compaction
 	$(BIN)/python -m tests.simulation $(or $(KIND),cluster) --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
+
+.PHONY: planted
+planted: .venv/.synced ## All faults planted in the product, which the simulation has to catch (make test takes most)
+	TIERSIDECAR_ALL_PLANTED=1 $(BIN)/pytest tests/unit/simulation/test_mutations.py $(ARGS)
 
 .PHONY: lint
 lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file

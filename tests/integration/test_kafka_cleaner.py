@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.property.test_compaction_model import Writing, producer_states, segment_of, whole
+from tests.simulation.cleaner_model import CleanerModel, Round, batches_of
 from tests.support.compacted_logs import (
     ABORT,
     COMMIT,
@@ -24,7 +25,7 @@ from tests.support.compacted_logs import (
 from tests.support.kafka_cleaner import CleanerCase, KafkaCleaned, clean_by_kafka
 from tiersidecar.formats.compaction.cleaning import last_records
 from tiersidecar.formats.kafka.indexes import write_transaction_index
-from tiersidecar.formats.kafka.record_batches import Compression, iter_batch_headers
+from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, Compression, iter_batch_headers
 from tiersidecar.formats.kafka.records import read_records
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -122,6 +123,42 @@ def test_both_leave_the_same(rounds: list[list[tuple[CleanerCase, KafkaCleaned]]
         assert comparable(whole(ours.segments)) == comparable(kafkas.segment.log), f"seed {seed}"
         assert ours.cleaner_offset == kafkas.latest_offset + 1, f"seed {seed}"
         assert _entries(ours) == kafkas.transaction_index, f"seed {seed}"
+
+
+@pytest.mark.parametrize("number", range(ROUNDS), ids=["first round", "second round", "third round"])
+def test_the_brokers_of_the_simulation_leave_the_same(
+    rounds: list[list[tuple[CleanerCase, KafkaCleaned]]], number: int
+) -> None:
+    """The model shares no code with our cleaner (docs/design/0008-simulation.md).  It writes no codec: what was compressed is
+    compared opened."""
+    for seed, (case, kafkas) in enumerate(rounds[number]):
+        log = batches_of(whole(case.segments))
+        model = CleanerModel(
+            log,
+            case.aborted,
+            Round(
+                first_dirty=case.first_dirty,
+                end=case.segments[-1].next_base_offset,
+                now_ms=case.now_ms,
+                delete_retention_ms=case.delete_retention_ms,
+                last_data={producer: one.data_offset for producer, one in case.producers.items()},
+                last_epochs={producer: one.epoch for producer, one in case.producers.items()},
+            ),
+        )
+        left = b"".join(model.clean(header, data) for header, data in log)
+        assert opened(left) == opened(kafkas.segment.log), f"seed {seed}"
+        assert write_transaction_index(model.take_retained()) == kafkas.transaction_index, f"seed {seed}"
+
+
+def opened(log: bytes) -> list[object]:
+    """What does not depend on the codec, of each batch."""
+    return [
+        (
+            replace(header, batch_length=0, crc=0, attributes=header.attributes & ~COMPRESSION_MASK),
+            read_records(log[position : position + header.size_bytes]),
+        )
+        for position, header in iter_batch_headers(log)
+    ]
 
 
 @pytest.mark.parametrize("value", [b"newer", None], ids=["a value", "a tombstone"])

@@ -282,6 +282,8 @@ class SimulatedBroker:
             return TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH")
         if partition.leader is None:
             return TrimAnswer(low_watermark=Offset(-1), error="LEADER_NOT_AVAILABLE")
+        if self._configs.get("cleanup.policy") == "compact":
+            return TrimAnswer(low_watermark=Offset(-1), error="POLICY_VIOLATION")
         log = partition.leader_log
         if offset > log.high_watermark:
             return TrimAnswer(low_watermark=Offset(-1), error="OFFSET_OUT_OF_RANGE")

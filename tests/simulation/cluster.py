@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.simulation.broker_cleaner import CleanerConfig, clean_replica
 from tests.simulation.records import Batch, Marker, data_batch, marker_batch, open_transactions
 from tests.simulation.replica_log import ReplicaLog
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.formats.kafka.log_dir_files import (
+    CLEANER_OFFSET_CHECKPOINT,
     META_PROPERTIES,
     REPLICATION_OFFSET_CHECKPOINT,
     write_offset_checkpoint,
@@ -93,7 +95,9 @@ class SimulatedPartition:
                     return max(start, batch.base_offset)
         return start
 
-    def produce(self, records: Sequence[tuple[int, bytes]], producer_id: int) -> None:
+    def produce(
+        self, records: Sequence[tuple[int, bytes | None]], producer_id: int, *, keys: Sequence[bytes | None] = ()
+    ) -> None:
         """Append a batch at the leader, of timestamps and values; it counts as acknowledged once it is committed."""
         log = self.leader_log
         self._take(
@@ -102,6 +106,7 @@ class SimulatedPartition:
                 records,
                 leader_epoch=self.epoch,
                 producer_id=producer_id,
+                keys=keys,
             )
         )
 
@@ -165,6 +170,7 @@ class Cluster:
     ) -> None:
         self._changed, self._elects_after_crash, self.cluster_id = changed, elects_after_crash, cluster_id
         self._written_high_watermarks: dict[int, dict[tuple[str, int], int]] = {}
+        self._written_cleaner_offsets: dict[int, dict[tuple[str, int], int]] = {}
         self.log_dirs = {broker: directory / f"broker-{broker}" / "logs" for broker in broker_ids}
         self.alive = set(broker_ids)
         self.starts: Counter[int] = Counter()
@@ -271,9 +277,10 @@ class Cluster:
             return
         leader, log = partition.leader_log, partition.logs[broker]
         log.truncate_to(agreed_end(log.batches, leader.batches))
+        self._write_cleaner_offsets(broker)
         if log.log_end_offset < leader.log_start_offset:
             log.follow_from(leader.batches, leader.log_start_offset)
-        log.append_fetched(leader.batches, leader.segments, at_most)
+        log.append_fetched(leader.batches, leader.segments, at_most, leader.left)
         log.high_watermark = min(leader.high_watermark, log.log_end_offset)
         log.raise_log_start(min(leader.log_start_offset, log.log_end_offset))
         if log.log_end_offset >= leader.high_watermark:
@@ -313,14 +320,35 @@ class Cluster:
                 scratch.replace(path)
                 self._changed(broker)
 
-    def clean_up(self, retention_ms: int, now_ms: int, *, retention_bytes: int = -1) -> None:
-        """Do what the brokers' retention threads do, in each replica; -1 is without limit."""
+    def clean(self, partition: SimulatedPartition, broker: int, config: CleanerConfig, now_ms: int) -> int | None:
+        """Run one round of a broker's cleaner; return the new cleaner offset, None where nothing was dirty."""
+        if broker not in self.alive:
+            return None
+        end = clean_replica(partition.logs[broker], config, now_ms)
+        self._write_cleaner_offsets(broker)
+        return end
+
+    def _write_cleaner_offsets(self, broker: int) -> None:
+        """Write the ``cleaner-offset-checkpoint`` of a broker, if one has changed."""
+        offsets = {
+            (topic_id_partition.topic, topic_id_partition.partition): offset
+            for topic_id_partition, partition in self.partitions.items()
+            if (offset := partition.logs[broker].cleaner_offset) is not None
+        }
+        if offsets != self._written_cleaner_offsets.get(broker, {}):
+            self._written_cleaner_offsets[broker] = offsets
+            (self.log_dirs[broker] / CLEANER_OFFSET_CHECKPOINT).write_bytes(write_offset_checkpoint(offsets))
+            self._changed(broker)
+
+    def clean_up(self, retention_ms: int, now_ms: int, *, retention_bytes: int = -1, takes_active: bool = True) -> None:
+        """Do what the brokers' retention threads do, in each replica; -1 is without limit.  Not ``takes_active``: time lets
+        the active segment be."""
         for log in self._logs_of_the_living():
             log.delete_segments_below_log_start()
             if retention_bytes >= 0:
                 log.expire_by_size(retention_bytes)
             if retention_ms >= 0:
-                log.expire_by_time(now_ms - retention_ms)
+                log.expire_by_time(now_ms - retention_ms, takes_active=takes_active)
 
     def _logs_of_the_living(self) -> Iterator[ReplicaLog]:
         for partition in self.partitions.values():

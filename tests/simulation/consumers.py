@@ -14,6 +14,7 @@ from tests.simulation.questioner import Questioner
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.serving import Ask, Fate, Serving
 from tests.simulation.session_consumer import SessionConsumer
+from tests.simulation.table_reader import Source, TableReader
 
 _MOST = 50_000
 _VERSIONS = (4, 6, 8, 12, 13, 17)
@@ -32,7 +33,7 @@ class ReadsOn(Protocol):
 
 class Consumers:
     """Two of each partition, one by Fetch and one by HTTP; and, where the scenario has them, one that has all in one
-    fetch session, and those that ask for offsets."""
+    fetch session, those that ask for offsets, and those that build tables of keys."""
 
     def __init__(self, world: Environment, servers: Servers) -> None:
         self.check = ReadCheck(world)
@@ -43,6 +44,12 @@ class Consumers:
         ]
         if world.scenario.fetch_sessions:
             self._all.append(SessionConsumer(world, servers, self.check))
+        if world.scenario.compacted is not None:
+            self._all += [
+                TableReader(world, partition, servers, self.check, source=source)
+                for partition in world.cluster.partitions.values()
+                for source in (Source.ARCHIVE, Source.HTTP, Source.FETCH)
+            ]
         if world.scenario.questions:
             self._all += [Questioner(world, one, servers, self.check) for one in world.cluster.partitions.values()]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from tests.simulation.broker_side import BrokerSide
 from tests.simulation.chances import Chances, SeededIds
 from tests.simulation.cluster import CLUSTER_ID, Cluster, SimulatedPartition
+from tests.simulation.compaction_rules import CompactionRules
 from tests.simulation.disk import Disk
 from tests.simulation.faulty_store import Bucket
 from tests.simulation.lease_rules import LeaseRules
@@ -16,6 +18,7 @@ from tests.simulation.machine import SimulatedClock
 from tests.simulation.network import Network
 from tests.simulation.rules import Rules
 from tests.simulation.scenario import Scenario
+from tests.simulation.stored_logs import read_stored_log
 from tests.simulation.topics import SimulatedTopic
 from tests.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS, TrashRules
 from tests.simulation.virtual_time import Process, ProcessState, VirtualTimeLoop
@@ -63,12 +66,14 @@ class Environment:
         self.bucket.rules = self.rules
         self.trash_rules = TrashRules(self.complain, delay_ms=DELETE_DELAY_MS, user_delay_ms=USER_DELETE_DELAY_MS)
         self.lease_rules = LeaseRules(self.complain, cluster_id)
+        self.compaction: CompactionRules | None = None
         self.topics: dict[str, SimulatedTopic] = {}
         self.topic_configs = {
             "retention.ms": str(scenario.broker_retention_ms),
             "retention.bytes": "-1",
             "cleanup.policy": "delete",
             "remote.storage.enable": "false",
+            **(scenario.compacted.configs() if scenario.compacted is not None else {}),
         }
         brokers = tuple(range(1, scenario.brokers + 1))
         self.disks = {
@@ -86,6 +91,16 @@ class Environment:
             later=loop.outside,
             changed=lambda broker: self.disks[broker].changed(),
         )
+        if scenario.compacted is not None:
+            self.compaction = CompactionRules(
+                scenario.compacted,
+                self.rules,
+                self.cluster.partitions,
+                read_log=partial(read_stored_log, self.bucket.store),
+                now_ms=self.clock.true_ms,
+                complain=self.complain,
+            )
+            self.rules.changed = self.compaction.changed
         self.sides = {broker: BrokerSide(self.cluster, broker, chances) for broker in brokers}
 
     # -- what is reported
@@ -112,6 +127,8 @@ class Environment:
         elif topic == STATE_TOPIC:
             self.lease_rules.record(key, value)
             self.trash_rules.record(key, value, self.clock.true_ms())
+            if self.compaction is not None:
+                self.compaction.record(key, value)
 
     def _delete_started(self, metadata: RemoteLogSegmentMetadata) -> None:
         # What is decided by a clock that is behind is due so much sooner by the others'.

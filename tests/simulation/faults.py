@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TypeVar, assert_never
 
 from tests.simulation.cluster import SimulatedPartition, UsersDelete
-from tests.simulation.scenario import Fault, PlannedFault
+from tests.simulation.planned_faults import Fault, PlannedFault
 from tests.simulation.sidecar import Sidecar, config_of, open_parts, until_ready
 from tests.simulation.world import World
 from tiersidecar.app.builders.retain import trash_delays

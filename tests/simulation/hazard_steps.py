@@ -52,6 +52,9 @@ def steps_of_hazard(world: World) -> Iterator[Coroutine[Any, Any, None]]:
             yield _lower_retention(world, hazard)
         case What.REHEARSAL:
             yield _rehearse(world, hazard)
+        case What.COMPACTED:
+            for number, target in enumerate(hazard.targets):
+                yield _depose(world, f"deposed leader {number}", hazard.ends_s * (0.2 + 0.7 * target))
         case What.KEPT:
             pass  # the log itself does it
         case _:
@@ -208,6 +211,23 @@ async def _until(condition: Callable[[], bool], most_s: float) -> None:
         if condition():
             return
         await asyncio.sleep(0.5)
+
+
+async def _depose(world: World, name: str, at_s: float) -> None:
+    """Have the sidecar of a leader stand still right when its cleaner may be at work, elect another one, and let it go on when
+    that one has cleaned for a while: what it still does comes late."""
+    await asyncio.sleep(at_s)
+    partition = world.chances.choose(f"{name} of", list(world.cluster.partitions.values()))
+    if partition.leader is None or world.chances.quiet or not world.chances.happens(name):
+        return
+    process = world.sidecars[partition.leader].process
+    others = sorted((partition.in_sync & world.cluster.alive) - {partition.leader})
+    if process is None or not others:
+        return
+    process.stop()
+    world.cluster.elect(partition, world.chances.choose(f"after {name}", others))
+    await asyncio.sleep(world.chances.between(f"{name} for", 2, 20))
+    process.go_on()
 
 
 class Rehearsal(Environment):

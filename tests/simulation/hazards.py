@@ -23,7 +23,8 @@ class What(StrEnum):
     same store.  ``PINNED``: a transaction stays open until only pins have what the log began with.  ``KEPT``: in race mode, as
     where tiering is switched off, the broker keeps much more than our retention would.  ``LOWERED``: the broker
     deletes at once what it has kept for long, as is meant in race mode and a mistake in strict mode, and a transaction has held
-    up the copies until then; file events are late."""
+    up the copies until then; file events are late.  ``COMPACTED``: the topic is compacted, and the brokers' cleaners run beside
+    ours."""
 
     TYPED = "retention typed too small"
     CLOCK = "clocks ahead at the first judgement"
@@ -35,11 +36,13 @@ class What(StrEnum):
     PINNED = "only pins have the beginning"
     KEPT = "the broker keeps more than retention"
     LOWERED = "the broker's retention is lowered before the first copy"
+    COMPACTED = "a compacted topic"
 
 
 BROKER_EXPIRES = (What.PINNED, What.KEPT, What.LOWERED)
 """Hazards about the broker's own retention."""
-_OTHERS = tuple(one for one in What if one not in (*BROKER_EXPIRES, What.BACK))
+_OTHERS = tuple(one for one in What if one not in (*BROKER_EXPIRES, What.BACK, What.COMPACTED))
+_COMPACTED_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,8 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
         what = What.BACK
     if chances.draw("lowering") < 0.08:
         what = What.LOWERED
+    if chances.draw("compacted") < _COMPACTED_SHARE:
+        return compacted_hazard(duration_s, chances)
     targets = tuple(chances.draw("hazard target") for _ in range(4))
     if what in (What.TWINS, What.NATIVE, What.REHEARSAL):
         begins_s = chances.between("hazard begins", 0.1, 0.5) * duration_s
@@ -121,6 +126,12 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
         skew_ms=_skew_ms(begins_s, chances) if what is What.CLOCK else 0,
         targets=targets,
     )
+
+
+def compacted_hazard(duration_s: float, chances: Chances) -> Hazard:
+    """Draw the hazard of a compacted topic; its targets say when leaders' sidecars stand still while others take over."""
+    targets = tuple(chances.draw("deposed at") for _ in range(int(chances.between("deposed", 0, 4))))
+    return Hazard(what=What.COMPACTED, begins_s=0.0, ends_s=duration_s, targets=targets)
 
 
 def _skew_ms(begins_s: float, chances: Chances) -> int:

@@ -7,15 +7,17 @@ import asyncio
 from contextlib import AsyncExitStack, aclosing
 
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.compacted_history import table_of
+from tests.simulation.planned_faults import Fault
 from tests.simulation.records import visible_offsets
-from tests.simulation.scenario import Fault, Kind
+from tests.simulation.scenario import Kind
 from tests.simulation.sidecar import config_of, open_parts, until_ready
 from tests.simulation.world import World
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
-from tiersidecar.formats.kafka.records import aborted_ranges
+from tiersidecar.formats.kafka.records import Record, aborted_ranges, read_records
 from tiersidecar.ports.broker import Credentials, ReadLocal
 from tiersidecar.ports.store import PROBE_NAME
 from tiersidecar.reading.lineage import StateLogStarts
@@ -34,6 +36,7 @@ async def check_end(world: World) -> None:
         if not partition.unclean_elections:
             _check_acknowledged(world, partition)
         _check_copied(world, partition)
+        _check_cleaned(world, partition)
         if world.is_spoiled(partition):
             continue  # what is left of it locally the rules have looked after, trim by trim
         try:
@@ -113,6 +116,9 @@ async def _read_all(world: World, partition: SimulatedPartition) -> None:
             return
         local: ReadLocal = parts.broker  # type: ignore[assignment]
         whole = ContinuousLog(reader=path.reader, local=local, blocking=parts.blocking)
+        if world.compaction is not None:
+            await _check_table(world, partition, whole, start)
+            return
         await _check_uncommitted(world, partition, whole, start)
         await _check_committed(world, partition, whole, start)
 
@@ -146,6 +152,36 @@ def _check_start(world: World, partition: SimulatedPartition, start: int) -> Non
 async def _stream(whole: ContinuousLog, read: LogRead) -> list[RemoteBatches]:
     async with aclosing(whole.stream_batches(read)) as parts:
         return [part async for part in parts]
+
+
+async def _check_table(world: World, partition: SimulatedPartition, whole: ContinuousLog, start: int) -> None:
+    """Check that a read_committed reader of a compacted partition builds the table of what was written."""
+    assert world.compaction is not None
+    stable = partition.last_stable_offset()
+    read = LogRead(
+        caller=Credentials(),
+        partition=partition.topic_id_partition,
+        offset=start,
+        stop_offset=stable,
+        read_committed=True,
+    )
+    shown: list[Record] = []
+    for part in await _stream(whole, read):
+        hidden = aborted_ranges(part.aborted_transactions or ())
+        for at, header in iter_batch_headers(part.batches.buffer):
+            if not header.is_control and not hidden.hides(header):
+                shown += read_records(memoryview(part.batches.buffer)[at : at + header.size_bytes])
+    found, expected = table_of(shown), world.compaction.history(partition).table(stable)
+    if found != expected:
+        wrong = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+        world.complain(f"{partition.topic_id_partition}: in the end {wrong} have other values than was written last")
+
+
+def _check_cleaned(world: World, partition: SimulatedPartition) -> None:
+    """Check that what may be cleaned is clean, where nothing stands in a cleaner's way."""
+    old = world.uncleaned(partition)
+    if old:
+        world.complain(f"{partition.topic_id_partition}: remote records at {old[:5]} are never cleaned")
 
 
 async def _check_uncommitted(world: World, partition: SimulatedPartition, whole: ContinuousLog, start: int) -> None:

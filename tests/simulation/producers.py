@@ -59,6 +59,11 @@ class Producers:
         stable = min(self._open(), default=batch.next_offset)
         return AbortedTransaction(batch.producer_id, Offset(first), Offset(batch.base_offset), Offset(stable))
 
+    @property
+    def last_data_offsets(self) -> dict[int, int]:
+        """Return the last offset of data of each producer (``lastRecordsOfActiveProducers``)."""
+        return {producer: state.last_offset for producer, state in self._states.items() if state.last_offset != _NONE}
+
     def first_unstable(self, high_watermark: int) -> int | None:
         """Return the first offset of a transaction that is not ended by a marker below ``high_watermark``."""
         self._ended = [(first, marker) for first, marker in self._ended if marker >= high_watermark]

@@ -11,6 +11,7 @@ from tests.simulation.environment import Environment
 from tests.simulation.records import Batch, visible_offsets
 from tests.simulation.serving import Answer, Ask, Fate, Serving
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.kafka.records import read_records
 
 COMPARED = "records compared"
 _LEARNS_S = 60.0
@@ -90,6 +91,9 @@ class ReadCheck:
             for at, header in iter_batch_headers(answer.data)
         ]
         end = got[-1][1]
+        if self._world.compaction is not None:
+            self._check_cleaned(reader, partition, ask, answer)
+            return end
         faults = list[str]()
         for history in self.histories(partition):
             fault = _difference(history, ask, answer, got)
@@ -99,6 +103,32 @@ class ReadCheck:
             faults.append(fault)
         self._world.complain(f"the {reader} asked for {ask.offset} ({_isolation(ask)}) and got {faults[0]}")
         return end
+
+    def _check_cleaned(self, reader: str, partition: SimulatedPartition, ask: Ask, answer: Answer) -> None:
+        """Check that each batch is of the history, that nothing is passed over but what a cleaner may have taken, and that the
+        records that are shown are those that are there and committed."""
+        assert self._world.compaction is not None
+        batches = partition.history_log.batches
+        history, offset, present = self._world.compaction.history(partition), ask.offset, set[int]()
+        for at, header in iter_batch_headers(answer.data):
+            records = read_records(memoryview(answer.data)[at : at + header.size_bytes])
+            fault = history.difference(header, records)
+            if fault or header.last_offset < offset:
+                self._world.complain(
+                    f"the {reader} asked for {ask.offset} and got, at {header.base_offset}, {fault or 'what it had'}"
+                )
+            present.update(int(one.offset) for one in records if not header.is_control)
+            offset = header.next_offset
+        gone = [history.records[one] for one in range(ask.offset, offset) if one in history.records.keys() - present]
+        faults = [fault for one in gone if (fault := self._world.compaction.reason_to_be_there(one, history))]
+        if faults:
+            self._world.complain(f"the {reader} asked for {ask.offset} ({_isolation(ask)}): {faults[0]}")
+        wanted = [one for one in visible_offsets(batches, ask.offset, offset) if one in present]
+        if answer.shown is not None and answer.shown != wanted:
+            self._world.complain(f"the {reader} asked for {ask.offset} and is shown {answer.shown}, not {wanted}")
+        if offset > partition.history_log.high_watermark:
+            self._world.complain(f"the {reader} asked for {ask.offset} and got what is not committed, up to {offset}")
+        self.outcomes[COMPARED] += len(present)
 
     def histories(self, partition: SimulatedPartition) -> Iterator[Sequence[Batch]]:
         """Yield what is committed: of the one that counts, and while not every process can know of it, of those that ended

@@ -24,8 +24,8 @@ class Batch:
     """A batch as the leader wrote it; replicas share the very object, so that the same offset with another batch is another
     history.
 
-    ``last_offset`` is inclusive; ``timestamps_ms`` are the records' own, of which ``timestamp_ms`` is the largest;
-    ``producer_id`` is -1 outside of transactions.
+    ``last_offset`` is inclusive; ``timestamps_ms`` are the records' own, of which ``timestamp_ms`` is the largest, and ``keys``
+    and ``values`` as well; ``producer_id`` is -1 outside of transactions.
     """
 
     base_offset: int
@@ -34,6 +34,8 @@ class Batch:
     timestamp_ms: int
     timestamps_ms: tuple[int, ...]
     data: bytes
+    keys: tuple[bytes | None, ...] = ()
+    values: tuple[bytes | None, ...] = ()
     producer_id: int = -1
     marker: Marker | None = None
 
@@ -43,13 +45,20 @@ class Batch:
 
 
 def data_batch(
-    base_offset: int, records: Sequence[tuple[int, bytes]], *, leader_epoch: int, producer_id: int = -1
+    base_offset: int,
+    records: Sequence[tuple[int, bytes | None]],
+    *,
+    leader_epoch: int,
+    producer_id: int = -1,
+    keys: Sequence[bytes | None] = (),
 ) -> Batch:
-    """Return a batch with one record per timestamp and value; of a transaction if there is a producer id."""
+    """Return a batch with one record per timestamp and value; of a transaction if there is a producer id.  Without ``keys`` no
+    record has one."""
+    keys = tuple(keys) or (None,) * len(records)
     timestamps_ms = tuple(timestamp_ms for timestamp_ms, _ in records)
     payload = b"".join(
-        record_bytes(number, None, value, timestamp_delta=timestamp_ms - timestamps_ms[0])
-        for number, (timestamp_ms, value) in enumerate(records)
+        record_bytes(number, key, value, timestamp_delta=timestamp_ms - timestamps_ms[0])
+        for number, (key, (timestamp_ms, value)) in enumerate(zip(keys, records, strict=True))
     )
     data = batch_bytes(
         base_offset,
@@ -70,6 +79,8 @@ def data_batch(
         timestamp_ms=max(timestamps_ms),
         timestamps_ms=timestamps_ms,
         data=data,
+        keys=keys,
+        values=tuple(value for _, value in records),
         producer_id=producer_id,
     )
 

@@ -1,29 +1,24 @@
 """One replica of a partition: its files in a log dir as a broker leaves them, and in memory the whole history it stands for.
 
-The history has what was trimmed or expired locally as well, so that it says what a consumer of this partition must be able to
-read; a truncation takes away from both.
+The history has what was trimmed, expired or cleaned locally as well, so that it says what a consumer of this partition must be
+able to read; a truncation takes away from both.
 """
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.simulation.fetched_batches import AS_WRITTEN, fetched_runs, is_empty
 from tests.simulation.producers import Producers
 from tests.simulation.records import Batch
-from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tests.simulation.replica_files import ReplicaFiles
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
-from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted, write_transaction_index
-from tiersidecar.formats.kafka.log_dir_files import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, write_leader_epochs
-from tiersidecar.formats.kafka.producer_state import ProducerState, write_producer_snapshot
-from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
-
-FILE_DELETE_DELAY_S = 60.0
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted
 
 
 class Read(NamedTuple):
@@ -34,8 +29,9 @@ class Read(NamedTuple):
 
 
 class ReplicaLog:
-    """``stamp_ns`` gives a new time of change, later than any before; ``later`` calls back after some seconds; ``changed`` is
-    called when a file was written or removed."""
+    """``stamp_ns``, ``later`` and ``changed`` are those of :class:`~tests.simulation.replica_files.ReplicaFiles`.  ``batches``
+    are the history as it was written; ``left`` has by base offset what cleaners have left of a batch, nothing where it is
+    gone.  ``cleaner_offset`` is the first offset that the cleaner has not cleaned, None where it never ran."""
 
     def __init__(
         self,
@@ -48,20 +44,18 @@ class ReplicaLog:
         changed: Callable[[], None],
     ) -> None:
         self.directory = log_dir / str(partition)
-        self._segment_bytes, self._stamp_ns = segment_bytes, stamp_ns
-        self._later, self._changed = later, changed
-        self._paths: dict[tuple[int, str], Path] = {}
-        self._epochs_path = self.directory / LEADER_EPOCH_CHECKPOINT
-        self._epochs_scratch = self._epochs_path.with_suffix(".tmp")
-        self._partition = partition
+        self._segment_bytes = segment_bytes
+        self._files = ReplicaFiles(self.directory, partition, stamp_ns=stamp_ns, later=later, changed=changed)
         self.batches: list[Batch] = []
+        self.left: dict[int, bytes] = {}
+        self.cleaner_offset: int | None = None
         self.log_start_offset = 0
         self.segments: list[int] = []
         self.epochs: list[EpochEntry] = []
         self.high_watermark = 0
         self._active_bytes = 0
         self._aborted: dict[int, list[AbortedTransaction]] = {}
-        self._producers = Producers(self._snapshot_changed)
+        self._producers = Producers(self._files.snapshot_changed)
         self._recovery_point, self._checkpointed_log_start = 0, 0
         self._begin_empty()
 
@@ -70,9 +64,27 @@ class ReplicaLog:
         """Return the log end, exclusive."""
         return max(self.batches[-1].next_offset if self.batches else 0, self.segments[-1] if self.segments else 0)
 
+    @property
+    def last_data_offsets(self) -> dict[int, int]:
+        """Return the last offset of each producer."""
+        return self._producers.last_data_offsets
+
     def position_of(self, offset: int) -> int:
         """Return the index in the history of the first batch that ends at or above ``offset``."""
         return bisect_left(self.batches, offset, key=lambda batch: batch.last_offset)
+
+    def data_of(self, batch: Batch) -> bytes:
+        """Return what this replica has of a batch, empty where a cleaner has taken it away."""
+        return self.left.get(batch.base_offset, batch.data)
+
+    def held(self, start: int, stop: int) -> list[Batch]:
+        """Return the batches that end at or above ``start`` and lie below ``stop``, without those that are gone."""
+        inside = self.batches[self.position_of(start) : self.position_of(stop - 1) + 1]
+        return [batch for batch in inside if self.data_of(batch)]
+
+    def aborted_of(self, base: int) -> Sequence[AbortedTransaction]:
+        """Return the transaction index of the segment at ``base``."""
+        return self._aborted.get(base, ())
 
     def last_stable_offset(self) -> int:
         """Return it, exclusive, as this replica knows it."""
@@ -84,17 +96,16 @@ class ReplicaLog:
     def read(self, offset: int, stop: int, max_bytes: int, *, min_one: bool) -> Read:
         """Read as ``LocalLog.read`` does: of one segment, from the batch with ``offset`` on, up to ``stop`` (exclusive, a
         batch's end)."""
-        if offset >= stop:
+        first = next(iter(self.held(offset, stop)), None) if offset < stop else None
+        if first is None:
             return Read(b"", ())
-        first = self.position_of(offset)
-        number = max(bisect_right(self.segments, self.batches[first].base_offset) - 1, 0)
+        number = max(bisect_right(self.segments, first.base_offset) - 1, 0)
         upper = self.segments[number + 1] if number + 1 < len(self.segments) else self.log_end_offset
-        left = self.batches[first : self.position_of(min(upper, stop) - 1) + 1]
-        if not min_one and max_bytes < len(left[0].data):
+        parts = [self.data_of(batch) for batch in self.held(first.base_offset, min(upper, stop))]
+        if not min_one and max_bytes < len(parts[0]):
             return Read(b"", ())
-        data = b"".join(batch.data for batch in left)
-        size = max(max_bytes, len(left[0].data)) if min_one else max_bytes
-        return Read(data[:size], self._aborted_in(number, offset, upper))
+        size = max(max_bytes, len(parts[0])) if min_one else max_bytes
+        return Read(b"".join(parts)[:size], self._aborted_in(number, offset, upper))
 
     def _aborted_in(self, number: int, offset: int, upper: int) -> tuple[AbortedTransaction, ...]:
         """Return aborted transactions as ``collectAbortedTransactions`` does, from that segment on."""
@@ -119,51 +130,61 @@ class ReplicaLog:
         self.epochs.append(EpochEntry(LeaderEpoch(epoch), Offset(start)))
         self._write_epochs()
 
-    def append_fetched(self, history: Sequence[Batch], bases: Sequence[int], at_most: int) -> None:
-        """Append what follows of the leader's ``history``, at most so many batches.  What comes with one Fetch, of one of the
-        leader's segments at ``bases``, is appended at once, and the active segment is rolled before it if both are too much."""
-        left = history[len(self.batches) : len(self.batches) + at_most]
-        while left:
-            end = next((base for base in bases if base > left[0].base_offset), left[-1].next_offset)
-            count, size = 1, len(left[0].data)
-            while count < len(left) and left[count].base_offset < end:
-                if size + len(left[count].data) > self._segment_bytes:
-                    break
-                size += len(left[count].data)
-                count += 1
-            self.append(left[0], together=size)
-            for batch in left[1:count]:
-                self.append(batch, together=0)
-            left = left[count:]
+    def append_fetched(
+        self,
+        history: Sequence[Batch],
+        bases: Sequence[int],
+        at_most: int,
+        left_of: Mapping[int, bytes] = AS_WRITTEN,
+    ) -> None:
+        """Append what follows of the leader's ``history`` (:func:`~tests.simulation.fetched_batches.fetched_runs`); the active
+        segment is rolled before what comes at once if both are too much."""
+        start, size = len(self.batches), self._segment_bytes
+        runs = fetched_runs(history, start, at_most, bases=bases, left_of=left_of, most_bytes=size)
+        for run in runs:
+            together = sum(len(data) for _, data in run)
+            for batch, data in run:
+                if data:
+                    self.append(batch, together=together, data=data)
+                    together = 0
+                else:
+                    self._pass_over(batch)
 
-    def append(self, batch: Batch, together: int | None = None) -> None:
-        """Append at the log end, rolled before it if the active segment is full; ``together``: the bytes that come at once."""
+    def _pass_over(self, batch: Batch) -> None:
+        """Note that a batch of the history is gone at the leader: this replica never gets it."""
+        self.batches.append(batch)
+        self.left[batch.base_offset] = b""
+
+    def append(self, batch: Batch, together: int | None = None, data: bytes | None = None) -> None:
+        """Append at the log end, rolled before it if the active segment is full; ``together``: the bytes that come at once;
+        ``data``: what a cleaner has left of it at the leader."""
         assert batch.base_offset == self.log_end_offset
-        size = len(batch.data) if together is None else together
+        data = batch.data if data is None else data
+        if data != batch.data:
+            self.left[batch.base_offset] = data
+        size = len(data) if together is None else together
         if self._active_bytes and self._active_bytes + size > self._segment_bytes:
             self.roll()
         if not self.epochs or self.epochs[-1].epoch < batch.leader_epoch:
             self._assign_epoch(batch.leader_epoch, batch.base_offset)
         self.batches.append(batch)
-        self._active_bytes += len(batch.data)
-        path = self._path(self.segments[-1], "log")
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-        os.write(descriptor, batch.data)
-        os.close(descriptor)
-        self._stamp(path)
-        aborted = self._producers.take(batch)
+        self._active_bytes += len(data)
+        self._files.append(self.segments[-1], data)
+        aborted = self._take(batch)
         if aborted is not None:
             self._aborted.setdefault(self.segments[-1], []).append(aborted)
-            self._write_transaction_index(self.segments[-1])
+            self._files.write_transaction_index(self.segments[-1], self._aborted[self.segments[-1]])
+
+    def _take(self, batch: Batch) -> AbortedTransaction | None:
+        """Have the producers take a batch; a marker that a cleaner has emptied tells them nothing."""
+        if batch.marker is not None and self.left.get(batch.base_offset) is not None and is_empty(self.data_of(batch)):
+            return None
+        return self._producers.take(batch)
 
     def roll(self) -> None:
         """Seal the active segment: its indexes are written, the producers' states kept, and a new one begins."""
-        base, end = self.segments[-1], self.log_end_offset
-        rebuilder = SegmentRebuilder(where=str(base), base_offset=Offset(base), earlier_snapshot=None)
-        rebuilder.feed(self._path(base, "log").read_bytes())
-        made = rebuilder.finish()
-        self._path(base, "index").write_bytes(made.offset_index)
-        self._path(base, "timeindex").write_bytes(made.time_index)
+        end = self.log_end_offset
+        self._files.seal(self.segments[-1])
         self._producers.move_end(end)
         self._producers.take_snapshot()
         self._open_segment(end)
@@ -186,14 +207,11 @@ class ReplicaLog:
         self._rename_away(above)
         base = self.segments[-1]
         first = self.position_of(base)
-        self._active_bytes = sum(len(batch.data) for batch in self.batches[first:])
-        for kind in ("index", "timeindex"):
-            self._path(base, kind).unlink(missing_ok=True)
+        self._active_bytes = sum(len(self.data_of(batch)) for batch in self.batches[first:])
         self._aborted[base] = [one for one in self._aborted.get(base, []) if one.last_offset < offset]
-        if self._path(base, "txnindex").exists():
-            self._write_transaction_index(base)
-        os.truncate(self._path(base, "log"), self._active_bytes)
-        self._stamp(self._path(base, "log"))
+        self._files.write_transaction_index(base, self._aborted[base])
+        self._files.truncate(base, self._active_bytes)
+        self._forget_cleaning(offset)
         self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
         self.high_watermark = min(self.high_watermark, offset)
         # As UnifiedLog does: files of segments below the old log start may still be there.
@@ -207,10 +225,17 @@ class ReplicaLog:
         self._rename_away(self.segments)
         self.segments, self.epochs = [], []
         self._aborted.clear()
+        self._forget_cleaning(offset)
         self.log_start_offset, self.high_watermark = offset, min(self.high_watermark, offset)
         self._producers.begin_anew_at(offset)
         self._open_segment(offset)
         self._write_epochs()
+
+    def _forget_cleaning(self, offset: int) -> None:
+        """Forget what lies from ``offset`` on, which was cut off (``LogCleanerManager.maybeTruncateCheckpoint``)."""
+        self.left = {base: data for base, data in self.left.items() if base < offset}
+        if self.cleaner_offset is not None:
+            self.cleaner_offset = min(self.cleaner_offset, offset)
 
     def follow_from(self, history: Sequence[Batch], log_start: int) -> None:
         """Begin with the batch that has ``log_start``: what a replica does that lacks what lies before it."""
@@ -239,18 +264,19 @@ class ReplicaLog:
             self.segments = self.segments[len(below) :]
             self._rename_away(below)
 
-    def expire_by_time(self, before_ms: int) -> None:
+    def expire_by_time(self, before_ms: int, *, takes_active: bool = True) -> None:
         """Expire as the broker's own retention.ms does: whole segments below the high watermark, the active one as well."""
-        while self._is_first_below_high_watermark():
+        while self._is_first_below_high_watermark() and (takes_active or len(self.segments) > 1):
             end = self.segments[1] if len(self.segments) > 1 else self.log_end_offset
             inside = self.batches[self.position_of(self.segments[0]) : self.position_of(end - 1) + 1]
-            if max(batch.timestamp_ms for batch in inside) >= before_ms:
+            held = [batch for batch in inside if self.data_of(batch)] or inside[-1:]
+            if max(batch.timestamp_ms for batch in held) >= before_ms:
                 return
             self._expire_first()
 
     def expire_by_size(self, most_bytes: int) -> None:
         """Expire as the broker's own retention.bytes does: as many of the first segments as leave at least so much."""
-        sizes = [self._path(base, "log").stat().st_size for base in self.segments]
+        sizes = [self._files.size(base) for base in self.segments]
         too_much = sum(sizes) - most_bytes
         for size in sizes:
             if size > too_much or not self._is_first_below_high_watermark():
@@ -308,28 +334,34 @@ class ReplicaLog:
         base = self.segments[number]
         end = self.segments[number + 1] if number + 1 < len(self.segments) else self.log_end_offset
         self._producers.forget()
-        held = self.batches[self.position_of(max(self.segments[0], 0)) :]
-        self._producers.rebuild(held, self.segments, log_start=log_start, end=base)
+        self._producers.rebuild(self._telling(base), self.segments, log_start=log_start, end=base)
         self._aborted[base] = []
         for batch in self.batches[self.position_of(base) : self.position_of(end - 1) + 1]:
-            aborted = self._producers.take(batch)
+            aborted = self._take(batch) if self.data_of(batch) else None
             if aborted is not None:
                 self._aborted[base].append(aborted)
-        self._write_transaction_index(base)
+        self._files.write_transaction_index(base, self._aborted[base])
         self._producers.take_snapshot()
 
     def _rebuild_producers(self, end: int, *, is_clean_start: bool = False) -> None:
-        held = self.batches[self.position_of(self.segments[0]) :]
         self._producers.rebuild(
-            held, self.segments, log_start=self.log_start_offset, end=end, is_clean_start=is_clean_start
+            self._telling(end),
+            self.segments,
+            log_start=self.log_start_offset,
+            end=end,
+            is_clean_start=is_clean_start,
         )
+
+    def _telling(self, end: int) -> list[Batch]:
+        """Return the batches below ``end`` that tell of producers."""
+        held = self.held(self.segments[0], end) if end > 0 else []
+        return [one for one in held if one.marker is None or not is_empty(self.data_of(one))]
 
     def lose_directory(self) -> None:
         """Lose the directory, as with a replaced disk."""
-        for path in self.directory.iterdir():
-            path.unlink()
-        self.directory.rmdir()
+        self._files.remove_directory()
         self.batches, self.segments, self.epochs = [], [], []
+        self.left, self.cleaner_offset = {}, None
         self._aborted.clear()
         self.log_start_offset = self.high_watermark = self._recovery_point = self._checkpointed_log_start = 0
 
@@ -337,80 +369,54 @@ class ReplicaLog:
         """Move to another log dir: a new log takes over what is in it from the log start on, as a new replica does, and then
         its place (here in the same directory).  What was opened or linked by then is there still."""
         history, high_watermark, log_start = self.batches, self.high_watermark, self.log_start_offset
-        bases = self.segments
-        moved = [path for base in bases for path in self._files_of(base)]
+        bases, left, cleaner_offset = self.segments, self.left, self.cleaner_offset
+        moved = [path for base in bases for path in self._files.of(base)]
         for path in moved:
             path.unlink()
         self._producers.begin_anew_at(0)
         self.segments = []
         self._recovery_point = self._checkpointed_log_start = 0
         self.follow_from(history, log_start)
-        self.append_fetched(history, bases, len(history))
-        self.high_watermark = high_watermark
+        self.append_fetched(history, bases, len(history), left)
+        self.high_watermark, self.cleaner_offset = high_watermark, cleaner_offset
+
+    # -- what a cleaner makes of it
+
+    def replace_segments(
+        self, bases: Sequence[int], left: Mapping[int, bytes], aborted: Sequence[AbortedTransaction]
+    ) -> None:
+        """Put one segment in the place of those at ``bases``: of each batch in it what ``left`` has by base offset, and the
+        transaction index ``aborted``.  Snapshots at the bases that are gone go as well."""
+        self.left.update(left)
+        self._files.replace(bases, b"".join(left[base] for base in sorted(left)), aborted)
+        for base in bases:
+            self._aborted.pop(base, None)
+        self._aborted[bases[0]] = list(aborted)
+        for base in bases[1:]:
+            self.segments.remove(base)
+            self._producers.drop_snapshot(base)
+
+    def cleaned_up_to(self, offset: int) -> None:
+        """Note the end of a round; what it has cleaned had been flushed when it was sealed."""
+        self.cleaner_offset, self._recovery_point = offset, max(self._recovery_point, offset)
 
     # -- files
 
     def _begin_empty(self) -> None:
-        self.directory.mkdir(parents=True)
-        metadata = f"version: 0\ntopic_id: {format_uuid(self._partition.topic_id)}\n"
-        (self.directory / PARTITION_METADATA).write_text(metadata)
+        self._files.make_directory()
         self._open_segment(0)
         self._write_epochs()
 
     def _open_segment(self, base: int) -> None:
         self.segments.append(base)
         self._active_bytes = 0
-        path = self._path(base, "log")
-        path.touch()
-        self._stamp(path)
-        self._stamp(self.directory)
-
-    def _snapshot_changed(self, offset: int, states: Sequence[ProducerState] | None) -> None:
-        path = self._path(offset, "snapshot")
-        if states is None:
-            self._remove(path)
-        else:
-            path.write_bytes(write_producer_snapshot(states))
-            self._stamp(self.directory)
-
-    def _write_transaction_index(self, base: int) -> None:
-        path, entries = self._path(base, "txnindex"), self._aborted.get(base)
-        if entries or path.exists():
-            path.write_bytes(write_transaction_index(entries or ()))
-            self._stamp(self.directory)
+        self._files.open_segment(base)
 
     def _rename_away(self, bases: Sequence[int]) -> None:
-        """Rename as Kafka's asynchronous deletion does: a process that opened or linked a file by then has it still."""
+        self._files.rename_away(bases)
         for base in bases:
-            for path in self._files_of(base):
-                renamed = path.with_name(f"{path.name}.deleted")
-                path.rename(renamed)
-                self._later(FILE_DELETE_DELAY_S, partial(self._remove, renamed))
             self._aborted.pop(base, None)
             self._producers.drop_snapshot(base)
-        self._stamp(self.directory)
-
-    def _remove(self, path: Path) -> None:
-        if path.exists():  # its directory may be gone with its disk
-            path.unlink()
-            self._stamp(self.directory)
-
-    def _files_of(self, base: int) -> list[Path]:
-        paths = [self._path(base, kind) for kind in ("log", "index", "timeindex", "txnindex", "snapshot")]
-        return [path for path in paths if path.exists()]
-
-    def _path(self, base: int, kind: str) -> Path:
-        path = self._paths.get((base, kind))
-        if path is None:
-            path = self._paths[base, kind] = self.directory / f"{base:020d}.{kind}"
-        return path
 
     def _write_epochs(self) -> None:
-        self._epochs_scratch.write_bytes(write_leader_epochs(self.epochs))
-        self._epochs_scratch.replace(self._epochs_path)
-        self._stamp(self.directory)
-
-    def _stamp(self, path: Path) -> None:
-        now_ns = self._stamp_ns()
-        os.utime(path, ns=(now_ns, now_ns))
-        self._changed()
+        self._files.write_epochs(self.epochs)

@@ -58,6 +58,8 @@ class Rules:
         """Copies that the broker itself began: no sidecar deletes one."""
 
         self.delete_started: Callable[[RemoteLogSegmentMetadata], None] = lambda metadata: None
+        self.changed: Callable[[RemoteLogSegmentMetadata], None] = lambda metadata: None
+        """Called when a segment is finished, or its deletion has begun."""
 
     # -- the metadata topic
 
@@ -81,6 +83,8 @@ class Rules:
                 self._finished(fate)
             elif event.state is _DELETED:
                 self._check_gone(fate)
+            if event.state in (_FINISHED, _DELETING):
+                self.changed(fate.metadata)
 
     def _began(self, metadata: RemoteLogSegmentMetadata, partition: SimulatedPartition) -> None:
         fate = self.segments[metadata.remote_log_segment_id] = SegmentFate(metadata)

@@ -6,9 +6,20 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tests.simulation.chances import Chances
+from tests.simulation.compacted_topic import CompactedTopic, compacted_topic_of
 from tests.simulation.file_events import FileEvents
-from tests.simulation.hazards import BROKER_EXPIRES, LONG_RETENTION_MS, Hazard, What, hazard_of
+from tests.simulation.hazards import BROKER_EXPIRES, LONG_RETENTION_MS, Hazard, What, compacted_hazard, hazard_of
 from tests.simulation.network import NO_FAULTS, FaultRates
+from tests.simulation.planned_faults import (
+    LOSSES,
+    Fault,
+    PlannedFault,
+    plan_far_behind,
+    plan_faults,
+    plan_losses,
+    plan_lost_producers,
+    plan_moved_unwritten,
+)
 from tiersidecar.services.gateway.fetch_in_hand import MAX_SESSION_PARTITIONS
 
 RACE_RETENTION_MS = 45_000
@@ -26,8 +37,6 @@ _LATE_EVENTS_SHARE = 0.5
 """Share of hazard runs in which file events of log dirs are late, or never come."""
 _HELD_FETCHES_SHARE = 0.5
 """Share of runs with losses in which brokers hold Fetches; in runs of other kinds a poll sees everything at once."""
-_MOVED_UNWRITTEN_SHARE = 0.15
-"""Share of cluster runs that end with an election and a move of the new leader's log, before anything is written."""
 _SESSIONS_SHARE = 0.4
 """Share of cluster runs with consumers that keep fetch sessions."""
 
@@ -35,59 +44,15 @@ _SESSIONS_SHARE = 0.4
 class Kind(StrEnum):
     """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything.  ``QUESTIONS``: as
     ``CLUSTER``, and clients ask for offsets.  ``LOSSES``: as ``CLUSTER``, and brokers forget their producers.  ``HAZARDS``: as
-    ``CLUSTER``, and beside the sidecars one thing more is wrong (:mod:`tests.simulation.hazards`)."""
+    ``CLUSTER``, and beside the sidecars one thing more is wrong (:mod:`tests.simulation.hazards`).  ``COMPACTION``: as
+    ``HAZARDS``, and always with a compacted topic."""
 
     FAULTS = "faults"
     CLUSTER = "cluster"
     QUESTIONS = "questions"
     LOSSES = "losses"
     HAZARDS = "hazards"
-
-
-class Fault(StrEnum):
-    """A fault that is injected into the world at a time; a failing run can be shrunk by each."""
-
-    CRASH = "crash of a sidecar"
-    STOP = "stop of a sidecar"
-    OUTAGE = "outage of the store"
-    LEADER = "leader change"
-    UNCLEAN = "unclean election"
-    BROKER = "stop of a broker"
-    BROKER_UNCLEAN = "unclean stop of a broker"
-    BEHIND = "follower left behind"
-    CLOCK = "clock jump"
-    DISK_FULL = "disk full"
-    USER_DELETE = "records deleted by a user"
-    FAR_BEHIND = "unclean election of a follower far behind"
-    LOST_PRODUCERS = "producers' state lost"
-    LOST_DISK = "replica lost with its disk"
-    LOST_CHECKPOINTS = "crash of a broker that loses its checkpoints"
-    MOVED_UNWRITTEN = "election, and a move of the log before anything is written"
-
-
-LOSSES = (Fault.LOST_PRODUCERS, Fault.LOST_DISK, Fault.LOST_CHECKPOINTS)
-"""Faults after which a broker may not know of a transaction that began before."""
-
-
-_AHEAD_MS, _BEHIND_MS = 10 * 24 * 3_600_000, 3_600_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedFault:
-    """``fault`` begins at ``at_s`` and, where it ends, ends ``lasts_s`` later; ``target`` picks broker or partition."""
-
-    name: str
-    fault: Fault
-    at_s: float
-    lasts_s: float
-    target: float
-
-    @property
-    def jump_ms(self) -> int:
-        """Return how far a clock is off then: further than what expiry takes for one that is a little off."""
-        if self.fault is not Fault.CLOCK:
-            return 0
-        return _AHEAD_MS if self.target < 0.5 else -_BEHIND_MS
+    COMPACTION = "compaction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +63,7 @@ class Scenario:
     again to what only the store has, and the store is bad at that.  ``fetch_sessions``: there are consumers that keep them, of
     which each gateway remembers ``most_in_sessions`` partitions; ``questions``: clients ask for offsets by timestamp and epoch;
     records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written; ``holds_fetches``: brokers
-    hold the sidecars' own Fetches while there is nothing to answer."""
+    hold the sidecars' own Fetches while there is nothing to answer; ``compacted`` are the settings of a compacted topic."""
 
     kind: Kind
     seed: int
@@ -128,6 +93,7 @@ class Scenario:
     holds_fetches: bool = False
     file_events: FileEvents = FileEvents.AT_ONCE
     hazard: Hazard | None = None
+    compacted: CompactedTopic | None = None
     faults: tuple[PlannedFault, ...] = ()
 
     @property
@@ -166,7 +132,9 @@ def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
     )
     if kind is Kind.FAULTS:
         # No retention, so that each segment has to be there at the end.
-        faults = _plan(base, chances, (Fault.CRASH, Fault.CRASH, Fault.STOP, Fault.OUTAGE, Fault.DISK_FULL), most=6)
+        faults = plan_faults(
+            base.duration_s, chances, (Fault.CRASH, Fault.CRASH, Fault.STOP, Fault.OUTAGE, Fault.DISK_FULL), most=6
+        )
         return replace(base, faults=faults)
     return _cluster(base, chances)
 
@@ -206,16 +174,16 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
     beside = (Fault.FAR_BEHIND, Fault.MOVED_UNWRITTEN, *LOSSES)
     unlike = (*beside, Fault.DISK_FULL, Fault.UNCLEAN) if is_race else beside
-    faults = _plan(scenario, chances, tuple(fault for fault in Fault if fault not in unlike), most=9)
+    faults = plan_faults(scenario.duration_s, chances, tuple(fault for fault in Fault if fault not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:
-        faults = (*faults, _far_behind(scenario, chances))
-    faults = (*faults, *_lost_producers(scenario, chances))
+        faults = (*faults, plan_far_behind(scenario.duration_s, chances))
+    faults = (*faults, *plan_lost_producers(scenario.duration_s, chances))
     if base.kind is Kind.LOSSES:
-        faults = (*faults, *_losses(scenario, chances))
+        faults = (*faults, *plan_losses(scenario.duration_s, chances))
         scenario = replace(scenario, holds_fetches=chances.draw("held fetches") < _HELD_FETCHES_SHARE)
-    if base.kind is Kind.HAZARDS:
+    if base.kind in (Kind.HAZARDS, Kind.COMPACTION):
         return _with_hazard(replace(scenario, faults=faults), chances)
-    faults = (*faults, *_moved_unwritten(scenario, chances))
+    faults = (*faults, *plan_moved_unwritten(scenario.duration_s, chances))
     if is_race:
         faults = tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in faults)
     return replace(scenario, faults=faults)
@@ -233,10 +201,13 @@ _NOT_BESIDE = {
 def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
     """Return the scenario with a hazard, in strict mode where the broker's own retention is not the hazard: it deletes what
     sidecars that come late have not linked."""
-    hazard = hazard_of(scenario.duration_s, chances)
+    is_compacted = scenario.kind is Kind.COMPACTION
+    hazard = (compacted_hazard if is_compacted else hazard_of)(scenario.duration_s, chances)
     if chances.draw("file events are late") < _LATE_EVENTS_SHARE:
         events = chances.choose("file events", (FileEvents.LATE, FileEvents.LATE, FileEvents.NEVER))
         scenario = replace(scenario, file_events=events)
+    if hazard.what is What.COMPACTED:
+        return _of_compacted_topic(scenario, hazard, chances)
     if hazard.what in BROKER_EXPIRES:
         return _where_broker_expires(scenario, hazard, chances)
     if hazard.what is What.BACK:
@@ -291,6 +262,42 @@ def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) 
             return replace(scenario, broker_retention_ms=-1, retention_bytes=kept_bytes)
 
 
+_BESIDE_A_CLEANER = (
+    Fault.CRASH,
+    Fault.STOP,
+    Fault.OUTAGE,
+    Fault.LEADER,
+    Fault.BROKER,
+    Fault.BROKER_UNCLEAN,
+    Fault.BEHIND,
+    Fault.DISK_FULL,
+)
+
+
+def _of_compacted_topic(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scenario:
+    """Return it without what takes values away by itself: elections of replicas that lack records, clocks that are wrong,
+    deletes.  No fault lasts so long that a tombstone may be gone by its end.  Of a topic that is deleted from as well, the
+    broker deletes in some runs."""
+    topic = compacted_topic_of(chances)
+    expires = topic.policy != "compact" and chances.draw("the broker deletes as well") < 0.5
+    late_s = 0.0 if scenario.file_events is FileEvents.AT_ONCE else _SHOWN_LATE_S
+    kept = (planned for planned in scenario.faults if planned.fault in _BESIDE_A_CLEANER)
+    return replace(
+        scenario,
+        mode="race" if expires else "strict",
+        retention_ms=-1,
+        retention_bytes=-1,
+        local_retention_bytes=-2,
+        broker_retention_ms=RACE_RETENTION_MS + int(1000 * late_s) if expires else -1,
+        disk_bytes=None,
+        rereads=False,
+        store_rates=replace(scenario.store_rates, lie=0.0),
+        hazard=hazard,
+        compacted=topic,
+        faults=tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in kept),
+    )
+
+
 def _with_two_in_turn(scenario: Scenario, hazard: Hazard) -> Scenario:
     """Return it in race mode, with few other faults: while the role changes hands no process pins, for nearly half of the
     retention, and outages of the store are the hazard's own.  Where the holder sees a sealed segment late, retention is as much
@@ -312,77 +319,6 @@ def _with_two_in_turn(scenario: Scenario, hazard: Hazard) -> Scenario:
         store_rates=replace(scenario.store_rates, lie=0.0),
         hazard=hazard,
         faults=tuple(replace(planned, lasts_s=min(planned.lasts_s, _RACE_ABSENCE_S)) for planned in kept),
-    )
-
-
-def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Fault, ...], *, most: int) -> tuple[PlannedFault, ...]:
-    # Names that are drawn by seed the randomness: with others each seed would be another run.
-    count = int(chances.between("blows", 0, most + 1))
-    return tuple(
-        PlannedFault(
-            name=f"blow {number}",
-            fault=chances.choose("blow", allowed),
-            at_s=chances.between("blow at", 1, scenario.duration_s),
-            lasts_s=chances.choose("blow lasts", (0.3, 3.0, 10.0, 40.0)),
-            target=chances.draw("blow target"),
-        )
-        for number in range(count)
-    )
-
-
-def _losses(scenario: Scenario, chances: Chances) -> tuple[PlannedFault, ...]:
-    return tuple(
-        PlannedFault(
-            name=f"loss {number}",
-            fault=chances.choose("loss", LOSSES),
-            at_s=chances.between("loss at", scenario.duration_s * 0.2, scenario.duration_s),
-            lasts_s=chances.choose("loss lasts", (0.3, 3.0, 10.0)),
-            target=chances.draw("loss target"),
-        )
-        for number in range(int(chances.between("losses", 2, 7)))
-    )
-
-
-def _far_behind(scenario: Scenario, chances: Chances) -> PlannedFault:
-    """Draw a fault beside the others: only so does an election take away what has long been copied."""
-    return PlannedFault(
-        name="far behind",
-        fault=Fault.FAR_BEHIND,
-        at_s=chances.between("far behind at", 1, scenario.duration_s * 0.6),
-        lasts_s=chances.choose("far behind lasts", (15.0, 30.0, 60.0)),
-        target=chances.draw("far behind target"),
-    )
-
-
-def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedFault, ...]:
-    """Draw faults in half of the runs, some times: a replica is moved to another log dir, and once nothing but its own files is
-    left."""
-    if chances.draw("lost producers") < 0.5:
-        return ()
-    return tuple(
-        PlannedFault(
-            name=f"lost producers {number}",
-            fault=Fault.LOST_PRODUCERS,
-            at_s=chances.between("lost producers at", 1, scenario.duration_s),
-            lasts_s=0.0,
-            target=chances.draw("lost producers target"),
-        )
-        for number in range(6)
-    )
-
-
-def _moved_unwritten(scenario: Scenario, chances: Chances) -> tuple[PlannedFault, ...]:
-    """Draw it in some of the runs, so late that hardly ever anything is written afterwards."""
-    if chances.draw("moved unwritten") >= _MOVED_UNWRITTEN_SHARE:
-        return ()
-    return (
-        PlannedFault(
-            name="moved unwritten",
-            fault=Fault.MOVED_UNWRITTEN,
-            at_s=scenario.duration_s - 0.05,
-            lasts_s=0.0,
-            target=chances.draw("moved unwritten target"),
-        ),
     )
 
 

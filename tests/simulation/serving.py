@@ -3,6 +3,7 @@ wired."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -14,6 +15,7 @@ from tests.simulation.broker_side import FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPO
 from tests.simulation.chances import Chances
 from tests.simulation.client_connection import ClientConnection
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.compacted_history import record_offsets
 from tests.simulation.offset_wire import OffsetQuestion, OffsetReply, offset_request, read_offset_response
 from tests.simulation.virtual_time import Process
 from tests.simulation.wire import key_of, records_in
@@ -21,7 +23,7 @@ from tiersidecar.app.builders.gateway_fill import fill_rewrites, open_remote_tie
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeError, PartitionHaltedError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import ControlKind, aborted_ranges, read_control_marker, read_records
 from tiersidecar.formats.wire.cursor import ApiKey
 from tiersidecar.formats.wire.fetch import (
@@ -101,6 +103,7 @@ class Serving:
         assert isinstance(parts.broker, SimulatedBroker)
         self.process = process
         self._broker, self._state, self._rewrites, self._log = parts.broker, parts.state, rewrites, log
+        self._remote = parts.reads.reader
         self._chances = chances
         self._memory = ResponseMemory(_MEMORY_BYTES)
 
@@ -152,9 +155,19 @@ class Serving:
             stop_offset=ask.stop_offset,
             read_committed=ask.read_committed,
         )
+        return await self._gathered(ask, self._log.stream_batches(read))
+
+    async def archive(self, ask: Ask) -> Answer:
+        """Read what is remote, and nothing else, as batch jobs, mounts and exports do."""
+        read = self._remote.stream_batches(
+            ask.partition, ask.offset, stop_offset=ask.stop_offset, read_committed=ask.read_committed
+        )
+        return await self._gathered(ask, read)
+
+    async def _gathered(self, ask: Ask, read: AsyncGenerator[RemoteBatches, None]) -> Answer:
         parts, fate, why, offset = list[RemoteBatches](), Fate.READ, "", -1
         try:
-            async with aclosing(self._log.stream_batches(read)) as stream:
+            async with aclosing(read) as stream:
                 async for part in stream:
                     parts.append(part)
         except OffsetOutOfRangeError as error:
@@ -229,12 +242,12 @@ def shown_by_kafka_client(data: bytes, aborted: tuple[tuple[int, int], ...], pos
         while waiting and waiting[0][1] <= header.last_offset:
             hidden.add(waiting.pop(0)[0])
         if header.is_control:
-            (record,) = read_records(memoryview(data)[at:])
-            marker = read_control_marker(record)
+            records = read_records(memoryview(data)[at : at + header.size_bytes])  # none: a cleaner has emptied it
+            marker = read_control_marker(records[0]) if records else None
             if marker is not None and marker.kind is ControlKind.ABORT:
                 hidden.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in hidden):
-            shown += range(max(header.base_offset, position), header.next_offset)
+            shown += _offsets_from(position, data, at, header)
     return shown
 
 
@@ -242,7 +255,12 @@ def _shown_by_read_service(parts: list[RemoteBatches], position: int) -> list[in
     shown = list[int]()
     for part in parts:
         hidden = aborted_ranges(part.aborted_transactions or ())
-        for _, header in iter_batch_headers(part.batches.buffer):
+        for at, header in iter_batch_headers(part.batches.buffer):
             if not header.is_control and not hidden.hides(header):
-                shown += range(max(header.base_offset, position), header.next_offset)
+                shown += _offsets_from(position, part.batches.buffer, at, header)
     return shown
+
+
+def _offsets_from(position: int, data: Buffer, at: int, header: RecordBatchHeader) -> list[int]:
+    """Return the offsets, from ``position`` on, of the batch that lies at ``at``."""
+    return [offset for offset in record_offsets(memoryview(data)[at:], header) if offset >= position]

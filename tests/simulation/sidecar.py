@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-
-from Crypto.PublicKey import RSA
 
 from tests.simulation.broker_port import SimulatedBroker
 from tests.simulation.chances import SeededIds
+from tests.simulation.compacted_topic import INTERVAL_MS, CompactedTopic
 from tests.simulation.environment import METADATA_TOPIC, Environment
 from tests.simulation.faulty_store import NetworkStore
 from tests.simulation.file_events import SimulatedFileEvents, WatchedLogDirs
 from tests.simulation.hazards import TOPIC_GRACE_MS, Hazard
 from tests.simulation.machine import AtOnce, InlineBlocking, PinsOnDisk, SimulatedClock
+from tests.simulation.scratch import ScratchBlocking
 from tests.simulation.serving import Serving, open_serving
+from tests.simulation.stored_logs import KEY_ID, simulated_key_ring
 from tests.simulation.topics import Sends, SimulatedClients
 from tests.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS
 from tests.simulation.virtual_time import Process
@@ -45,7 +44,6 @@ from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair
 from tiersidecar.formats.metadata.serde import read_event
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
@@ -65,7 +63,7 @@ ALL_ROLES = frozenset(Role)
 TIER_ROLES = frozenset({Role.TIER})
 READING_ROLES = frozenset({Role.READ, Role.GATEWAY})
 _GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-_KEY_ID, _KEY_BITS, _UNREAD = "simulated", 1344, "/unread: the key ring is made in memory"
+_UNREAD = "/unread: the key ring is made in memory"
 
 
 def config_of(world: Environment, broker: int, instance: str = "") -> Config:
@@ -93,10 +91,11 @@ def config_of(world: Environment, broker: int, instance: str = "") -> Config:
                 "upload.stall.timeout": 20_000,
                 "compression.enabled": scenario.seed % 3 == 0,
                 "encryption.enabled": scenario.seed % 10 == 9,
-                "encryption.key.pair.id": _KEY_ID,
-                "encryption.key.pairs": {_KEY_ID: {"public.key.file": _UNREAD, "private.key.file": _UNREAD}},
+                "encryption.key.pair.id": KEY_ID,
+                "encryption.key.pairs": {KEY_ID: {"public.key.file": _UNREAD, "private.key.file": _UNREAD}},
             },
             "topics": [rule],
+            **_of_compaction(scenario.compacted),
             "read": {"chunk.cache.memory.bytes": 2_000} if scenario.rereads else {},
             "disk.pressure.policy": scenario.disk_policy,
             **_of_hazard(scenario.hazard, is_mistyped=world.is_mistyped),
@@ -116,6 +115,16 @@ def config_of(world: Environment, broker: int, instance: str = "") -> Config:
 def instance_of(broker: int) -> str:
     """Return the name of the state.dir of the sidecar that belongs beside the broker."""
     return f"state-{broker}"
+
+
+def _of_compaction(topic: CompactedTopic | None) -> dict[str, object]:
+    if topic is None:
+        return {}
+    return {
+        "compaction.enabled": True,
+        "compaction.interval.ms": INTERVAL_MS,
+        "compaction.dedupe.buffer.size": topic.dedupe_bytes,
+    }
 
 
 def _of_hazard(hazard: Hazard | None, *, is_mistyped: bool) -> dict[str, object]:
@@ -268,7 +277,7 @@ async def open_parts(
     incarnation = f"{instance}/{name}"
     acts = world.lease_rules.acting(broker, incarnation)
     ids, telemetry, table = SeededIds(chances, name), NoTelemetry(), PartitionTable()
-    blocking = InlineBlocking(chances, scenario.disk_rate, world.disks[broker])
+    blocking = _blocking(world, broker, config)
     port = SimulatedBroker(
         world.cluster,
         world.topics,
@@ -351,7 +360,7 @@ async def open_parts(
             pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),
             broker=port,
             store=store,
-            key_ring=_key_ring(),
+            key_ring=simulated_key_ring(),
             metadata=metadata,
             state=state,
             proposals=NullProposals(),  # users' deletes are said here without a gateway
@@ -362,6 +371,20 @@ async def open_parts(
             telemetry=telemetry,
             requests_left_alone=lambda: 0,
         ),
+    )
+
+
+def _blocking(world: Environment, broker: int, config: Config) -> InlineBlocking:
+    scenario, chances, disk = world.scenario, world.chances, world.disks[broker]
+    if scenario.compacted is None:
+        return InlineBlocking(chances, scenario.disk_rate, disk)
+    return ScratchBlocking(
+        chances,
+        scenario.disk_rate,
+        disk,
+        scratch=Path(config.state_dir) / "cleaned",
+        free_bytes=scenario.compacted.scratch_bytes,
+        complain=world.complain,
     )
 
 
@@ -391,13 +414,6 @@ async def _open_trash_clock(config: Config, roles: frozenset[Role], clock: Simul
     if Role.TIER in roles:
         times = FileSeenTimes(Path(config.state_dir), blocking=AtOnce())
     return TrashClock(clock=clock, times=times, known=await times.read())
-
-
-@cache
-def _key_ring() -> KeyRing:
-    """Return one for all runs: the same in each process, for a seed replays exactly."""
-    key = RSA.generate(_KEY_BITS, randfunc=random.Random("the simulation's key").randbytes)
-    return KeyRing(active_key_id=_KEY_ID, keys={_KEY_ID: RsaKeyPair(public=key.public_key(), private=key)})
 
 
 async def until_ready(state: StateLog) -> None:

@@ -7,14 +7,16 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.broker_cleaner import CleanerConfig
 from tests.simulation.chances import Chances
 from tests.simulation.cluster import SimulatedPartition
 from tests.simulation.consumers import Consumers
 from tests.simulation.environment import Environment
 from tests.simulation.native_walk import deletions_in_reach
-from tests.simulation.records import Marker
+from tests.simulation.planned_faults import Fault
+from tests.simulation.records import Marker, open_transactions
 from tests.simulation.rules import SegmentFate
-from tests.simulation.scenario import Fault, Scenario
+from tests.simulation.scenario import Scenario
 from tests.simulation.sidecar import ALL_ROLES, READING_ROLES, TIER_ROLES, Sidecar
 from tests.simulation.virtual_time import VirtualTimeLoop
 from tiersidecar.domain.ids import format_uuid
@@ -64,6 +66,8 @@ class World(Environment):
         self.spawn(self._produce())
         self.spawn(self._replicate())
         self.spawn(self._clean_up())
+        if self.scenario.compacted is not None:
+            self.spawn(self._clean_compacted())
         for consumer in self.consumers:
             self.spawn(consumer.consume())
         for fault in faults:
@@ -129,9 +133,20 @@ class World(Environment):
                 partition.commit()
                 return
         count = int(chances.between("records", 1, 4))
-        values = [b"%d" % number * int(chances.between("value", 10, 90)) for number in range(count)]
-        partition.produce([(self._timestamp_ms(now_ms), value) for value in values], producer)
+        values: list[bytes | None] = [b"%d" % number * int(chances.between("value", 10, 90)) for number in range(count)]
+        keys = self._keys_for(values)
+        partition.produce([(self._timestamp_ms(now_ms), value) for value in values], producer, keys=keys)
         partition.commit()
+
+    def _keys_for(self, values: list[bytes | None]) -> list[bytes | None]:
+        """Return a key for each of ``values``, some of which become tombstones; none where the topic is not compacted."""
+        topic = self.scenario.compacted
+        if topic is None:
+            return []
+        for number in range(len(values)):
+            if self.chances.draw("a tombstone") < topic.tombstones:
+                values[number] = None
+        return [b"key-%d" % int(self.chances.between("key", 0, topic.keys)) for _ in values]
 
     def _timestamp_ms(self, now_ms: int) -> int:
         """Return a timestamp as a producer gives it to a record: not always in the order in which they come."""
@@ -153,7 +168,22 @@ class World(Environment):
         while True:
             await asyncio.sleep(5.0)
             self.cluster.write_high_watermarks()
-            self.cluster.clean_up(int(self.topic_configs["retention.ms"]), self.clock.true_ms())
+            self.cluster.clean_up(
+                int(self.topic_configs["retention.ms"]),
+                self.clock.true_ms(),
+                takes_active=self.scenario.compacted is None,  # no picture has it: see docs/design/notes/simulation.md
+            )
+
+    async def _clean_compacted(self) -> None:
+        """Run the brokers' cleaners, each replica's by itself, at any moment."""
+        config = CleanerConfig.of(self.topic_configs)
+        while True:
+            await asyncio.sleep(self.chances.between("cleaner pause", 2, 14))
+            partition = self.chances.choose("cleaner takes", list(self.cluster.partitions.values()))
+            broker = self.chances.choose("cleaner of", sorted(self.disks))
+            end = self.cluster.clean(partition, broker, config, self.clock.true_ms())
+            if end is not None:
+                self.note(f"broker {broker} has cleaned {partition.topic_id_partition} up to {end}")
 
     async def _end_the_bad_times(self) -> None:
         """End the bad times: nothing fails from now on, every process is there, and every transaction is ended."""
@@ -202,7 +232,27 @@ class World(Environment):
             and not self.pressed()
             and not self.emptying()
             and not self.doubted()
+            and not any(self.uncleaned(partition) for partition in self.cluster.partitions.values())
         )
+
+    def uncleaned(self, partition: SimulatedPartition) -> list[int]:
+        """Return the offsets of remote records that a cleaner should have taken by now, where there is time for all of them and
+        no segments overlap."""
+        topic, owner = self.scenario.compacted, partition.topic_id_partition
+        if topic is None or self.compaction is None or not topic.is_cleaned_to_the_end:
+            return []
+        if not self.compaction.is_regular(owner):
+            return []
+        chain = [segment for _, segment in self.compaction.chain(owner)]
+        end, batches = chain[-1].next_offset if chain else 0, partition.history_log.batches
+        bound = min([end, *open_transactions(batches, end).values()])
+        clean_to = 0
+        for segment in chain:
+            is_young = topic.min_lag_ms and segment.max_timestamp_ms > self.clock.true_ms() - topic.min_lag_ms
+            if is_young or segment.next_offset > bound:
+                break
+            clean_to = segment.next_offset
+        return self.compaction.replaced_below(partition, clean_to)
 
     def all_sealed_is_remote(self) -> bool:
         """Return whether it is, as far as the metadata topic says so."""

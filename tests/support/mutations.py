@@ -1,6 +1,7 @@
 """Faults planted in the daemon's own code, one at a time: each has to be caught by the simulation (issue text, Must show).
 
-``seed`` is the first one, counted from 0, whose run catches it, in the kind of run that is named.
+``seed`` is the first one, counted from 0, whose run catches it, in the kind of run that is named.  Those that are not
+``in_every_run`` are planted by ``make planted``: each takes a run of a kind that has others for every run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.scenario import Kind
+from tests.support import cleaner_mutations
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
 from tiersidecar.adapters.state_topic.fold import StateFold
@@ -591,6 +593,7 @@ class Mutation:
     plant: Callable[[], Patches]
     kind: Kind
     seed: int
+    in_every_run: bool = True
 
     @property
     def name(self) -> str:
@@ -609,7 +612,7 @@ class Mutation:
                 one.stop()
 
 
-_F, _C, _Q, _H = Kind.FAULTS, Kind.CLUSTER, Kind.QUESTIONS, Kind.HAZARDS
+_F, _C, _Q, _H, _X = Kind.FAULTS, Kind.CLUSTER, Kind.QUESTIONS, Kind.HAZARDS, Kind.COMPACTION
 
 MUTATIONS = (
     Mutation(plant=finished_before_upload, kind=_F, seed=0),
@@ -669,4 +672,13 @@ MUTATIONS = (
     Mutation(plant=lease_is_not_read_back, kind=_H, seed=33),
     Mutation(plant=lease_is_valid_for_ever, kind=_H, seed=39),
     Mutation(plant=role_comes_back_with_what_was_known, kind=_H, seed=7),
+    Mutation(plant=cleaner_mutations.old_segments_are_marked_before_the_new_one_is_published, kind=_X, seed=0),
+    Mutation(plant=cleaner_mutations.only_what_is_dirty_is_rewritten, kind=_X, seed=0),
+    Mutation(plant=cleaner_mutations.copies_are_of_what_the_broker_has_by_now, kind=_X, seed=1),
+    Mutation(plant=cleaner_mutations.tombstones_go_before_their_time, kind=_X, seed=1, in_every_run=False),
+    Mutation(
+        plant=cleaner_mutations.transactions_that_are_open_count_as_committed, kind=_X, seed=2, in_every_run=False
+    ),
+    Mutation(plant=cleaner_mutations.cleaner_takes_the_whole_disk, kind=_X, seed=8, in_every_run=False),
+    Mutation(plant=cleaner_mutations.compaction_lag_is_ignored, kind=_X, seed=24, in_every_run=False),
 )

@@ -26,7 +26,7 @@ it waits: until then a dirty segment can be cleaned without fetching it, and its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
@@ -37,6 +37,8 @@ from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition
 
 _TOPIC_ID_CHARACTERS = 22
+_CLEANERS_SHARE = 0.5
+"""Of ``delete.retention.ms``."""
 INTERNAL_TOPICS = frozenset(
     {
         "__consumer_offsets",
@@ -250,6 +252,18 @@ class CleanerSettings:
     policy: CleanupPolicy
     compaction: CompactionSettings
     delete_retention_ms: int
+
+    def compaction_in(self, mode: RetentionMode) -> CompactionSettings:
+        """Return when to clean in a retention mode.
+
+        Where the broker deletes the beginning of a log that it cleans as well, readers pass from the remote log into the
+        broker's, which may have a tombstone no more ``delete.retention.ms`` after its cleaner was there.  So the values before
+        it leave the remote log in half of that time, whatever the dirty ratio; the other half is the reader's.
+        """
+        if mode is not RetentionMode.RACE or self.policy is not CleanupPolicy.COMPACT_AND_DELETE:
+            return self.compaction
+        most_ms = int(self.delete_retention_ms * _CLEANERS_SHARE)
+        return replace(self.compaction, max_compaction_lag_ms=min(self.compaction.max_compaction_lag_ms, most_ms))
 
 
 def read_cleaner_settings(configs: Mapping[str, str | None]) -> CleanerSettings | None:

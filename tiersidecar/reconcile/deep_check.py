@@ -30,7 +30,7 @@ from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT, IndexKind, slice_i
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest, reading_plan
 from tiersidecar.formats.aiven.transforms import TransformPlan
-from tiersidecar.formats.compaction.segments import WholeBatches
+from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import (
     AbortedTransaction,
     OffsetIndex,

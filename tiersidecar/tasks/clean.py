@@ -22,9 +22,8 @@ from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Lineage, Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -35,10 +34,11 @@ from tiersidecar.formats.compaction.segments import SegmentTally
 from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.state_records import RequestingStateLog
 from tiersidecar.reading.hidden_segments import hidden_segments
+from tiersidecar.tasks.clean_claims import Claims
 from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
+from tiersidecar.tasks.key_filters import KeyFilters
 from tiersidecar.tasks.ownership import InFlight, Ownership
 from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, RewritingCommands
 from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SegmentSwap, SwapStore, SwapTrash
@@ -49,20 +49,23 @@ log = structlog.get_logger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanSettings:
     """``dedupe_buffer_bytes`` bounds the offset map of a round (``dedupe.buffer.size``).  ``scratch`` is a directory of this
-    process's alone for one segment at a time; ``delays`` say how long what was replaced stays in the trash."""
+    process's alone for one segment at a time, ``filters`` one for key filters, which are kept; ``delays`` say how long what was
+    replaced stays in the trash."""
 
     dedupe_buffer_bytes: int
     scratch: Path
+    filters: Path
     delays: TrashDelays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedChunk:
-    """Result of one round.  ``swapped`` are the new segments; ``left`` says why the chunk was not done, and where it is not
-    empty the cleaner offset did not move."""
+    """Result of one round.  ``swapped`` are the new segments; ``carried`` is how many were left as they are without being
+    read; ``left`` says why the chunk was not done, and where it is not empty the cleaner offset did not move."""
 
     reason: str = ""
     swapped: tuple[RemoteLogSegmentMetadata, ...] = ()
+    carried: int = 0
     cleaner_offset: Offset = NO_OFFSET
     left: str = ""
 
@@ -113,6 +116,7 @@ class CleanTask:
             scratch=settings.scratch,
             dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
         )
+        self._filters = KeyFilters(settings.filters, edges.blocking)
 
     async def run(self, partition: TieredPartition) -> CleanedChunk:
         """Clean one chunk, if one is due.
@@ -225,7 +229,8 @@ class CleanTask:
             last_stable_offset=stable,
             free_disk_bytes=free_bytes,
         )
-        return decide_compaction(view, settings.compaction, now_ms=self._clock.now_ms())
+        compaction = settings.compaction_in(partition.policy.mode)
+        return decide_compaction(view, compaction, now_ms=self._clock.now_ms())
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
         """Ask the broker, fenced by our leader epoch: a deposed leader is refused here."""
@@ -260,12 +265,18 @@ class CleanTask:
         )
         cleaner = Cleaner(offset_map, terms, aborted)
         swapped: list[RemoteLogSegmentMetadata] = []
-        claims = _Claims(self._state, partition, look)
+        carried = 0
+        claims = Claims(self._state, partition.view, look.known, chain)
         for segment in chain:
             if segment.start_offset >= end:
                 break
-            async with self._passes.cleaned(segment, cleaner) as cleaned:
+            is_clean = segment.end_offset < first_dirty
+            if is_clean and await self._filters.rule_out(segment, offset_map, now_ms=terms.now_ms):
+                carried += 1
+                continue
+            async with self._passes.cleaned(segment, cleaner, is_whole=segment.end_offset < end) as cleaned:
                 if cleaned.is_unchanged:
+                    await self._filters.keep(segment, cleaned.key_filter)
                     continue
                 await self._failpoints.reach("clean.rewritten")
                 new = await self._swap.replace([segment], cleaned.new, swapper, broker_id=self._broker_id)
@@ -273,6 +284,7 @@ class CleanTask:
                 self._log_left(segment, new)
                 return CleanedChunk(swapped=tuple(swapped), left=new)
             self._log_swapped(segment, new, cleaned.tally)
+            await self._filters.keep(new, cleaned.key_filter)
             swapped.append(new)
             await self._failpoints.reach("clean.trashed")
             claims.given[segment.start_offset] = new
@@ -284,7 +296,14 @@ class CleanTask:
         self._ownership.require_role()
         await claims.publish(end)
         await self._failpoints.reach("clean.published")
-        return CleanedChunk(swapped=tuple(swapped), cleaner_offset=end)
+        await self._filters.drop_others(claims.given.values(), self._cleaned_here(partition))
+        return CleanedChunk(swapped=tuple(swapped), carried=carried, cleaner_offset=end)
+
+    def _cleaned_here(self, partition: TieredPartition) -> list[TopicIdPartition]:
+        """Return this one, and every other one of a compacted topic that the broker has."""
+        owner = partition.view.topic_id_partition
+        others = (one.view.topic_id_partition for one in self._table.assignment.values())
+        return [owner, *(one for one in others if one.topic in self._table.compacted_topics)]
 
     def _log_swapped(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, tally: SegmentTally) -> None:
         log.info(
@@ -369,30 +388,6 @@ class _ChunkSwapper:
     async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
         self._ownership.require_role()
         await self._trash.put(old)
-
-
-class _Claims:
-    """Claims of a chunk as to how far the partition is clean.  ``given`` are the segments of the chain as they are now, by
-    start offset."""
-
-    def __init__(self, state: RequestingStateLog, partition: TieredPartition, look: _Look) -> None:
-        self._state, self._view, self._known = state, partition.view, look.known
-        self.given = {one.start_offset: one for one in look.chain.segments}
-        epoch = self._view.leader_epoch
-        self._revision = max((one.revision for one in look.known.accepted if one.leader_epoch == epoch), default=0)
-
-    async def publish(self, cleaner_offset: Offset) -> None:
-        """Publish the claim, with the names of the segments below; durable when this returns."""
-        self._revision += 1
-        found = {**self._known.offsets, self._view.leader_epoch: cleaner_offset}
-        below = [self.given[start] for start in sorted(self.given) if start < cleaner_offset]
-        claim = CleanerClaim(
-            leader_epoch=self._view.leader_epoch,
-            offsets={epoch: found[epoch] for epoch in sorted(found)[-MOST_CLAIMS:]},
-            revision=self._revision,
-            segments=tuple(short_name(one.remote_log_segment_id.uuid) for one in below),
-        )
-        await self._state.publish_cleaner_claim(self._view.topic_id_partition, claim)
 
 
 def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:

@@ -12,6 +12,8 @@ from tests.simulation.simulate import Outcome, simulate
 
 FAULTS_SEEDS = (0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12)))
 CLUSTER_SEEDS = (1, 5)
+COMPACTION_SEEDS = (2, 4, 14)
+"""Beside those of :mod:`tests.unit.simulation.test_mutations`, where nothing is planted."""
 FOUND_SOMETHING = (15, 33, 42, 47, 53, 54, 59, 94, 221, 281, 405, 617, 684, 925, 1059, 1086, 1132, 1157, 1305, 700118)
 """Seeds that have found something once."""
 
@@ -25,6 +27,13 @@ def test_every_sealed_segment_is_finished_once_and_readable_and_no_object_lies_a
 @pytest.mark.parametrize("seed", [*CLUSTER_SEEDS, *FOUND_SOMETHING])
 def test_consumers_find_every_record_they_may_have_in_both_isolation_levels(seed: int) -> None:
     assert simulate(Kind.CLUSTER, seed).violations == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", COMPACTION_SEEDS)
+def test_of_compacted_topics_no_value_is_lost_and_none_comes_back(seed: int) -> None:
+    """Beside the brokers' own cleaners, for readers of the archive, over HTTP and through gateways (S-241, S-256)."""
+    assert simulate(Kind.COMPACTION, seed).violations == ()
 
 
 @pytest.mark.slow

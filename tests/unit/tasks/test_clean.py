@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tiersidecar.domain.cleaner import CleanerClaim, short_name
 from tiersidecar.domain.data_keys import KeyContext, WrappedKey
 from tiersidecar.domain.errors import BrokerRefusedError, KeyServiceError, MetadataNotReadyError, StateDirError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.tasks.segment_objects import LayoutSettings
@@ -392,6 +394,19 @@ async def test_what_the_topics_settings_forbid_is_left(
     done = await world.clean()
     assert done.reason.startswith(reason)
     assert len(world.segments()) == 2
+
+
+@pytest.mark.parametrize("mode", [RetentionMode.RACE, RetentionMode.STRICT])
+async def test_where_readers_pass_to_the_brokers_log_no_dirty_ratio_holds_the_cleaner_up(
+    world: CleanWorld, mode: RetentionMode
+) -> None:
+    """There the tombstone of what is still remote may be gone (seen in the simulation)."""
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", None)))
+    world.configure(cleanup_policy="compact,delete", min_cleanable_dirty_ratio="1")
+    world.table.assignment = {world.owner: replace(world.partition, policy=TopicPolicy(mode=mode))}
+    done = await world.clean()
+    assert (done.cleaner_offset == 3) is (mode is RetentionMode.RACE)
+    assert done.reason.startswith("the dirty ratio") is (mode is RetentionMode.STRICT)
 
 
 async def test_a_scratch_directory_that_cannot_be_made_is_told(world: CleanWorld) -> None:
