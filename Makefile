@@ -32,7 +32,7 @@ SAY_THERE_IS_NO_CARGO := printf '\n*** %s ***\n\n' "no cargo: the native core is
 # With the native core the fast tests run once more of all that walks over batches; they have run in Python before.
 ON_BOTH_CORES := tests/unit/formats/kafka/test_segment_scan.py tests/unit/formats/kafka/test_batch_digest.py \
 	tests/unit/reading/test_batch_cutter.py tests/unit/reading/test_local_cut.py tests/unit/reading/test_spoiled_segments.py \
-	tests/property/test_cut_transactions_model.py
+	tests/property/test_cut_transactions_model.py tests/unit/formats/compaction tests/property/test_compaction_model.py
 # On a shared CI machine a broker may stand still for longer than any deadline: there a test with servers that fails is run
 # once more, and the summary lists it as RERUN. Such a line is a bug report. Nothing is run twice at a developer's desk.
 # The summary lists what took longest as well.

@@ -16,7 +16,7 @@ from scripts.go_tool import GO_TOOLS, GoSource, go_tool
 from scripts.node_tool import NODE_PROGRAMS, node_program
 from tests.support.build_cache import MissingProgramError
 from tests.support.hdfs_cluster import hadoop_jars
-from tests.support.kafka_jars import KAFKA_3, KAFKA_4, kafka_jars
+from tests.support.kafka_jars import KAFKA_3, KAFKA_4, kafka_jars, streams_jar
 
 Programs = Mapping[str, Callable[[], Path]]
 _WORTH_A_LINE_S = 1.0
@@ -28,6 +28,7 @@ def main() -> int:
         name: partial(go_tool, name) for name, tool in GO_TOOLS.items() if isinstance(tool, GoSource)
     }
     fetched: dict[str, Callable[[], Path]] = {f"kafka-{one}": partial(kafka_jars, one) for one in (KAFKA_4, KAFKA_3)}
+    fetched["kafka-streams"] = streams_jar
     fetched["hadoop"] = hadoop_jars
     fetched |= {name: partial(go_tool, name) for name in GO_TOOLS if name not in built}
     fetched |= {name: partial(node_program, name) for name in NODE_PROGRAMS}

@@ -13,7 +13,9 @@ pub struct Batch {
     pub last_offset: i64,
     pub leader_epoch: i32,
     pub attributes: i16,
+    pub base_timestamp: i64,
     pub max_timestamp: i64,
+    pub record_count: i32,
 }
 
 /// The sound batch that begins at `start`, or None: for a part of a batch, an older format, damage, and an offset that leaves
@@ -46,7 +48,9 @@ pub fn sound_batch(
         last_offset,
         leader_epoch: i32::from_be_bytes(field(header, 12)),
         attributes: i16::from_be_bytes(field(header, 21)),
+        base_timestamp: i64::from_be_bytes(field(header, 27)),
         max_timestamp: i64::from_be_bytes(field(header, 35)),
+        record_count: i32::from_be_bytes(field(header, 57)),
     };
     let crc = u32::from_be_bytes(field(header, 17));
     (is_taken(&batch) && crc32c::crc32c(&whole[CRC_START..]) == crc).then_some(batch)

@@ -1,16 +1,21 @@
-//! The walks of `tiersidecar.formats.kafka` in native code.
+//! The walks of `tiersidecar.formats.kafka`, and the passes of `tiersidecar.formats.compaction`, in native code.
 //!
 //! Python stays the reference: each function takes batches that Python's own loop would take in the same way, and stops before
 //! the first that it would not, or that it does not know for certain.  Python goes on from there, and names every fault.
 
 mod borrowed;
+pub mod cleaning;
+mod compaction;
 mod header;
+pub mod key_filter;
+pub mod offset_map;
+pub mod records;
 pub mod walks;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 
-use borrowed::bytes_of;
+use borrowed::slice_of;
 use walks::{Cut, Scanned, Taken};
 
 /// With fewer bytes to walk over, giving Python's lock away and taking it again costs more than the walk.
@@ -29,7 +34,7 @@ fn scan(
     last_offset: i64,
     max_timestamp: i64,
 ) -> PyResult<(usize, u64, i64, i64, Spans)> {
-    let bytes = bytes_of(&buffer)?;
+    let bytes = slice_of(&buffer)?;
     let known = Scanned {
         leader_epoch,
         last_offset,
@@ -55,7 +60,7 @@ fn digest(
     next_offset: i64,
     stop_offset: i64,
 ) -> PyResult<(usize, i64, Vec<u8>)> {
-    let bytes = bytes_of(&buffer)?;
+    let bytes = slice_of(&buffer)?;
     Ok(unlocked(py, bytes, start, || {
         walks::digest(bytes, start, next_offset, stop_offset)
     }))
@@ -80,7 +85,7 @@ fn cut(
     left_bytes: usize,
     takes_any_size: bool,
 ) -> PyResult<CutResult> {
-    let bytes = bytes_of(&buffer)?;
+    let bytes = slice_of(&buffer)?;
     let wanted = Cut {
         start_offset,
         stop_offset,
@@ -123,6 +128,14 @@ fn tiersidecar_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(scan, module)?,
         wrap_pyfunction!(digest, module)?,
         wrap_pyfunction!(cut, module)?,
+        wrap_pyfunction!(compaction::fill_map, module)?,
+        wrap_pyfunction!(compaction::fill_map_from_records, module)?,
+        wrap_pyfunction!(compaction::clean_run, module)?,
+        wrap_pyfunction!(compaction::clean_records, module)?,
+        wrap_pyfunction!(compaction::collect_keys, module)?,
+        wrap_pyfunction!(compaction::collect_keys_from_records, module)?,
+        wrap_pyfunction!(compaction::fill_filter, module)?,
+        wrap_pyfunction!(compaction::filter_has_any, module)?,
         wrap_pyfunction!(is_off, module)?,
     ] {
         module.add_function(function)?;

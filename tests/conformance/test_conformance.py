@@ -71,7 +71,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(version, script, id=f"{script.name} ({version})", marks=marks)
 
 
-@pytest.mark.parametrize(("version", "script"), cases())
+@pytest.mark.parametrize(("version", "script"), list(cases()))
 def test_the_model_does_what_kafka_does(version: str, script: Script, cluster_of: ClusterOf, tmp_path: Path) -> None:
     found = compare(script, cluster_of(version, script.brokers), tmp_path / "model")
     assert not found, "\n".join(found)

@@ -18,9 +18,11 @@ from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, AzuriteServer, ac
 from tests.support.loopback_ports import free_port
 from tests.support.s3_fault_proxy import Fault, FaultKind
 from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
+from tiersidecar.adapters.stores import azure_upload
 from tiersidecar.adapters.stores.azure import AzureStore, open_azure_store
 from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import BytesBody, Store
 from tiersidecar.testing.store_contract import KEY, FailingBody, PiecesBody, StoreContract
@@ -98,9 +100,26 @@ class TestUploads:
         for key, pieces in bodies.items():
             assert await store.fetch_object(key, max_bytes=2**30) == b"".join(pieces)
 
-    async def test_a_conditional_put_of_more_than_a_block_is_refused(self, store: AzureStore) -> None:
-        with pytest.raises(StoreError, match=r"azure\.upload\.block\.size"):
-            await store.put_object(KEY, PiecesBody([os.urandom(MIB)] * 2), if_absent=True)
+    async def test_a_conditional_put_of_more_than_a_block_is_one_request(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        """A snapshot of a partition has up to 150 bytes for each segment, and there may be half a million."""
+        data = os.urandom(3 * MIB)
+        stored = await far_store.put_object(KEY, BytesBody(data), if_absent=True)
+        assert stored.size_bytes == len(data)
+        assert (way.blocks, way.requests["PUT"]) == (0, 1)
+        with pytest.raises(ObjectExistsError):
+            await far_store.put_object(KEY, BytesBody(os.urandom(3 * MIB)), if_absent=True)
+        assert await far_store.fetch_object(KEY, max_bytes=2**30) == data
+
+    @pytest.mark.parametrize("knows_size", [False, True])
+    async def test_a_conditional_put_that_is_larger_than_one_request_may_be_is_refused(
+        self, store: AzureStore, monkeypatch: pytest.MonkeyPatch, knows_size: bool
+    ) -> None:
+        monkeypatch.setattr(azure_upload, "_CONDITIONAL_BYTES", 2 * MIB - 1)
+        body = PiecesBody([os.urandom(MIB)] * 2, knows_size)
+        with pytest.raises(StoreError, match="a conditional put is one request, of at most"):
+            await store.put_object(KEY, body, if_absent=True)
 
     async def test_new_blobs_have_the_access_tier(
         self, settings: AzureSettings, blocking: Blocking, azurite: AzuriteServer
@@ -196,6 +215,18 @@ class TestFaults:
             await far_store.put_object(KEY, PiecesBody([os.urandom(MIB - 1)] * pieces))
         assert [stored.key async for stored in far_store.list_objects()] == []
 
+    @pytest.mark.parametrize(("query", "pieces"), [("", 1), ("comp=blocklist", 3)])
+    async def test_nor_is_what_was_there_before_and_is_as_large(
+        self, far_store: AzureStore, store: AzureStore, way: AzureFaultProxy, query: str, pieces: int
+    ) -> None:
+        """An owner object that is adopted has the size that it had."""
+        before = [os.urandom(MIB - 1) for _ in range(pieces)]
+        await store.put_object(KEY, PiecesBody(before))
+        way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", query=query, status=201))
+        with pytest.raises(StoreError, match="it was taken, and something else is there"):
+            await far_store.put_object(KEY, PiecesBody([os.urandom(MIB - 1) for _ in range(pieces)]))
+        assert await store.fetch_object(KEY, max_bytes=2**30) == b"".join(before)
+
     async def test_a_storm_of_refusals_ends_in_an_error(self, far_store: AzureStore, way: AzureFaultProxy) -> None:
         way.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", times=1000, code="ServerBusy"))
         with pytest.raises(StoreError, match="ServerBusy"):
@@ -210,6 +241,20 @@ class TestFaults:
         except StoreError:
             return
         assert found == data, "object_store asks for the rest"
+
+    async def test_answers_that_break_off_within_an_object_say_nothing_of_the_store(
+        self, far_store: AzureStore, way: AzureFaultProxy
+    ) -> None:
+        """Nor do they keep a place's readers from its other objects, as with the other stores."""
+        await far_store.put_object(KEY, PiecesBody([os.urandom(3 * MIB)]))
+        way.faults.append(Fault(kind=FaultKind.CUT, method="GET", times=1000))
+        broke_off = "the answer broke off within the object"
+        with pytest.raises(StoreError, match=broke_off) as of_range:
+            await far_store.fetch_range(KEY, ByteRange(0, MIB))
+        with pytest.raises(StoreError, match=broke_off) as of_object:
+            await far_store.fetch_object(KEY, max_bytes=2**30)
+        assert not of_range.value.is_away
+        assert not of_object.value.is_away
 
     async def test_a_listing_of_long_ago_does_not_pass_for_a_store_that_works(
         self, far_store: AzureStore, way: AzureFaultProxy
@@ -226,6 +271,37 @@ class TestFaults:
         way.faults.append(Fault(kind=FaultKind.REFUSE, method="GET", status=409, code="BlobArchived"))
         with pytest.raises(StoreError, match="it must be rehydrated before a read"):
             await far_store.fetch_object(KEY, max_bytes=2**30)
+
+
+class TestDeletes:
+    @pytest.mark.parametrize("by_token", [False, True], ids=["by key, in batches", "by token, one by one"])
+    async def test_a_blob_that_may_not_be_deleted_says_nothing_of_the_store(
+        self, settings: AzureSettings, blocking: Blocking, azurite: AzuriteServer, by_token: bool
+    ) -> None:
+        """Taken for a store that is away, it kept a place's readers from all that is there."""
+        login = replace(settings, account_key=None, sas_token=account_sas()) if by_token else settings
+        async with open_azure_store(login, blocking=blocking, ids=SystemIds()) as store:
+            for key in ("held", "free"):
+                await store.put_object(key, BytesBody(b"x"))
+            azurite.lease(settings.container, "held")
+            with pytest.raises(StoreError, match=r"lease") as raised:
+                await store.delete_objects(["held", "free", "none"])
+        assert not raised.value.is_away
+        assert azurite.names(settings.container) == {"held"}
+
+    @pytest.mark.parametrize("by_token", [False, True], ids=["by key", "by token"])
+    @pytest.mark.parametrize("kind", [FaultKind.REFUSE, FaultKind.RESET])
+    async def test_a_service_that_deletes_nothing_now_is_away(
+        self, settings: AzureSettings, blocking: Blocking, way: AzureFaultProxy, by_token: bool, kind: FaultKind
+    ) -> None:
+        """By a token it was not: each such delete said that a place works, and a deleted topic waited for it."""
+        login = replace(settings, account_key=None, sas_token=account_sas()) if by_token else settings
+        far = replace(login, endpoint_url=f"{way.url}/{ACCOUNT}")
+        way.faults += [Fault(kind=kind, method=method, times=1000, code="ServerBusy") for method in ("POST", "DELETE")]
+        async with open_azure_store(far, blocking=blocking, ids=SystemIds()) as store:
+            with pytest.raises(StoreError) as raised:
+                await store.delete_objects([KEY])
+        assert raised.value.is_away
 
 
 async def failure_of(settings: AzureSettings, blocking: Blocking) -> str:

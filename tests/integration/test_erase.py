@@ -29,12 +29,14 @@ KEY, VALUE = b"erase-this-key-0123456789abcdef#", b"and-this-value-0123456789abc
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
 
 
-async def plant(cluster: KafkaCluster, topic: str) -> list[ProducedRecord]:
-    """Records with the key among others: in a batch of each codec, in a committed and in an aborted transaction."""
+async def plant(cluster: KafkaCluster, topic: str, *, has_keyless: bool = True) -> list[ProducedRecord]:
+    """Records with the key among others: in a batch of each codec, in a committed and in an aborted transaction.  A compacted
+    topic takes none without a key."""
     planted: list[ProducedRecord] = []
 
     async def send(producer: AIOKafkaProducer, name: bytes, *, aborted: bool = False) -> None:
         pairs = [(KEY, VALUE + name), (b"kept", b"kept " + name), (KEY, None), (None, b"no key " + name)]
+        pairs = [one for one in pairs if has_keyless or one[0] is not None]
         begin_ms = int(time.time() * 1000)
         times = [begin_ms + 7 * number for number in range(len(pairs))]
         sent = [
@@ -89,13 +91,18 @@ def kept(produced: Iterable[ProducedRecord], stop: int, isolation: str) -> list[
 
 
 def marked(root: Path) -> list[Path]:
-    """Files with a mark in their bytes, or, as segments, in a record."""
+    """Files with a mark in their bytes, or in a record: of segments, and of chunks of a cache, which hold one whole here."""
 
     def has_one(path: Path) -> bool:
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:  # a cache has dropped it since it was listed
+            return False
         if KEY in data or VALUE in data:
             return True
-        if path.suffix != ".log" or not path.name[:20].isdigit():
+        if ".chunk" in path.suffixes:
+            data = data[:-4]  # its checksum
+        elif path.suffix != ".log" or not path.name[:20].isdigit():
             return False
         batches = [data[at : at + header.size_bytes] for at, header in iter_batch_headers(data)]
         records = [record for batch in batches for record in read_records(batch)]

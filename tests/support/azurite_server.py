@@ -8,7 +8,7 @@ import hmac
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,11 @@ class AzuriteServer:
         answer = self._ask("GET", f"{self.url}/{container}?restype=container&comp=list&{account_sas()}")
         return dict(re.findall(r"<Name>(.*?)</Name>.*?<AccessTier>(.*?)</AccessTier>", answer))
 
+    def lease(self, container: str, key: str) -> None:
+        """Lease a blob for a minute: nothing else may change or delete it."""
+        headers = {"x-ms-lease-action": "acquire", "x-ms-lease-duration": "60", "x-ms-version": _VERSION}
+        self._ask("PUT", f"{self.url}/{container}/{key}?comp=lease&{account_sas()}", headers)
+
     def names(self, container: str) -> set[str]:
         """Return the names of all blobs that are committed."""
         return self._names(container, "")
@@ -53,8 +58,8 @@ class AzuriteServer:
         return set(re.findall(r"<Name>(.*?)</Name>", answer))
 
     @staticmethod
-    def _ask(method: str, url: str) -> str:
-        with urlopen(Request(url, method=method), timeout=30) as answer:
+    def _ask(method: str, url: str, headers: Mapping[str, str] | None = None) -> str:
+        with urlopen(Request(url, method=method, headers=dict(headers or {})), timeout=30) as answer:
             text: str = answer.read().decode()
             return text
 

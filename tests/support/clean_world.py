@@ -94,6 +94,11 @@ class CleanWorld:
         self.lead(0)
 
     @property
+    def filters(self) -> Path:
+        """Return where the key filters are."""
+        return self.scratch.with_name(f"{self.scratch.name}-filters")
+
+    @property
     def owner(self) -> TopicIdPartition:
         return self.builder.partition
 
@@ -210,6 +215,7 @@ class CleanWorld:
             settings=CleanSettings(
                 dedupe_buffer_bytes=self.dedupe_bytes,
                 scratch=self.scratch,
+                filters=self.filters,
                 delays=TrashDelays(retention_ms=3_600_000, user_ms=60_000),
             ),
         )

@@ -65,9 +65,9 @@ def only_what_is_dirty_is_rewritten() -> Patches:
 
     @asynccontextmanager
     async def cleaned(
-        self: CleanPasses, segment: RemoteLogSegmentMetadata, cleaner: Cleaner
+        self: CleanPasses, segment: RemoteLogSegmentMetadata, cleaner: Cleaner, *, is_whole: bool
     ) -> AsyncIterator[CleanedSegment]:
-        async with original(self, segment, cleaner) as done:
+        async with original(self, segment, cleaner, is_whole=is_whole) as done:
             first_dirty = cleaner._terms.first_dirty_offset or 0
             tally = done.tally
             if segment.end_offset < first_dirty:

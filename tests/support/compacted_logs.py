@@ -16,11 +16,12 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, LastRecord
 from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder
 from tiersidecar.formats.compaction.rewriting import RewrittenBatch
-from tiersidecar.formats.compaction.segments import RewrittenSegment, SegmentRewriter
+from tiersidecar.formats.compaction.segments import OffsetBounds, RewrittenSegment, SegmentRewriter
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import TransactionWalk
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_records
+from tiersidecar.formats.native import CleanedRun, IndexParts
 
 CODECS = {
     0: lambda data: data,
@@ -176,7 +177,12 @@ def _clean_group(
     def rewrite(batch: memoryview, header: RecordBatchHeader, position: int) -> RewrittenBatch:
         return cleaner.clean(batch, header, segment_max_timestamp_ms=newest_ms, where="log", position=position)
 
-    rewriter = SegmentRewriter(rewrite, base_offset=Offset(group[0].base_offset))
+    def rewrite_run(
+        view: memoryview, start: int, _position: int, bounds: OffsetBounds, indexed: IndexParts
+    ) -> tuple[CleanedRun, bytes] | None:
+        return cleaner.clean_run(view, start, len(view), bounds, indexed)
+
+    rewriter = SegmentRewriter(rewrite, base_offset=Offset(group[0].base_offset), rewrite_run=rewrite_run)
     for source in group:
         newest_ms = source.cleanable.max_timestamp_ms
         for begin in range(0, len(source.log), slice_bytes):

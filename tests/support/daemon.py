@@ -118,8 +118,12 @@ class Daemon:
             YAML().dump(self.settings, file)
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """Send SIGTERM, and return the exit code."""
+        """Send SIGTERM once the process catches it, and return the exit code.
+
+        One that was only just started, to do what a former one had done already, would die of the signal.
+        """
         assert self._process is not None
+        wait_until(lambda: not self.is_running or self._catches_sigterm, "the daemon catches SIGTERM")
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(patient_s(timeout_s))
 
@@ -139,6 +143,10 @@ class Daemon:
         """Return the exit code of a daemon that ends by itself (negative: by a signal)."""
         assert self._process is not None
         return self._process.wait(patient_s(timeout_s))
+
+    @property
+    def _catches_sigterm(self) -> bool:
+        return bool(int(self._of_kernel("SigCgt"), 16) >> signal.SIGTERM - 1 & 1)
 
     @property
     def is_running(self) -> bool:
@@ -192,9 +200,12 @@ class Daemon:
         return self._memory_bytes("VmRSS")
 
     def _memory_bytes(self, figure: str) -> int:
+        return int(self._of_kernel(figure)) * 1024
+
+    def _of_kernel(self, figure: str) -> str:
         status = Path(f"/proc/{self.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith(f"{figure}:"))
-        return int(line.split()[1]) * 1024
+        return line.split()[1]
 
 
 def get(url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = 30.0) -> tuple[int, str]:

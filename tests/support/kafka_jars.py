@@ -15,6 +15,7 @@ KAFKA_4 = "4.3.1"
 KAFKA_3 = "3.9.2"
 
 KAFKA_SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "kafka"
+STREAMS_SCRIPTS = KAFKA_SCRIPTS / "streams"
 OLDEST_JAVA = 17
 
 
@@ -59,6 +60,23 @@ def kafka_jars(version: str = KAFKA_4) -> Path:
 def kafka_classpath(version: str = KAFKA_4) -> str:
     """Return the class path of Kafka ``version``, in an order that is the same at each call."""
     return ":".join(str(jar) for jar in sorted(kafka_jars(version).glob("*.jar")))
+
+
+def streams_jar(version: str = KAFKA_4) -> Path:
+    """Return the jar of Kafka Streams ``version``, for applications that keep their stores in memory: RocksDB is not there.
+    Everything else that it needs is in :func:`kafka_classpath`.
+
+    Raises:
+        MissingProgramError, RuntimeError: as :func:`kafka_jars`.
+    """
+    sums = STREAMS_SCRIPTS / f"kafka-streams-{version}.sha256"
+    identity = hashlib.sha256(sums.read_bytes()).hexdigest()[:12]
+
+    def fetch(directory: Path) -> None:
+        options = (f"-Dkafka.version={version}",)
+        copy_jars(f"Kafka Streams {version}", directory, pom=STREAMS_SCRIPTS / "pom.xml", sums=sums, options=options)
+
+    return build_once(f"kafka-streams-{version}-{identity}", fetch) / f"kafka-streams-{version}.jar"
 
 
 def class_archive(version: str = KAFKA_4) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from tests.support.golden import AIVEN_OBJECTS, read_json_lines
@@ -54,6 +55,18 @@ class PluginBucket:
         self.events = [_placed(value) if moved[-22:] == _topic_id(value) else value for value in self.events]
         return moved
 
+    def move_a_segment(self, root: Path) -> str:
+        """Move the first segment that others follow to the place cold, the new directory ``root``.  Gives the key of its log
+        below that."""
+        logs = sorted(path for path in self.root.rglob("*.log") if path.parent.parent.name[-22:] in self.topics)
+        log = next(one for one, other in pairwise(logs) if one.parent == other.parent and _offset(one) < _offset(other))
+        there = root / log.parent.relative_to(self.root)
+        there.mkdir(parents=True)
+        for path in log.parent.glob(f"{log.stem}.*"):
+            path.rename(there / path.name)
+        self.events = [_placed(value) if log.stem[-22:] == _segment_id(value) else value for value in self.events]
+        return str(log.relative_to(self.root))
+
     def known_topics(self) -> list[KnownTopic]:
         """Return the topics: the runs copied the same log, so each holds what the others hold: as of a compacted topic."""
         return [KnownTopic(topic=name, topic_id=topic_id, is_compacted=True) for topic_id, name in self.topics.items()]
@@ -67,6 +80,14 @@ def _read(value: bytes) -> RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUp
 
 def _topic_id(value: bytes) -> str:
     return format_uuid(_read(value).remote_log_segment_id.topic_id_partition.topic_id)
+
+
+def _segment_id(value: bytes) -> str:
+    return format_uuid(_read(value).remote_log_segment_id.uuid)
+
+
+def _offset(log: Path) -> int:
+    return int(log.name[:20])
 
 
 def _placed(value: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version as installed_version
@@ -37,7 +38,13 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the ``tiersidecar`` command."""
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        loops = sys.modules.get("tiersidecar.adapters.ending_loop")  # what has run no loop has no thread that hangs
+        if loops is not None and isinstance(end.code, int):
+            loops.exit_process(end.code)
+        raise
 
 
 @app.command()

@@ -5,7 +5,6 @@ Nothing here writes.  The driver plans with the broker's metadata; executors rea
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from tiersidecar.adapters.clock import ThreadBlocking
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source_config import ConfigSource, config_source, takes_option
 from tiersidecar.app.data_source_store import log_errors_only, open_manifests, open_reading_store
@@ -105,7 +105,7 @@ class TiersidecarReader(DataSourceReader):
         # Each process of Spark's loads only what it needs: the broker's protocol and the store's clients take seconds.
         from tiersidecar.app.data_source_planning import plan_read
 
-        shares = asyncio.run(plan_read(self._source.load(), self._options, self._pushed))
+        shares = run_to_end(plan_read(self._source.load(), self._options, self._pushed))
         # A plan of nothing needs a task too: Spark would make one of its own.
         return [ShareInput(share, self._pushed.min_timestamp_ms) for share in shares] or [ShareInput()]
 

@@ -23,7 +23,7 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.trash import TrashEntry, TrashKind
+from tiersidecar.domain.trash import REPLACED, TrashEntry, TrashKind
 from tiersidecar.ports.broker import ReplicaStarts
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.store import Store
@@ -76,7 +76,7 @@ class ErasureTools:
     presence: SegmentPresence
 
 
-async def seen_now(session: Session, view: LeaderView) -> ErasureView:
+async def seen_now(session: Session, view: LeaderView, *, is_compacted: bool) -> ErasureView:
     """Return the partition as it is now: both topics are read to their ends, and every replica is asked.
 
     Raises:
@@ -100,6 +100,7 @@ async def seen_now(session: Session, view: LeaderView) -> ErasureView:
         asked=[
             ByteRange(one.start_offset, one.end_offset + 1) for one in session.state.recopies(owner) if not one.declined
         ],
+        is_compacted=is_compacted,
     )
 
 
@@ -160,7 +161,7 @@ class PartitionEraser:
     async def _decided_now(self, step: ErasureStep) -> ErasureStep | str:
         """Return the step as what holds now makes it, or why it is not right any more."""
         await self._lease.renew()
-        seen = await seen_now(self._session, self._partition.view)
+        seen = await seen_now(self._session, self._partition.view, is_compacted=self._partition.seen.is_compacted)
         if reason := reason_not_to_delete(self._session):
             raise MetadataNotReadyError(subject=f"{self._partition.owner} ({reason})")
         uuid = step.segment.remote_log_segment_id.uuid
@@ -251,6 +252,12 @@ def _overlap(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> 
     return one.start_offset <= other.end_offset and one.end_offset >= other.start_offset
 
 
-def erasures_in_trash(session: Session, owner: TopicIdPartition) -> list[TrashEntry]:
-    """Return the entries of erasures of one partition, this one's and earlier ones'."""
-    return [one for one in session.state.trash(owner) if one.kind is TrashKind.ERASURE]
+def erasures_in_trash(session: Session, partition: PartitionErasure) -> list[TrashEntry]:
+    """Return the entries of erasures of one partition, this one's and earlier ones', and those of the cleaner that name a
+    segment with such records."""
+    dirty = {uuid for uuid, count in partition.records.items() if count}
+    return [
+        one
+        for one in session.state.trash(partition.owner)
+        if one.kind is TrashKind.ERASURE or (one.kind in REPLACED and one.segments & dirty)
+    ]

@@ -5,12 +5,13 @@ COPY_SEGMENT_FINISHED, from which on readers have the new one; and only then the
 leader's sidecar deletes it when that is due, if the new one is whole then.  A process that ends anywhere leaves the old
 segment as it is, or both, of which the new one is read; the command done again goes on from what is published.
 
-One erasure or repair acts at a time: both hold the lease ``repair``.
+One erasure or repair acts at a time: both hold the lease ``repair``.  The cleaner of a compacted topic waits for that lease,
+but may finish a swap that it had begun before; so such a topic is looked at once more when that time is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,15 +25,17 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.app.deletion_doubts import reason_not_ours
 from tiersidecar.app.erase_partition import ErasedSegment, ErasureTools, PartitionEraser, PartitionErasure, seen_now
 from tiersidecar.app.erase_segment import SegmentEraser
-from tiersidecar.app.held_lease import claimed_lease
+from tiersidecar.app.held_lease import HeldLease, claimed_lease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.erasure import (
     Erasing,
     ErasureStep,
     decide_erasure,
+    reason_to_leave_behind,
     segments_to_read,
     unreadable_segments,
 )
+from tiersidecar.decide.topics import is_compacted
 from tiersidecar.domain.errors import (
     CorruptDataError,
     CustomMetadataTooLargeError,
@@ -55,6 +58,7 @@ from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
 from tiersidecar.tasks.topic_owners import Claimant, TopicOwners
 
 _THREADS = 2
+_RENEW_WITHIN_S = 10.0
 
 _OF_ONE_SEGMENT = (CorruptDataError, CustomMetadataTooLargeError, ObjectNotFoundError)
 """Errors that say nothing of the segments behind it."""
@@ -64,8 +68,10 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureResult:
-    """``left`` were to be done and are not, with the reason: the partition had changed, or an error stood in the way."""
+    """``found`` is what the last look saw.  ``left`` were to be done and are not, with the reason: the partition had
+    changed, or an error stood in the way."""
 
+    found: Sequence[PartitionErasure]
     erased: Sequence[ErasedSegment]
     left: Sequence[tuple[ErasureStep, str]]
 
@@ -104,7 +110,9 @@ class Eraser:
                 owner = view.topic_id_partition
                 if reason := await reason_not_ours(self._session, tools.store, owner, lives_here=True):
                     raise ErasureError(subject=topic, reason=reason)
-            return [await self._look_at(view, tools) for view in views]
+            configs = (await self._session.broker.describe_topic_configs([topic])).get(topic, {})
+            compacts = is_compacted(configs)
+            return [await self._look_at(view, tools, is_compacted=compacts) for view in views]
 
     async def apply(self, found: Sequence[PartitionErasure]) -> ErasureResult:
         """Do what :meth:`look` decided, as far as it is still right; each segment is looked at again right before.
@@ -119,16 +127,22 @@ class Eraser:
         failed: TiersidecarError | None = None
         goes_on = True
         rewriting = [partition.owner for partition in found if partition.of(Erasing.REWRITE)]
-        if rewriting:
+        if rewriting and not _is_compacted(found):
             await self._settle()
         async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
             if rewriting:
                 await self._claim(tools.store, rewriting[0])
+            if _is_compacted(found):
+                found = await self._look_behind_the_cleaner(found, tools, lease)
             for partition in found:
                 worker = PartitionEraser(self._session, partition, tools, lease, self._failpoints)
+                stands: ErasureStep | None = None  # the first one left, in a compacted topic
                 for step in partition.of(Erasing.REWRITE, Erasing.RETIRE):
                     if not goes_on:
                         left.append((step, f"not tried after an error: {failed}"))
+                        continue
+                    if stands is not None:
+                        left.append((step, reason_to_leave_behind(stands.segment)))
                         continue
                     self._progress(f"{step.erasing}: {step.segment.remote_log_segment_id}")
                     try:
@@ -138,11 +152,28 @@ class Eraser:
                         done = f"it failed: {error}"
                     if isinstance(done, str):
                         left.append((step, done))
+                        stands = step if partition.seen.is_compacted else None
                     else:
                         erased.append(done)
         if failed is not None and not erased:
             raise failed
-        return ErasureResult(erased=erased, left=left)
+        return ErasureResult(found=found, erased=erased, left=left)
+
+    async def _look_behind_the_cleaner(
+        self, found: Sequence[PartitionErasure], tools: ErasureTools, lease: HeldLease
+    ) -> list[PartitionErasure]:
+        """Look again, with the lease held, once the last swap has come that the cleaner began without it; only segments that
+        are new since the first look are read."""
+        until_s = self._session.clock.monotonic_s() + self._settle_s
+        if self._settle_s > 0:
+            self._progress(f"waiting {self._settle_s:.0f} s, until the cleaner has ended what it had begun")
+        while (left_s := until_s - self._session.clock.monotonic_s()) > 0:
+            await self._session.clock.sleep(min(left_s, _RENEW_WITHIN_S))
+            await lease.renew()
+        return [
+            await self._look_at(one.view, tools, is_compacted=True, known=one.records, renew=lease.renew)
+            for one in found
+        ]
 
     async def _claim(self, store: Store, owner: TopicIdPartition) -> None:
         """Claim the topic where its new segments go, as a sidecar does before its first copy to a place: a segment without an
@@ -169,12 +200,27 @@ class Eraser:
             self._progress(f"waiting {left_s:.0f} s, until brokers have written where their logs start")
             await self._session.clock.sleep(left_s)
 
-    async def _look_at(self, view: LeaderView, tools: ErasureTools) -> PartitionErasure:
-        seen = await seen_now(self._session, view)
+    async def _look_at(
+        self,
+        view: LeaderView,
+        tools: ErasureTools,
+        *,
+        is_compacted: bool,
+        known: Mapping[Uuid, int] | None = None,
+        renew: Callable[[], Awaitable[None]] | None = None,
+    ) -> PartitionErasure:
+        """Read what is not in ``known``, the records of segments that were read already; ``renew`` is called before each."""
+        seen = await seen_now(self._session, view, is_compacted=is_compacted)
         self._looked_s = self._session.clock.monotonic_s()
-        records: dict[Uuid, int] = {}
+        finished = segments_to_read(seen)
+        there = {one.remote_log_segment_id.uuid for one in finished}
+        records = {uuid: count for uuid, count in (known or {}).items() if uuid in there}
         unread = unreadable_segments(seen)
-        for segment in segments_to_read(seen):
+        for segment in finished:
+            if segment.remote_log_segment_id.uuid in records:
+                continue
+            if renew is not None:
+                await renew()
             self._progress(f"reading: {segment.remote_log_segment_id}")
             try:
                 records[segment.remote_log_segment_id.uuid] = await tools.eraser.count(segment)
@@ -182,7 +228,7 @@ class Eraser:
                 unread.append((segment, f"it cannot be read: {error}"))
         self.found_keys |= tools.eraser.found_keys
         dirty = {uuid for uuid, count in records.items() if count}
-        steps = decide_erasure(seen, dirty, records.keys() - dirty)
+        steps = decide_erasure(seen, dirty, records.keys() - dirty, there - records.keys())
         return PartitionErasure(view=view, seen=seen, records=records, unread=unread, steps=steps)
 
     @asynccontextmanager
@@ -245,6 +291,10 @@ class Eraser:
             presence = SegmentPresence(store, config.store.key_prefix)
             yield ErasureTools(store=store, eraser=eraser, swap=swap, presence=presence)
             await manifests.aclose()
+
+
+def _is_compacted(found: Sequence[PartitionErasure]) -> bool:
+    return any(one.seen.is_compacted for one in found)
 
 
 @asynccontextmanager

@@ -6,13 +6,13 @@ them; ``spark-submit --files`` may provide the file.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.store_azure import AzureStore
@@ -101,8 +101,8 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
     """
     clock = SystemClock()
     started_ms = clock.now_ms()
-    facts = asyncio.run(read_cluster_facts(config))
-    said = asyncio.run(read_store(config, facts.cluster_id))
+    facts = run_to_end(read_cluster_facts(config))
+    said = run_to_end(read_store(config, facts.cluster_id))
     topic = MetadataTopic(
         topic=config.remote_log_metadata_topic_name,
         options=kafka_options(bootstrap_servers(config.broker), broker_security(config.broker)),
@@ -136,7 +136,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
     write_summary(summary, options.report)
     if options.puts_report:
         say("putting the report into the store")
-        asyncio.run(put_report(config, summary, options.report))
+        run_to_end(put_report(config, summary, options.report))
     return summary
 
 
@@ -178,7 +178,7 @@ class _Cuts:
         return self._topic.read(self._spark, self.facts.metadata.begin, self.facts.metadata.end)
 
     def late(self) -> DataFrame:
-        self.end = asyncio.run(read_metadata_end(self._config))
+        self.end = run_to_end(read_metadata_end(self._config))
         return self._topic.read(self._spark, self.facts.metadata.end, self.end)
 
 

@@ -40,7 +40,7 @@ from tiersidecar.decide.reconcile_repair import (
 from tiersidecar.decide.trash import TrashDelays, needless
 from tiersidecar.domain.errors import ConfigError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
-from tiersidecar.domain.lease import decision_ms
+from tiersidecar.domain.lease import REPAIR_LEASE, decision_ms
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
@@ -53,7 +53,7 @@ from tiersidecar.tasks.removal import SegmentRemover
 
 _log = structlog.get_logger(__name__)
 
-LEASE = "repair"
+LEASE = REPAIR_LEASE
 _MARKS_KEPT_GRACES = 20
 _DELETIONS = frozenset({Repair.DELETE_OBJECT, Repair.DELETE_SEGMENT, Repair.TRASH_SEGMENT})
 

@@ -14,6 +14,7 @@ import structlog
 import uvloop
 
 from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
+from tiersidecar.adapters.ending_loop import EndingRunner
 from tiersidecar.adapters.metadata_topic.finished_segments import FinishedSegments
 from tiersidecar.adapters.opening_rests import OpeningRests
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
@@ -65,7 +66,7 @@ def run_serve(config: ServeConfig) -> None:
     """
     take_descriptors()
     reuse_freed_memory()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with EndingRunner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_until_stopped(config))
 
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import structlog
 import uvloop
 
+from tiersidecar.adapters.ending_loop import EndingRunner
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.builders.snapshots import build_cluster_snapshot_lane, build_snapshot_lane
@@ -114,7 +115,7 @@ def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config
     faulthandler.enable()  # the watchdog's SIGABRT then leaves the stacks of all threads on stderr
     reuse_freed_memory()  # before the first thread
     sys.setswitchinterval(_SWITCH_S)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with EndingRunner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_supervise(config, roles, load))
 
 

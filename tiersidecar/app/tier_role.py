@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from tiersidecar.adapters.stores.placed import PlaceStore, stores_by_place
-from tiersidecar.app.builders.clean import build_clean
+from tiersidecar.app.builders.clean import build_clean, drop_key_filters
 from tiersidecar.app.builders.copy import (
     build_admission,
     build_copy,
@@ -314,6 +314,8 @@ def _watch(
     if config.compaction_enabled and config.mode is Mode.ENFORCE:
         clean = build_clean(parts, role, target=target)
         cleaning[Lane.CLEAN] = LaneSpec(run=led(clean.run), has_work=clean.has_work)
+    if not config.compaction_enabled:
+        drop_key_filters(Path(config.state_dir))
 
     def report() -> None:
         target.in_flight.report_age()

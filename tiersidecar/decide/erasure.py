@@ -1,7 +1,12 @@
 """Choice of the remote segments that are rewritten without the records of given keys, and of those that may not be.
 
-A segment is rewritten only where no replica still has any of its offsets.  Before a local segment is trimmed its batches are
-compared with the remote ones; a rewritten one would differ, and halt the partition (docs/design/0017-remote-compaction.md).
+A segment of a topic that is not compacted is rewritten only where no replica still has any of its offsets.  Before a local
+segment is trimmed its batches are compared with the remote ones; a rewritten one would differ, and halt the partition
+(docs/design/0017-remote-compaction.md).
+
+Nothing of a compacted topic is trimmed or compared, so there the brokers' logs do not count.  But a value counts until a later
+record of its key, and that may be a tombstone.  So segments are rewritten from the first one up, and none behind one that still
+has such records, or may have some: without the later ones the older value would count again.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ class ErasureView:
     """One partition.  ``segments`` are the remote ones of any state, ``log_starts`` where each replica's own log starts,
     ``silent`` why that is not known of the others.  ``hidden`` are finished segments that no reader's look-up returns;
     ``asked`` ranges that a broker's sidecar is asked to copy again, and may be copying now: from its disk, or from the store.
+    ``is_compacted``: ``cleanup.policy`` has ``compact``.
     """
 
     segments: Sequence[RemoteLogSegmentMetadata]
@@ -44,6 +50,12 @@ class ErasureView:
     silent: Mapping[BrokerId, str]
     hidden: Set[Uuid] = frozenset()
     asked: Sequence[ByteRange] = ()
+    is_compacted: bool = False
+
+    @property
+    def remote_end(self) -> Offset:
+        """Return the offset after the last one of any finished segment (exclusive); 0 where there is none."""
+        return max((one.next_offset for one in segments_to_read(self)), default=Offset(0))
 
     @property
     def local_start(self) -> Offset:
@@ -72,23 +84,26 @@ def segments_to_read(view: ErasureView) -> list[RemoteLogSegmentMetadata]:
 
 
 def unreadable_segments(view: ErasureView) -> list[tuple[RemoteLogSegmentMetadata, str]]:
-    """Return the segments that may have such records and that are not read, with the reason.  Copies of what is still local are
-    not among them: every one of these may hold some."""
+    """Return the segments that may have such records and that are not read, with the reason.  Copies of what is still local, or
+    of a compacted topic's newest records, are not among them: every one of these may hold some."""
     reasons = {
         State.COPY_SEGMENT_STARTED: "its copy is not finished",
         State.DELETE_SEGMENT_STARTED: "its deletion has begun and is not finished",
     }
+    stop = view.remote_end if view.is_compacted else view.local_start
     return [
         (one, reasons[one.state])
         for one in view.segments
         if one.state is State.DELETE_SEGMENT_STARTED
-        or (one.state is State.COPY_SEGMENT_STARTED and one.end_offset < view.local_start)
+        or (one.state is State.COPY_SEGMENT_STARTED and one.end_offset < stop)
     ]
 
 
-def decide_erasure(view: ErasureView, dirty: Set[Uuid], clean: Set[Uuid]) -> list[ErasureStep]:
+def decide_erasure(
+    view: ErasureView, dirty: Set[Uuid], clean: Set[Uuid], unread: Set[Uuid] = frozenset()
+) -> list[ErasureStep]:
     """Return a step for each segment of ``dirty``, those that hold records to be erased, in the order in which they are done.
-    Those of ``clean`` were read and hold none: they alone may stand for others.
+    Those of ``clean`` were read and hold none: they alone may stand for others.  Those of ``unread`` could not be read.
 
     Of segments that hold the same offsets the one that is read is rewritten first; so the others are covered by it then, and
     no smaller one is finished after a larger one, which a native broker would read in its place.
@@ -101,15 +116,31 @@ def decide_erasure(view: ErasureView, dirty: Set[Uuid], clean: Set[Uuid]) -> lis
         view=view, valid=valid, clean=[one for one in valid if _uuid(one) in clean and _uuid(one) not in named]
     )
     steps: list[ErasureStep] = []
+    doubtful: RemoteLogSegmentMetadata | None = None
     for standing in found:
         segment = standing.segment
+        is_given = standing.is_valid and _uuid(segment) not in view.hidden
+        if is_given and _uuid(segment) in unread:
+            doubtful = doubtful or segment
         if _uuid(segment) not in dirty:
             continue
         step = _step(holding, segment, is_erased=_uuid(segment) in erased, is_valid=standing.is_valid)
+        if doubtful is not None and view.is_compacted and step.erasing is Erasing.REWRITE:
+            step = ErasureStep(segment=segment, erasing=Erasing.LEAVE, reason=reason_to_leave_behind(doubtful))
         steps.append(step)
         if step.erasing is Erasing.REWRITE:
             holding = holding.with_rewritten(segment)
+        if is_given and step.erasing is Erasing.LEAVE:
+            doubtful = doubtful or segment
     return steps
+
+
+def reason_to_leave_behind(segment: RemoteLogSegmentMetadata) -> str:
+    """Return why what is behind ``segment`` in a compacted topic keeps its records of these keys."""
+    return (
+        f"segment {format_uuid(_uuid(segment))}, from offset {segment.start_offset} on, has or may have records of these keys: "
+        "without the later ones here its values would count again"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +193,8 @@ def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bo
     if is_erased and holding.has(segment):
         if not holding.view.silent and (reason := _still_local(holding.view, segment)):
             return step(Erasing.LEAVE, f"an earlier erasure replaced it, but a log's start went back: {reason}")
-        return step(Erasing.IN_TRASH, "an earlier erasure replaced it")
+        by = "an earlier erasure, or the cleaner," if holding.view.is_compacted else "an earlier erasure"
+        return step(Erasing.IN_TRASH, f"{by} replaced it")
     if any(one.start <= segment.end_offset and one.stop > segment.start_offset for one in holding.view.asked):
         return step(
             Erasing.LEAVE, "repair has asked for another copy of some of its offsets, which is not answered yet"
@@ -171,6 +203,9 @@ def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bo
         return step(Erasing.LEAVE, reason)
     if holding.has(segment):
         return step(Erasing.RETIRE, "other segments hold its offsets without these records")
+    if holding.view.is_compacted and _uuid(segment) in holding.view.hidden:
+        # What is read in its place is the cleaner one: what the cleaner has taken out must not come back.
+        return step(Erasing.LEAVE, "others are read in its place, and are not known to be without these records")
     if larger := holding.larger_than(segment):
         reason = (
             f"segment {format_uuid(_uuid(larger))} is read in its place, and is not known to be without these records"
@@ -182,6 +217,8 @@ def _step(holding: _Holding, segment: RemoteLogSegmentMetadata, *, is_erased: bo
 
 
 def _still_local(view: ErasureView, segment: RemoteLogSegmentMetadata) -> str:
+    if view.is_compacted:
+        return ""
     if view.silent:
         reasons = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(view.silent.items()))
         return f"not every replica reports where its log starts ({reasons})"

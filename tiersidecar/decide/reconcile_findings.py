@@ -113,8 +113,9 @@ def place_out_of_reach(prefix: str, segments: int, away: Mapping[str, str]) -> F
 
 
 def place_stopped_answering(place: str, segments: int, reason: str) -> Finding:
-    """Return that ``place`` was listed, and then did not answer what was asked about ``segments``."""
-    detail = f"place {place!r} stopped answering, and {segments} of its segments were not checked: {reason}"
+    """Return that ``place`` was listed, and then did not answer what was asked about ``segments``: those that lie there, and
+    with ``--deep`` those that follow one that does."""
+    detail = f"place {place!r} stopped answering, and {segments} segments were not checked, or not whole: {reason}"
     return Finding(kind=FindingKind.NOT_CHECKED, key=place_prefix(place), detail=detail)
 
 

@@ -10,6 +10,10 @@ from tiersidecar.domain.seen_time import SeenTime
 LEASE_FORMAT = 2
 """Format of the state topic's records by the holder of a lease; processes of the first format have none."""
 
+REPAIR_LEASE = "repair"
+"""Lease of the commands that change remote segments by name: repair, erasure, recovery and mount.  One of them acts at a
+time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:

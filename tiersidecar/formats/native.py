@@ -1,4 +1,4 @@
-"""The optional native core: walks over record batches without Python's lock (docs/design/0014).
+"""The optional native core: walks over record batches, and the passes of a cleaner, without Python's lock (docs/design/0014).
 
 It comes as a distribution of its own, ``tiersidecar-native`` (the extra ``native``).  Python's loops are the reference: a
 native walk takes what the loop beside it would take in the same way, and stops before everything else.
@@ -6,16 +6,18 @@ native walk takes what the loop beside it would take in the same way, and stops 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
 
 MODULE = "tiersidecar_native"
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 """The only version that is used: the one that pyproject.toml pins."""
 
-_HIGHEST = (1 << 63) - 1
+HIGHEST = (1 << 63) - 1
+"""The highest number that native code takes."""
 
 
 class Walks(Protocol):
@@ -51,6 +53,98 @@ class Walks(Protocol):
         offset that is due next, where the last one taken begins and which offset was due there, and the bytes skipped."""
 
 
+Buffer = bytes | bytearray | memoryview
+MapParts = tuple[bytearray, "array[int]"]
+"""Digests and offsets of an offset map: its slots."""
+FrameParts = tuple[int, int, int, int, int, int]
+"""Of a batch: base offset, last offset, base timestamp, largest timestamp, attributes, record count."""
+TermParts = tuple[int, int, int, int]
+"""Last offset that the map knows, now, horizon for tombstones that have none, first dirty offset."""
+IndexParts = tuple[int, int, int, int]
+"""Position in the new .log, position of the last index entry, latest timestamp and its offset."""
+
+
+class CleanedRun(Protocol):
+    """What was made of a run of batches.  Offsets are -1 where no batch was read, or kept; ``index_rows`` are last offset,
+    position, latest timestamp and its offset of each entry that is due."""
+
+    stop: int
+    records_read: int
+    records_kept: int
+    batches_read: int
+    batches_kept: int
+    untouched_batches: int
+    last_offset_read: int
+    last_offset_kept: int
+    max_timestamp: int
+    indexed: IndexParts
+    index_rows: Sequence[tuple[int, int, int, int]]
+
+
+class CleanerPasses(Protocol):
+    """A run begins at ``start`` of ``buffer``, with a batch, and takes sound batches of format 2 whose offsets rise, that are
+    neither compressed nor of a transaction and have records that can be read."""
+
+    def fill_map(
+        self, buffer: memoryview, start: int, first_dirty: int, slots: MapParts, room: tuple[int, int], /
+    ) -> tuple[int, int, int]:
+        """Put the keys of records from ``first_dirty`` on into ``slots``; ``room`` is how many keys are in there, and how many
+        may be.  Return where the run stopped, its last offset or -1, and how many keys are in there.
+
+        The run stops before a batch of which a key found no room; those before it in that batch are in the map."""
+
+    def fill_map_from_records(
+        self, records: bytes, frame: FrameParts, first_dirty: int, slots: MapParts, room: tuple[int, int], /
+    ) -> tuple[bool, int]:
+        """Do the same with the opened records of one batch; return whether all keys are in the map, and how many are."""
+
+    def clean_run(
+        self,
+        buffer: memoryview,
+        start: int,
+        stop: int,
+        offsets: tuple[int, int],
+        kept_empty: array[int],
+        slots: MapParts,
+        terms: TermParts,
+        indexed: IndexParts,
+        /,
+    ) -> tuple[CleanedRun, bytes]:
+        """Rewrite batches that end at ``stop`` or before, with ``offsets`` from the first to the last (both inclusive); return
+        what was made of them, and the new ones.
+
+        The run stops before a batch of which no record stays, and whose last offset is in ``kept_empty``, which ascends."""
+
+    def clean_records(
+        self, records: bytes, frame: FrameParts, slots: MapParts, terms: TermParts, /
+    ) -> tuple[int, int, tuple[int, int, int, bytes] | None] | None:
+        """Judge the opened records of one batch; return how many there are and how many stay, and attributes, base timestamp,
+        largest timestamp and records of the new batch (None: it stays as it is, or no record stays).  None: they cannot be
+        read for certain."""
+
+
+class KeyFilterFunctions(Protocol):
+    """Digests are the MD5 of keys, 16 bytes each, one after the other."""
+
+    def collect_keys(self, buffer: memoryview, start: int, /) -> tuple[int, bytes, int]:
+        """Take a run of batches as :class:`CleanerPasses` do, that have no record without a key, and no tombstone without a
+        horizon; return where it stopped, the digests of the keys, and the earliest horizon of a tombstone or
+        :data:`HIGHEST`."""
+
+    def collect_keys_from_records(self, records: bytes, frame: FrameParts, /) -> tuple[bytes, int] | None:
+        """Do the same with the opened records of one batch; None where the run would stop."""
+
+    def fill_filter(self, bits: bytearray, probes: int, digests: bytearray, /) -> None:
+        """Set the bits of all digests."""
+
+    def filter_has_any(self, bits: Buffer, probes: int, slots: MapParts, /) -> bool:
+        """Return whether the filter may have any of the map's keys."""
+
+
+class NativeFunctions(Walks, CleanerPasses, KeyFilterFunctions, Protocol):
+    """All that the native core does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeCore:
     """``walks`` is None where Python's own loops run; ``reason`` says why, and is empty otherwise.
@@ -58,7 +152,7 @@ class NativeCore:
     ``is_mismatch`` says that a native core is there, of another ``version`` than the one that belongs to this package.
     """
 
-    walks: Walks | None
+    walks: NativeFunctions | None
     version: str = ""
     reason: str = ""
     is_mismatch: bool = False
@@ -86,13 +180,13 @@ def find_core() -> NativeCore:
         return NativeCore(walks=None, version=version, reason=reason, is_mismatch=True)
     if module.is_off():
         return NativeCore(walks=None, version=version, reason="TIERSIDECAR_NATIVE=off")
-    return NativeCore(walks=cast(Walks, module), version=version)
+    return NativeCore(walks=cast(NativeFunctions, module), version=version)
 
 
 def clamped(number: int) -> int:
     """Return ``number``, or the highest that native code takes.  Batches whose offsets reach it are left to Python, so that a
     bound above it means the same."""
-    return min(number, _HIGHEST)
+    return min(number, HIGHEST)
 
 
 core = find_core()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange, ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.gone_segments import CachedSegment, cached_segment
 from tiersidecar.reading.remote_objects import FETCH_TIMEOUT_S, ByteLru, RemoteSegment, SingleFlight, fetch_within
 
 ChunkKey = tuple[RemoteLogSegmentId, int]
@@ -244,6 +245,18 @@ class MemoryChunkCache:
         """Forget a chunk whose content a reader found broken, so that the next :meth:`get_chunk` fetches it anew."""
         self._chunks.discard((segment.id, index))
         self._inner.discard(segment, index)
+
+    async def segments(self) -> Set[CachedSegment]:
+        """Return the segments of which there are chunks in memory."""
+        keys = self._chunks.keys()
+        return {cached_segment(segment_id) for segment_id, _ in keys}
+
+    async def drop(self, segments: Set[CachedSegment]) -> None:
+        """Drop the chunks of these segments from memory; readers that hold some keep them."""
+        keys = self._chunks.keys()
+        for key in keys:
+            if cached_segment(key[0]) in segments:
+                self._chunks.discard(key)
 
     async def aclose(self) -> None:
         """Give up what is in flight."""

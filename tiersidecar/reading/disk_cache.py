@@ -1,4 +1,5 @@
-"""A cache of groups of small files on the local disk, for index files and for chunks (S-121, S-123 to S-132; U4, U22, U23).
+"""A cache of groups of small files on the local disk: of index files here, of chunks in ``chunk_files`` (S-121, S-123 to S-132;
+U4, U22, U23).
 
 Files are written whole or not at all, and go only when no reader can still have them.  ``<name>.tmp`` becomes ``<name>`` by a
 rename; what is dropped becomes ``<name>.deleted`` and is removed a while later (Kafka's RemoteIndexCache; S-127, S-129, S-130).
@@ -6,15 +7,14 @@ A reader that has a file open keeps it whatever becomes of its name.  All method
 loop.
 
 Index files are named as Kafka's: ``<start offset>_<segment uuid>.index``, ``.timeindex``, ``.txnindex``; and beside them
-``.crc32c``, because indexes have no checksum of their own: the CRC32C of the three one after the other, big endian.  Chunks are
-a layer between memory and store, and are checked on each read.
+``.crc32c``, because indexes have no checksum of their own: the CRC32C of the three one after the other, big endian.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,15 +23,9 @@ import structlog
 from crc32c import crc32c
 
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
-from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
-from tiersidecar.ports.store import Buffer
-from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, rest_of_chunk
 from tiersidecar.reading.index_blobs import IndexFiles, IndexFilesSource
-from tiersidecar.reading.remote_objects import RemoteSegment
 
 _SUFFIXES = (".index", ".timeindex", ".txnindex", ".crc32c")
 
@@ -196,6 +190,7 @@ class DiskCache:
         self._clock = clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._marked: deque[tuple[float, tuple[str, ...]]] = deque()
+        self._forgotten: dict[str, tuple[str, ...]] = {}
         self.size_bytes = 0
 
     def __contains__(self, key: str) -> bool:
@@ -237,11 +232,25 @@ class DiskCache:
         except OSError as error:
             self._complain("read.cache.tidy.failed", error)
 
+    @property
+    def keys(self) -> Sequence[str]:
+        """Return what is kept now."""
+        return tuple(self._entries)
+
     def discard(self, key: str) -> None:
-        """Forget ``key``: a later :meth:`put` replaces its files."""
+        """Forget ``key``: a later :meth:`put` replaces its files, or else :meth:`tidy` drops them."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self.size_bytes -= entry.size_bytes
+            self._forgotten[key] = entry.names
+
+    async def drop(self, keys: Iterable[str]) -> None:
+        """Drop what will not be asked for again.  A disk that fails is complained of: the files go with a later start."""
+        try:
+            for key in keys:
+                await self._drop_entry(key)
+        except OSError as error:
+            self._complain("read.cache.tidy.failed", error)
 
     async def rehydrate(self, groups: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]) -> None:
         """Take over what is there: ``groups`` of names by key, ``sizes`` of files."""
@@ -252,8 +261,10 @@ class DiskCache:
         await self._shrink()
 
     async def tidy(self) -> None:
-        """Drop what has been idle for too long, or is too much now; remove what was dropped long enough ago."""
+        """Drop what has been idle for too long, is too much now, or was forgotten; remove what was dropped long enough ago."""
         await self._shrink()
+        while self._forgotten:
+            await self._drop(self._forgotten.popitem()[1])
         now_s = self._clock.monotonic_s()
         if self._settings.ttl_ms >= 0:
             idle_since_s = now_s - self._settings.ttl_ms / 1000
@@ -280,6 +291,7 @@ class DiskCache:
         log.warning(event, directory=self._settings.directory, reason=str(error))
 
     def _keep(self, key: str, names: tuple[str, ...], size_bytes: int) -> None:
+        self._forgotten.pop(key, None)
         self._entries[key] = _Entry(names, size_bytes, self._clock.monotonic_s())
         self.size_bytes += size_bytes
 
@@ -291,7 +303,7 @@ class DiskCache:
         entry = self._entries.get(key)
         if entry is not None:
             self.discard(key)
-            await self._drop(entry.names)
+            await self._drop(self._forgotten.pop(key))
 
     async def _drop(self, names: tuple[str, ...]) -> None:
         if names:
@@ -309,87 +321,3 @@ async def keeping_tidy(cache: DiskCache) -> AsyncIterator[None]:
         tidying.cancel()
         with suppress(asyncio.CancelledError):
             await tidying
-
-
-_SUFFIX = ".chunk"
-_SEAL_BYTES = 4
-
-
-class ChunkFilesCache:
-    """A ChunkManager: files ``<segment uuid>-<chunk>.chunk`` of the original bytes, followed by their CRC32C (big endian)."""
-
-    def __init__(
-        self, inner: ChunkManager, cache: DiskCache, *, blocking: Blocking, telemetry: Telemetry | None = None
-    ) -> None:
-        self._inner = inner
-        self._cache = cache
-        self._blocking = blocking
-        self._telemetry = telemetry or NoTelemetry()
-
-    async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
-        """Return the original bytes of chunk ``index``, whole."""
-        key = _chunk_key(segment, index)
-        kept = await self._cache.get(key)
-        if kept is not None:
-            unsealed = await self._blocking.run(_unsealed, kept[f"{key}{_SUFFIX}"])
-            if unsealed is not None:
-                self._telemetry.count(READ_CACHE_BYTES, len(unsealed), tier="disk")
-                return unsealed
-            self._cache.discard(key)
-        chunk = await self._inner.get_chunk(segment, index)
-        await self._cache.put(key, {f"{key}{_SUFFIX}": await self._blocking.run(_sealed, chunk)})
-        return chunk
-
-    async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
-        """Return the original bytes from ``part.start`` on; parts are not kept."""
-        if _chunk_key(segment, segment.chunk_index.chunk_at(part.start).index) in self._cache:
-            return await rest_of_chunk(self, segment, part.start)
-        return await self._inner.get_part(segment, part)
-
-    def is_local(self, segment: RemoteSegment) -> bool:
-        """Return False: this cache is only configured for a store that is slower than local files."""
-        return False
-
-    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        """Hand a range of the original bytes of a segment that :meth:`is_local` to ``take``, in the thread that reads them."""
-        await self._inner.feed(segment, byte_range, take)
-
-    def discard(self, segment: RemoteSegment, index: int) -> None:
-        """Forget a chunk whose content a reader found broken, so that the next :meth:`get_chunk` fetches it anew."""
-        self._cache.discard(_chunk_key(segment, index))
-        self._inner.discard(segment, index)
-
-    async def aclose(self) -> None:
-        """Give up what is in flight."""
-        await self._inner.aclose()
-
-
-@asynccontextmanager
-async def open_chunk_files_cache(
-    settings: DiskCacheSettings, *, blocking: Blocking, clock: Clock, telemetry: Telemetry | None = None
-) -> AsyncIterator[ChunkLayer]:
-    """Yield the layer, with the chunks that an earlier process left in its directory.
-
-    Raises:
-        OSError: the directory cannot be made or listed.
-    """
-    cache = DiskCache(settings, blocking=blocking, clock=clock)
-    sizes = await cache.list_files()
-    chunks = {name.removesuffix(_SUFFIX): (name,) for name in sizes if name.endswith(_SUFFIX)}
-    await cache.rehydrate(chunks, sizes)
-    async with keeping_tidy(cache):
-        yield lambda inner: ChunkFilesCache(inner, cache, blocking=blocking, telemetry=telemetry)
-
-
-def _chunk_key(segment: RemoteSegment, index: int) -> str:
-    return f"{format_uuid(segment.id.uuid)}-{index}"
-
-
-def _sealed(chunk: Buffer) -> bytes:
-    return b"".join((chunk, crc32c(chunk).to_bytes(_SEAL_BYTES, "big")))
-
-
-def _unsealed(data: bytes) -> bytes | None:
-    """Return the chunk, or None if it is not what was written."""
-    chunk, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
-    return chunk if crc32c(chunk).to_bytes(_SEAL_BYTES, "big") == seal else None

@@ -194,7 +194,7 @@ class ReadPath:
     undecided: UndecidedTransactions
     manifests: ManifestCache
     indexes: RemoteIndexCache
-    chunks: ChunkManager
+    chunks: MemoryChunkCache
 
 
 @asynccontextmanager
@@ -313,7 +313,7 @@ def _chunk_manager(
     budget: ReadAheadBudget,
     telemetry: Telemetry,
     layers: Sequence[ChunkLayer],
-) -> ChunkManager:
+) -> MemoryChunkCache:
     chunks: ChunkManager = StoreChunkManager(
         store=store,
         blocking=blocking,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_segments import INDEXES, LOG, MANIFEST, SegmentRow
@@ -30,7 +30,7 @@ from tiersidecar.formats.aiven.index_blob import ANY_SEGMENT, IndexKind, slice_i
 from tiersidecar.formats.aiven.key_ring import DataKeys
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest, reading_plan
 from tiersidecar.formats.aiven.transforms import TransformPlan
-from tiersidecar.formats.compaction.segments import WholeBatches
+from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import (
     AbortedTransaction,
     OffsetIndex,
@@ -98,10 +98,8 @@ class DeepCheck:
         if found:
             return found
         faults = check_transactions(walk.finish(), indexes.aborted, indexes.producers)
-        if ended_unseen(faults.lost_states, carried, ()) and await _has_holes(store, row, manifest, plan):
-            # A cleaner took the markers of what was open where the segment begins, and with them all that they were of.
-            lost = tuple(one for one in faults.lost_states if not lacks_none(carried, (one,)))
-            faults = replace(faults, lost_states=lost)
+        if ended_unseen(faults.lost_states, carried, ()) or _of_before(faults.lacking_entries, row):
+            faults = _but_for_cleaned(faults, row, carried, await _left_by_cleaner(store, row, manifest, plan))
         return _lacking_transactions(row, faults, now_ms)
 
     async def _open_before(
@@ -295,16 +293,52 @@ async def _parts(
         yield chunk.original.start, part
 
 
-async def _has_holes(store: FetchRange, row: SegmentRow, manifest: Manifest, plan: TransformPlan) -> bool:
-    """Return whether some offset of the segment is in no batch, as after a cleaner: read once more, for it is asked seldom."""
+def _of_before(entries: Sequence[AbortedTransaction], row: SegmentRow) -> list[AbortedTransaction]:
+    return [entry for entry in entries if entry.first_offset < row.start_offset]
+
+
+def _but_for_cleaned(
+    faults: TransactionFaults, row: SegmentRow, carried: Sequence[ProducerState], left: _Left
+) -> TransactionFaults:
+    """Return the faults without what a cleaner explains, where transactions were open at the segment's begin: it takes their
+    markers once it has met none of their batches any more, and a round before that the entries of those that were aborted."""
+
+    def is_needed(entry: AbortedTransaction) -> bool:
+        hides = any(producer == entry.producer_id and offset < entry.last_offset for producer, offset in left.batches)
+        return hides or not _of_before([entry], row)
+
+    entries, states = faults.lacking_entries, faults.lost_states
+    if left.is_thinned or left.has_holes:
+        entries = tuple(filter(is_needed, entries))
+    if left.has_holes:
+        states = tuple(one for one in states if not lacks_none(carried, (one,)))
+    return TransactionFaults(lacking_entries=entries, lost_states=states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """What a cleaner has left of a segment.  ``batches`` has producer id and first offset of each batch of a transaction that
+    has records; ``is_thinned`` says that some batch lacks records, ``has_holes`` that a whole one was taken: some offset is in
+    no batch, or a marker's batch, which as the segment's last one stays, is empty."""
+
+    batches: Sequence[tuple[int, int]]
+    is_thinned: bool
+    has_holes: bool
+
+
+async def _left_by_cleaner(store: FetchRange, row: SegmentRow, manifest: Manifest, plan: TransformPlan) -> _Left:
+    """Read the segment once more, as is seldom necessary."""
     key, expected, batches = row.keys[LOG], row.start_offset, WholeBatches()
+    found, is_thinned, has_holes = list[tuple[int, int]](), False, False
     async with aclosing(_parts(store, key, manifest, plan)) as parts:
         async for _, part in parts:
             for _, header, _ in batches.feed(part, where=key):
-                if header.base_offset > expected:
-                    return True
+                is_thinned |= header.record_count < header.next_offset - header.base_offset
+                has_holes |= header.base_offset > expected or (header.is_control and not header.record_count)
                 expected = header.next_offset
-    return expected <= row.end_offset
+                if header.is_transactional and not header.is_control and header.record_count:
+                    found.append((header.producer_id, header.base_offset))
+    return _Left(batches=found, is_thinned=is_thinned, has_holes=has_holes or expected <= row.end_offset)
 
 
 def _lacking_transactions(row: SegmentRow, faults: TransactionFaults, now_ms: int) -> list[Finding]:

@@ -73,7 +73,7 @@ class SegmentCheck:
                     try:
                         answer += await self._check_row(store, row)
                     except StoreError as error:
-                        place = place_of(row["stem"])
+                        place = place_of(error.key)  # the segment before it may lie elsewhere
                         if not error.is_away or not place:
                             raise
                         unchecked[place].append(error.reason)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
+from tiersidecar.adapters.ending_loop import EndingRunner
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.formats.aiven.keys import LAYOUT_PATTERN, ObjectKind
 from tiersidecar.ports.store import PROBE_NAME
@@ -20,7 +21,6 @@ from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 
@@ -86,7 +86,7 @@ def objects_but_of(rows: DataFrame, away: Iterable[str]) -> DataFrame:
 
 def _synchronous(batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run an asynchronous iterator in an event loop of its own."""
-    with asyncio.Runner() as runner:
+    with EndingRunner() as runner:
         while True:
             batch = runner.run(_next(batches))
             if batch is None:

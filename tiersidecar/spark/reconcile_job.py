@@ -11,7 +11,6 @@ ranges come to the driver.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +21,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
+from tiersidecar.adapters.ending_loop import EndingRunner
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, place_out_of_reach
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
@@ -220,7 +220,7 @@ class Reconciler:
 
 def _checked(check: SegmentCheck, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check rows in ``mapInArrow``: one batch of findings for each batch of rows."""
-    with asyncio.Runner() as runner:
+    with EndingRunner() as runner:
         for batch in batches:
             found = runner.run(check.check(batch.to_pylist()))
             if found:

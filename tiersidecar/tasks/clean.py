@@ -22,9 +22,8 @@ from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Lineage, Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -34,35 +33,39 @@ from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, last
 from tiersidecar.formats.compaction.segments import SegmentTally
 from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.ports.state_records import RequestingStateLog
+from tiersidecar.ports.clock import Clock
 from tiersidecar.reading.hidden_segments import hidden_segments
+from tiersidecar.tasks.clean_claims import Claims
 from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
+from tiersidecar.tasks.key_filters import KeyFilters
 from tiersidecar.tasks.ownership import InFlight, Ownership
+from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, RewritingCommands
 from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SegmentSwap, SwapStore, SwapTrash
 
 log = structlog.get_logger(__name__)
-
-_FINISH_WITHIN_MS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanSettings:
     """``dedupe_buffer_bytes`` bounds the offset map of a round (``dedupe.buffer.size``).  ``scratch`` is a directory of this
-    process's alone for one segment at a time; ``delays`` say how long what was replaced stays in the trash."""
+    process's alone for one segment at a time, ``filters`` one for key filters, which are kept; ``delays`` say how long what was
+    replaced stays in the trash."""
 
     dedupe_buffer_bytes: int
     scratch: Path
+    filters: Path
     delays: TrashDelays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedChunk:
-    """Result of one round.  ``swapped`` are the new segments; ``left`` says why the chunk was not done, and where it is not
-    empty the cleaner offset did not move."""
+    """Result of one round.  ``swapped`` are the new segments; ``carried`` is how many were left as they are without being
+    read; ``left`` says why the chunk was not done, and where it is not empty the cleaner offset did not move."""
 
     reason: str = ""
     swapped: tuple[RemoteLogSegmentMetadata, ...] = ()
+    carried: int = 0
     cleaner_offset: Offset = NO_OFFSET
     left: str = ""
 
@@ -105,6 +108,7 @@ class CleanTask:
         self._clock, self._failpoints = edges.clock, edges.failpoints
         self._broker_id, self._guard, self._ownership = actor.broker_id, actor.guard, actor.ownership
         self._observe_only = actor.observe_only
+        self._commands = RewritingCommands(sources.state, edges.clock)
         self._swap, self._blobs, self._in_flight, self._settings = swap, store.blobs, in_flight, settings
         self._passes = CleanPasses(
             store=store,
@@ -112,6 +116,7 @@ class CleanTask:
             scratch=settings.scratch,
             dedupe_buffer_bytes=settings.dedupe_buffer_bytes,
         )
+        self._filters = KeyFilters(settings.filters, edges.blocking)
 
     async def run(self, partition: TieredPartition) -> CleanedChunk:
         """Clean one chunk, if one is due.
@@ -144,6 +149,7 @@ class CleanTask:
             trash=trash,
             ownership=self._ownership,
             in_flight=self._in_flight,
+            clock=self._clock,
         )
         if look.chain.twins:  # a process ended between a swap and its entry
             if left := await self._reason_to_end(partition):
@@ -166,6 +172,7 @@ class CleanTask:
             self._table.refused_topics.get(topic_id_partition.topic, "")
             or self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES)
             or self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id)
+            or self._commands.reason_to_wait()
         )
 
     async def _reason_to_end(self, partition: TieredPartition) -> str:
@@ -258,12 +265,18 @@ class CleanTask:
         )
         cleaner = Cleaner(offset_map, terms, aborted)
         swapped: list[RemoteLogSegmentMetadata] = []
-        claims = _Claims(self._state, partition, look)
+        carried = 0
+        claims = Claims(self._state, partition.view, look.known, chain)
         for segment in chain:
             if segment.start_offset >= end:
                 break
-            async with self._passes.cleaned(segment, cleaner) as cleaned:
+            is_clean = segment.end_offset < first_dirty
+            if is_clean and await self._filters.rule_out(segment, offset_map, now_ms=terms.now_ms):
+                carried += 1
+                continue
+            async with self._passes.cleaned(segment, cleaner, is_whole=segment.end_offset < end) as cleaned:
                 if cleaned.is_unchanged:
+                    await self._filters.keep(segment, cleaned.key_filter)
                     continue
                 await self._failpoints.reach("clean.rewritten")
                 new = await self._swap.replace([segment], cleaned.new, swapper, broker_id=self._broker_id)
@@ -271,6 +284,7 @@ class CleanTask:
                 self._log_left(segment, new)
                 return CleanedChunk(swapped=tuple(swapped), left=new)
             self._log_swapped(segment, new, cleaned.tally)
+            await self._filters.keep(new, cleaned.key_filter)
             swapped.append(new)
             await self._failpoints.reach("clean.trashed")
             claims.given[segment.start_offset] = new
@@ -282,7 +296,14 @@ class CleanTask:
         self._ownership.require_role()
         await claims.publish(end)
         await self._failpoints.reach("clean.published")
-        return CleanedChunk(swapped=tuple(swapped), cleaner_offset=end)
+        await self._filters.drop_others(claims.given.values(), self._cleaned_here(partition))
+        return CleanedChunk(swapped=tuple(swapped), carried=carried, cleaner_offset=end)
+
+    def _cleaned_here(self, partition: TieredPartition) -> list[TopicIdPartition]:
+        """Return this one, and every other one of a compacted topic that the broker has."""
+        owner = partition.view.topic_id_partition
+        others = (one.view.topic_id_partition for one in self._table.assignment.values())
+        return [owner, *(one for one in others if one.topic in self._table.compacted_topics)]
 
     def _log_swapped(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata, tally: SegmentTally) -> None:
         log.info(
@@ -319,18 +340,24 @@ class _ChunkSwapper:
         trash: SwapTrash,
         ownership: Ownership,
         in_flight: InFlight,
+        clock: Clock,
     ) -> None:
         self._owner = partition.view.topic_id_partition
         self._look_again, self.reason_to_end, self._trash = look_again, reason_to_end, trash
-        self._ownership, self._in_flight = ownership, in_flight
+        self._ownership, self._in_flight, self._clock = ownership, in_flight, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
+        self._looked_s = 0.0
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
-        """Return why they are left: each must still be the one of its span that readers are given."""
+        """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
+        their ends first: a command that has claimed its lease before that is seen."""
+        await self._ownership.confirm(self._owner)
+        self._looked_s = self._clock.monotonic_s()
+        now = await self._look_again()
         if reason := await self.reason_to_end():
             return reason
-        await self._ownership.confirm(self._owner)
-        now = await self._look_again()
+        if self._left_ms() <= 0:
+            return f"looking at it took more than {CLEANER_FINISHES_WITHIN_S} s: a command may have begun since"
         given = {one.remote_log_segment_id for one in now.chain.segments}
         if not all(one.remote_log_segment_id in given for one in old):
             return now.chain.stopped or "it was replaced or deleted meanwhile"
@@ -349,8 +376,11 @@ class _ChunkSwapper:
 
     async def within_ms(self) -> int | None:
         """Return a time far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key
-        back."""
-        return _FINISH_WITHIN_MS
+        back.  It counts from the last look, after which a command waits for that long before it acts."""
+        return max(self._left_ms(), 1)
+
+    def _left_ms(self) -> int:
+        return round((self._looked_s + CLEANER_FINISHES_WITHIN_S - self._clock.monotonic_s()) * 1000)
 
     def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
         return DigestAlone()
@@ -358,30 +388,6 @@ class _ChunkSwapper:
     async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
         self._ownership.require_role()
         await self._trash.put(old)
-
-
-class _Claims:
-    """Claims of a chunk as to how far the partition is clean.  ``given`` are the segments of the chain as they are now, by
-    start offset."""
-
-    def __init__(self, state: RequestingStateLog, partition: TieredPartition, look: _Look) -> None:
-        self._state, self._view, self._known = state, partition.view, look.known
-        self.given = {one.start_offset: one for one in look.chain.segments}
-        epoch = self._view.leader_epoch
-        self._revision = max((one.revision for one in look.known.accepted if one.leader_epoch == epoch), default=0)
-
-    async def publish(self, cleaner_offset: Offset) -> None:
-        """Publish the claim, with the names of the segments below; durable when this returns."""
-        self._revision += 1
-        found = {**self._known.offsets, self._view.leader_epoch: cleaner_offset}
-        below = [self.given[start] for start in sorted(self.given) if start < cleaner_offset]
-        claim = CleanerClaim(
-            leader_epoch=self._view.leader_epoch,
-            offsets={epoch: found[epoch] for epoch in sorted(found)[-MOST_CLAIMS:]},
-            revision=self._revision,
-            segments=tuple(short_name(one.remote_log_segment_id.uuid) for one in below),
-        )
-        await self._state.publish_cleaner_claim(self._view.topic_id_partition, claim)
 
 
 def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:

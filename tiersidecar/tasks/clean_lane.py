@@ -73,6 +73,7 @@ class CleanLane:
                     partition=topic_id_partition.partition,
                     cleaner_offset=done.cleaner_offset,
                     segments=len(done.swapped),
+                    carried=done.carried,
                 )
         self._rested[topic_id_partition] = _Rested(self._clock.monotonic_s(), None if done.left else state)
         log.debug(

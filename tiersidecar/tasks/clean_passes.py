@@ -20,8 +20,16 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.cleaning import Cleaner, SegmentCleaner
-from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap, OffsetMapBuilder
-from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally, WholeBatches
+from tiersidecar.formats.compaction.key_filter import KeyFilter, SegmentKeys
+from tiersidecar.formats.compaction.offset_map import (
+    BYTES_PER_SLOT,
+    LOAD_FACTOR,
+    OffsetMap,
+    OffsetMapBuilder,
+    most_keys,
+)
+from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally
+from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
 from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
@@ -31,10 +39,11 @@ from tiersidecar.tasks.segment_swap import NewSegment, SwapStore, require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedSegment:
-    """A cleaned segment as files on this disk."""
+    """A cleaned segment as files on this disk; ``key_filter`` is that of what is left, where later rounds may go by one."""
 
     new: NewSegment
     tally: SegmentTally
+    key_filter: KeyFilter | None
 
     @property
     def is_unchanged(self) -> bool:
@@ -96,8 +105,11 @@ class CleanPasses:
         return offset_map
 
     @asynccontextmanager
-    async def cleaned(self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner) -> AsyncIterator[CleanedSegment]:
-        """Yield the segment as it is left, for as long as the body runs.
+    async def cleaned(
+        self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner, *, is_whole: bool
+    ) -> AsyncIterator[CleanedSegment]:
+        """Yield the segment as it is left, for as long as the body runs.  ``is_whole``: the map reaches up to its end, so that
+        it is clean afterwards.
 
         Raises:
             StoreError, CorruptDataError: it could not be read.
@@ -107,14 +119,16 @@ class CleanPasses:
         try:
             try:
                 await self._blocking.run(_make_anew, directory)
-                cleaned = await self._write(segment, cleaner, directory)
+                cleaned = await self._write(segment, cleaner, directory, SegmentKeys() if is_whole else None)
             except OSError as error:
                 raise StateDirError(path=str(directory), reason=error.strerror or str(error)) from error
             yield cleaned
         finally:
             await self._blocking.run(shutil.rmtree, directory, True)  # noqa: FBT003 - ignore_errors
 
-    async def _write(self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner, directory: Path) -> CleanedSegment:
+    async def _write(
+        self, segment: RemoteLogSegmentMetadata, cleaner: Cleaner, directory: Path, keys: SegmentKeys | None
+    ) -> CleanedSegment:
         where, digest = str(segment.remote_log_segment_id), hashlib.sha256()
         one = SegmentCleaner(
             cleaner,
@@ -122,7 +136,7 @@ class CleanPasses:
             max_timestamp_ms=segment.max_timestamp_ms,
             where=where,
         )
-        rewriter = SegmentRewriter(one, base_offset=segment.start_offset)
+        rewriter = SegmentRewriter(one, base_offset=segment.start_offset, rewrite_run=one.rewrite_run)
         path = directory / f"{segment.start_offset:020d}.log"
         file = await self._blocking.run(_open_new, path)
         try:
@@ -131,6 +145,8 @@ class CleanPasses:
                 for piece in rewriter.feed(part, where=where):
                     digest.update(piece)
                     file.write(piece)
+                    if keys is not None:
+                        keys.look(piece, where=where)
 
             await self._feed(segment, rewrite)
         finally:
@@ -163,7 +179,10 @@ class CleanPasses:
             digest=digest.hexdigest(),
             max_timestamp_ms=newest_ms,
         )
-        return CleanedSegment(new=new, tally=tally)
+        key_filter = None
+        if keys is not None:
+            key_filter = await self._blocking.run(keys.key_filter, most_keys(self._dedupe_buffer_bytes))
+        return CleanedSegment(new=new, tally=tally, key_filter=key_filter)
 
     async def _feed(self, segment: RemoteLogSegmentMetadata, look: Callable[[memoryview], None]) -> None:
         async for _ in self._stream.feed_log(segment, look, self._pace):
@@ -179,12 +198,7 @@ class _Filling:
 
     def look(self, part: memoryview) -> None:
         """Add the next bytes; what comes after the map was full is passed over."""
-        if not self.takes_more:
-            return
-        for batch, header, position in self.batches.feed(part, where=self.where):
-            if not self._builder.take(batch, header, where=self.where, position=position):
-                self.takes_more = False
-                return
+        self.takes_more = self.takes_more and self._builder.feed(self.batches, part, where=self.where)
 
 
 def _free_bytes(directory: Path) -> int:

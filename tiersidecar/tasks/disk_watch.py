@@ -188,9 +188,10 @@ class DiskWatch:
                 continue  # what it is to give will not come: the others have to give it
             start = self._table.record(topic_id_partition).log_start_offset
             sealed = [segment for segment in local.sealed_segments if (segment.next_base_offset or 0) > start]
-            # A partition that is halted for a removed place still gives what is dropped, as damaged copies are.
+            # A partition that is halted for a removed place gives nothing but to drop-oldest: first what is remote elsewhere.
             removed_place = self._table.record(topic_id_partition).removed_place
-            remote = 0 if removed_place else self._remote(topic_id_partition, sealed, segments_at, start)
+            is_kept = removed_place and self._settings.policy is not DiskPressurePolicy.DROP_OLDEST
+            remote = 0 if is_kept else self._remote(topic_id_partition, sealed, segments_at, start)
             found.append(
                 PressedPartition(
                     topic_id_partition=topic_id_partition,

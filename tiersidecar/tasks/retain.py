@@ -47,7 +47,7 @@ class RetainTask:
     async def make_room(self, partition: TieredPartition) -> None:
         """Trim alone, where a full disk forces it: of a partition of which nothing expires now, because what is remote of it
         can be neither read nor deleted."""
-        if self._is_forbidden(partition) or not self.trim.is_last_resort(partition):
+        if self._is_forbidden(partition) or not self.trim.is_forced(partition):
             return
         async with self._slots:
             await self.trim.run(partition)

@@ -27,6 +27,7 @@ from tiersidecar.domain.errors import (
     OwnerMissingError,
     StoreError,
     UnknownPlaceError,
+    WrongPlaceError,
 )
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Lineage, Offset
@@ -107,11 +108,12 @@ class TrimTask:
             for segment in local.segments
         )
 
-    def is_last_resort(self, partition: TieredPartition) -> bool:
-        """Return whether a full disk takes from the partition what it cannot get elsewhere, be it lost."""
+    def is_forced(self, partition: TieredPartition) -> bool:
+        """Return whether a full disk takes something from the partition that drop-oldest would rather lose than wait for."""
         topic_id_partition = partition.view.topic_id_partition
         pressure = self._table.pressure_trims.get(topic_id_partition)
-        return pressure is not None and pressure.last_resort > self._table.record(topic_id_partition).log_start_offset
+        log_start_offset = self._table.record(topic_id_partition).log_start_offset
+        return pressure is not None and pressure.drops and pressure.offset > log_start_offset
 
     async def run(self, partition: TieredPartition) -> None:
         """Trim until nothing may go any more."""
@@ -147,12 +149,12 @@ class TrimTask:
 
         Raises:
             NotOwnedError: it is another cluster's; nor is anything forced.
-            OwnerMissingError: this is not the store that it is in.
+            OwnerMissingError, WrongPlaceError: this is not the store that it is in.
             StoreError: the store is away.
         """
         try:
             await self._ownership.confirm(topic_id_partition, anew=True)
-        except (NotOwnedError, OwnerMissingError, StoreError) as error:
+        except (NotOwnedError, OwnerMissingError, StoreError, WrongPlaceError) as error:
             is_away = isinstance(error, StoreError)
             left = tuple(
                 takewhile(lambda step: step.forced and (is_away or step.is_last_resort or not step.remote), steps)

@@ -1,4 +1,4 @@
-"""Remote segments that count as a second copy of what is on a disk: finished, and not to be copied again.
+"""Remote segments that count as a second copy of what is on a disk: finished, not to be copied again, and in a known place.
 
 Of a segment that is to be copied again (``tiersidecar repair``) the store has lost something: what is on this disk may be the
 only copy of its records.
@@ -6,13 +6,14 @@ only copy of its records.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Protocol
 
 from tiersidecar.decide.pin import SegmentsAt
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.keys import place_in
 from tiersidecar.ports.metadata_log import DoubtMetadata, MetadataView
 from tiersidecar.ports.state_records import RecopyRequests, segments_of
 
@@ -22,10 +23,13 @@ class DoubtedMetadata(MetadataView, DoubtMetadata, Protocol):
 
 
 class TrustedCopies:
-    """The metadata, without the segments that a request names."""
+    """The metadata, without the segments that a request names, or that lie in a place that is not one of ``places``; None
+    leaves none out for its place."""
 
-    def __init__(self, metadata: DoubtedMetadata, requests: RecopyRequests) -> None:
-        self._metadata, self._requests = metadata, requests
+    def __init__(
+        self, metadata: DoubtedMetadata, requests: RecopyRequests, *, places: Container[str] | None = None
+    ) -> None:
+        self._metadata, self._requests, self._places = metadata, requests, places
 
     def segments_at(self, topic_id_partition: TopicIdPartition) -> SegmentsAt | None:
         """Return the look-up for :func:`~tiersidecar.decide.pin.is_remote`; None while metadata or requests are not known."""
@@ -35,9 +39,15 @@ class TrustedCopies:
 
         def segments_at(epoch: int, offset: int) -> Iterator[RemoteLogSegmentMetadata]:
             found = self._metadata.finished_segments_at(topic_id_partition, epoch, offset)
-            return (one for one in found if one.remote_log_segment_id.uuid not in doubted)
+            return (
+                one for one in found if one.remote_log_segment_id.uuid not in doubted and self._is_in_known_place(one)
+            )
 
         return segments_at
+
+    def _is_in_known_place(self, segment: RemoteLogSegmentMetadata) -> bool:
+        place = "" if self._places is None else place_in(segment.custom_metadata or b"")
+        return not place or (self._places is not None and place in self._places)
 
     @property
     def are_sure(self) -> bool:

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.expiry import segment
-from tiersidecar.decide.erasure import Erasing, ErasureView, decide_erasure, unreadable_segments
+from tiersidecar.decide.erasure import Erasing, ErasureStep, ErasureView, decide_erasure, unreadable_segments
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.domain.trash import TrashEntry, TrashKind
 
 OLD = segment(0, 99)
 NEXT = segment(100, 199)
@@ -29,6 +29,15 @@ ACROSS = segment(50, 149)
 FOREIGN = segment(100, 199, epochs=((1, 100),))
 OF_THIS_EPOCH = segment(150, 299, epochs=((2, 150),))
 ERASED = replaced([OLD], LeaderEpoch(0), opened_ms=1, delays=TrashDelays(user_ms=1000), now_ms=1, by="erase")
+CLEANED = replaced(
+    [OLD],
+    LeaderEpoch(0),
+    opened_ms=1,
+    delays=TrashDelays(user_ms=1000),
+    now_ms=1,
+    by="a cleaner",
+    kind=TrashKind.COMPACTION,
+)
 R, T, I, L = Erasing.REWRITE, Erasing.RETIRE, Erasing.IN_TRASH, Erasing.LEAVE  # noqa: E741 - a table's columns
 ALL_TRIMMED = {1: 500, 2: 500}
 
@@ -141,10 +150,87 @@ def test_what_becomes_of_segments_with_such_records(
     clean: Sequence[RemoteLogSegmentMetadata],
     expected: Sequence[Erasing],
 ) -> None:
-    steps = decide_erasure(seen, {uuid(one) for one in dirty}, {uuid(one) for one in clean})
+    steps = decided(seen, dirty, clean)
     assert [step.erasing for step in steps] == expected
     assert {uuid(step.segment) for step in steps} == {uuid(one) for one in dirty}
     assert all(step.reason for step in steps)
+
+
+def decided(
+    seen: ErasureView,
+    dirty: Sequence[RemoteLogSegmentMetadata],
+    clean: Sequence[RemoteLogSegmentMetadata],
+    unread: Sequence[RemoteLogSegmentMetadata] = (),
+) -> list[ErasureStep]:
+    return decide_erasure(seen, *({uuid(one) for one in some} for some in (dirty, clean, unread)))
+
+
+ALL_LOCAL = {1: 0, 2: 0}
+
+
+@pytest.mark.parametrize(
+    ("seen", "dirty", "clean", "unread", "expected"),
+    [
+        pytest.param(view([OLD, NEXT], ALL_LOCAL), [OLD, NEXT], [], [], [R, R], id="what is local does not count"),
+        pytest.param(view([OLD], {}, {1: "away"}), [OLD], [], [], [R], id="nor a replica that does not say"),
+        pytest.param(
+            view([OLD, NEXT, LAST], ALL_LOCAL), [NEXT, LAST], [], [OLD], [L, L], id="behind one that cannot be read"
+        ),
+        pytest.param(
+            view([OLD, NEXT, LAST], ALL_LOCAL), [OLD, LAST], [], [NEXT], [R, L], id="before one that cannot be read"
+        ),
+        pytest.param(
+            view([OLD, NEW, NEXT], ALL_LOCAL, hidden=[OLD]),
+            [NEXT],
+            [NEW],
+            [OLD],
+            [R],
+            id="one that nobody reads keeps nothing from being rewritten",
+        ),
+        pytest.param(
+            view([OLD, NEW], ALL_LOCAL, hidden=[OLD]),
+            [OLD],
+            [],
+            [],
+            [L],
+            id="hidden by one that was not read: never over the cleaner one",
+        ),
+        pytest.param(
+            view([OLD, NEW], ALL_LOCAL, trash=[CLEANED], hidden=[OLD]),
+            [OLD, NEW],
+            [],
+            [],
+            [R, I],
+            id="replaced by the cleaner, with the new one rewritten",
+        ),
+        pytest.param(view([OLD, NEW], ALL_LOCAL, hidden=[OLD]), [OLD], [NEW], [], [T], id="killed before the trash"),
+        pytest.param(
+            view([OLD, FOREIGN, OF_THIS_EPOCH], ALL_LOCAL),
+            [FOREIGN, OF_THIS_EPOCH],
+            [OLD],
+            [],
+            [L, R],
+            id="another history is never read, and keeps nothing",
+        ),
+    ],
+)
+def test_what_becomes_of_segments_of_a_compacted_topic(
+    seen: ErasureView,
+    dirty: Sequence[RemoteLogSegmentMetadata],
+    clean: Sequence[RemoteLogSegmentMetadata],
+    unread: Sequence[RemoteLogSegmentMetadata],
+    expected: Sequence[Erasing],
+) -> None:
+    steps = decided(replace(seen, is_compacted=True), dirty, clean, unread)
+    assert [step.erasing for step in steps] == expected
+
+
+def test_of_a_compacted_topic_unfinished_copies_below_the_end_may_hold_such_records() -> None:
+    """Leftovers of a killed swap; copies beyond it are in hand, and not looked at."""
+    swapped, copied = replace(NEW, state=State.COPY_SEGMENT_STARTED), replace(LAST, state=State.COPY_SEGMENT_STARTED)
+    seen = replace(view([OLD, NEXT, swapped, copied], ALL_LOCAL), is_compacted=True)
+    assert [one for one, _ in unreadable_segments(seen)] == [swapped]
+    assert seen.remote_end == 200
 
 
 def test_what_is_still_local_is_named_with_its_offsets_and_brokers() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.go_tool import GO_TOOLS, DebianPackage
 from scripts.node_tool import NODE_PROGRAMS
-from tests.support.kafka_jars import KAFKA_3, KAFKA_4, KAFKA_SCRIPTS
+from tests.support.kafka_jars import KAFKA_3, KAFKA_4, KAFKA_SCRIPTS, STREAMS_SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = tomllib.loads((ROOT / "uv.lock").read_text())
@@ -97,6 +97,7 @@ def test_base_images_and_the_builders_frontend_are_held_by_digest() -> None:
     [
         pytest.param(KAFKA_SCRIPTS / f"kafka-{KAFKA_4}.sha256", 40, id="the brokers of the tests"),
         pytest.param(KAFKA_SCRIPTS / f"kafka-{KAFKA_3}.sha256", 40, id="the older ones"),
+        pytest.param(STREAMS_SCRIPTS / f"kafka-streams-{KAFKA_4}.sha256", 0, id="Kafka Streams"),
         pytest.param(ROOT / "tiersidecar" / "spark" / "maven" / "jars.sha256", 3, id="Spark's connector"),
     ],
 )

@@ -19,8 +19,9 @@ from tests.unit.reading.test_histories import source
 from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
+from tiersidecar.reading.chunk_files import open_chunk_files_cache
 from tiersidecar.reading.chunk_manager import ChunkManager, MemoryChunkCache, StoreChunkManager
-from tiersidecar.reading.disk_cache import DiskCacheSettings, open_chunk_files_cache
+from tiersidecar.reading.disk_cache import DiskCacheSettings
 from tiersidecar.reading.remote_objects import ManifestCache, RemoteSegment
 
 CHUNK = 1000

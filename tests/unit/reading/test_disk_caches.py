@@ -20,11 +20,11 @@ from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
 from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.reading.chunk_files import open_chunk_files_cache
 from tiersidecar.reading.disk_cache import (
     CacheBound,
     DiskCacheSettings,
     IndexFilesCache,
-    open_chunk_files_cache,
     open_index_files_cache,
 )
 from tiersidecar.reading.index_blobs import IndexBlobReader, RemoteIndexCache

@@ -232,7 +232,42 @@ async def test_a_place_that_stops_answering_once_it_is_listed_is_told_too(placed
         (FindingKind.MISSING_OBJECT, key),
         (FindingKind.NOT_CHECKED, "@cold/"),
     ]
-    assert f"place 'cold' stopped answering, and {lying_there} of its segments were not checked" in findings[1].detail
+    assert (
+        f"place 'cold' stopped answering, and {lying_there} segments were not checked, or not whole"
+        in findings[1].detail
+    )
+
+
+def unread_cold(store: Store) -> Store:
+    assert isinstance(store, PlacedStore)
+    return PlacedStore(
+        store.default, {name: replace(one, store=Unread(one.store)) for name, one in store.places.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("happens", "kind", "said"),
+    [
+        pytest.param("is away before", FindingKind.NOT_CHECKED, "1 segments", id="a place is away from the start"),
+        pytest.param("stops", FindingKind.NOT_CHECKED, "2 segments", id="a place stops answering once it is listed"),
+        pytest.param("is removed", FindingKind.UNKNOWN_PLACE, "1 segments", id="a place is not configured any more"),
+    ],
+)
+async def test_what_follows_a_segment_in_such_a_place_is_looked_at_without_it(
+    run: Run, tmp_path: Path, happens: str, kind: FindingKind, said: str
+) -> None:
+    """The deep check asks the segment before each one what was open at its end, wherever that lies: it ended the run."""
+    run.bucket.move_a_segment(tmp_path / "cold")
+    run.cold, run.place_prefixes = tmp_path / "cold", ("@cold/",)
+    assert (await run()).findings == []
+    if happens == "is removed":
+        take_out(run)
+    else:
+        run.seen_through = unread_cold
+        run.away = {"@cold/": "no answer"} if happens == "is away before" else {}
+    (finding,) = (await run()).findings
+    assert (finding.kind, finding.key) == (kind, "@cold/")
+    assert said in finding.detail
 
 
 async def test_a_place_that_does_not_answer_is_a_finding_without_any_segment(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.tasks.place_checks import PlaceChecks
 from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.segment_objects import LayoutSettings
+from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 
 class NeverExpires:
@@ -46,6 +48,7 @@ class Removed(Pressed):
             guard=shell.guard,
             slots=asyncio.Semaphore(1),
         )
+        self.copies = TrustedCopies(shell.metadata, shell.state, places=())
         checks = PlaceChecks(shell.metadata, InlineBlocking(), shell.table, places=())
         self._retain = checks.before(lane.run, otherwise=lane.make_room)
 
@@ -66,13 +69,15 @@ class Removed(Pressed):
 
 
 @pytest.fixture
-async def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Removed]:
+async def removed(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Removed]:
+    """The first ``request.param`` segments, none if it is not given, were copied before a rule named the place."""
     async with ThreadBlocking(max_threads=2) as blocking:
         clock, ids = ManualClock(now_ms=2_000_000_000_000), SystemIds()
         hot, cold = MemoryStore(clock=clock, ids=ids), MemoryStore(clock=clock, ids=ids)
-        settings = LayoutSettings(
-            place_of_topic=lambda topic: "cold" if topic == "plain" else "", place_key_prefixes={"cold": "c/"}
-        )
+        rule: dict[str, str] = {}
+        settings = LayoutSettings(place_of_topic=lambda topic: rule.get(topic, ""), place_key_prefixes={"cold": "c/"})
         shell = TierShell(
             tmp_path,
             blocking,
@@ -83,6 +88,13 @@ async def removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
             partitions=("plain-0", "compressed-0"),
         )
         await shell.look()
+        if before := getattr(request, "param", 0):
+            plain = shell.topic_id_partition("plain-0")
+            segments = shell.table.local.partitions[plain].segments
+            shell.broker.last_stable_offsets[plain] = segments[before].base_offset
+            await shell.copy.run(shell.tiered(plain))
+            shell.broker.last_stable_offsets[plain] = segments[-1].base_offset
+        rule["plain"] = "cold"
         first, other = await older_and_other(Pressed(shell))
         monkeypatch.setattr(shell.store, "_places", {})
         shell.lineages.forget(first.view.topic_id_partition)
@@ -129,6 +141,26 @@ async def test_it_goes_by_age_among_what_is_lost(removed: Removed) -> None:
     await removed.retain()
     removed.disks.free_bytes = SIZE // 10 - 1
     assert await removed.look(DROP) == {"plain-0"}
+
+
+@pytest.mark.parametrize("removed", [1], indirect=True)
+async def test_what_lies_in_places_that_are_there_goes_before_anything_is_lost(removed: Removed) -> None:
+    """Only what the removed place has is no copy; of the other partition nothing is remote, and its segments are the oldest."""
+    table, owner = removed.shell.table, removed.other.view.topic_id_partition
+    nothing = removed.shell.metadata._caches[owner] = RemoteLogMetadataCache(owner)
+    nothing.mark_loaded()
+    local = table.local.partitions[owner]
+    oldest = replace(local, segments=tuple(replace(segment, modified_ms=-1) for segment in local.segments))
+    table.local = replace(table.local, partitions={**table.local.partitions, owner: oldest})
+    await removed.retain()
+    removed.disks.free_bytes = SIZE // 10 - 1
+    assert await removed.look(TRIM) == set()
+    assert await removed.look(DROP) == {"plain-0"}
+    with capture_logs() as logs:
+        await removed.retain()
+    first = table.local.partitions[removed.first.view.topic_id_partition].segments[0]
+    assert removed.shell.broker.deleted == [(removed.first.view.topic_id_partition, first.next_base_offset)]
+    assert [log for log in logs if log["event"] == "segment.dropped"] == []
 
 
 async def test_a_partition_that_is_halted_for_something_else_too_is_counted_on_last(removed: Removed) -> None:

@@ -13,7 +13,7 @@ from tiersidecar.adapters.log_dirs_fs.segment_file import read_segment_artefacts
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment
-from tiersidecar.formats.compaction.segments import WholeBatches
+from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import read_transaction_index, write_transaction_index
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.tasks.tail_cuts import TailCuts, is_to_be_cut

@@ -6,12 +6,13 @@ import asyncio
 from operator import attrgetter
 
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.metadata import hot
 from tiersidecar.formats.metadata.serde import read_event
 
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
@@ -120,22 +121,32 @@ class HeldPartition:
         self.complete_to, self.applied_to, self.ready_at = 0, -1, None
         self.is_ready, self.is_dirty = False, True
 
+    @property
+    def is_to_be_compared(self) -> bool:
+        """Return whether a replay begun by :meth:`begin_again` has not come to its end."""
+        return self._previous is not None
+
     def lost_segments(self) -> int:
-        """Return, after a replay begun by :meth:`begin_again`, how many finished segments the topic no longer knows and did not
-        see deleted.  If any, the former cache is taken back: it names data that nothing else does."""
+        """Return, after a replay begun by :meth:`begin_again`, how many finished segments the topic no longer knows as such and
+        did not see deleted.  If any, the former cache is taken back: it names data that nothing else does."""
         previous, self._previous = self._previous, None
         deleted, self._deleted = self._deleted or set(), None
         if previous is None:
             return 0
         lost = sum(
-            self.cache.segment(metadata.remote_log_segment_id.uuid) is None
-            and metadata.remote_log_segment_id.uuid not in deleted
+            self._is_lost(metadata.remote_log_segment_id.uuid) and metadata.remote_log_segment_id.uuid not in deleted
             for metadata in previous.list_remote_log_segments()
             if metadata.state is _FINISHED
         )
         if lost:
             self.cache = previous
         return lost
+
+    def _is_lost(self, uuid: Uuid) -> bool:
+        """Return whether a segment that was finished is none now; one whose end alone is lost would be deleted as a copy that
+        never ended."""
+        found = self.cache.segment(uuid)
+        return found is None or found.state is _STARTED
 
     def require_ready(self) -> RemoteLogMetadataCache:
         """Return the cache.

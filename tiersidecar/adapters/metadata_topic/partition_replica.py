@@ -57,6 +57,8 @@ class PartitionReplica:
         self.position: int | None = None
         self.side_position: int | None = None
         self.last: LastRecord | None = None
+        self.continues_at: int | None = None
+        """Where a snapshot ended, while what is read continues from there: only then is the last record of that compared."""
         self.is_bounded = False
         self.lost: str | None = None
         self.gap: str | None = None
@@ -93,10 +95,18 @@ class PartitionReplica:
         if held is not None:
             held.wake()  # a waiting caller looks again, and finds it gone
         if not self.live:
+            if self.position is not None:  # once, not for each of thousands that leave
+                self._begin_joining_again()
             # Who comes next needs the past too; what the others had skipped must be read again (KAFKA-16105).
-            self.position = self.last = self._expected = self.side_position = None
+            self.position = self.last = self._expected = self.side_position = self.continues_at = None
         if not self.joining:
             self.side_position = None
+
+    def _begin_joining_again(self) -> None:
+        """Nothing would show whether what they have been fed so far is still in the topic."""
+        self._has_ends = False
+        for held in self.joining.values():
+            held.begin_again()
 
     def feeds(self, held: HeldPartition) -> bool:
         """Return whether ``held`` is live, and so complete up to :attr:`position`."""
@@ -114,10 +124,11 @@ class PartitionReplica:
             self.joining = {key: held for key, held in self.joining.items() if held.complete_to < start}
             if self.last is not None and start != self.last.offset + 1:
                 self.last = None
+            if start != self.continues_at:
+                self.continues_at = None
             self.position, self.side_position, self.is_bounded = start, None, False
             self._verify_last()
-        position = self.position or 0
-        for key in [key for key, held in self.joining.items() if held.complete_to >= position]:
+        for key in [key for key, held in self.joining.items() if held.complete_to >= self.reached]:
             self.live[key] = self.joining.pop(key)
         if self.joining and self.side_position is None:
             self.side_position = min(held.complete_to for held in self.joining.values())
@@ -152,7 +163,10 @@ class PartitionReplica:
         topic."""
         self.is_bounded = False
         if not self._is_rewritten:
+            has_unseen = self.lost is not None and self.last is None and bool(self.live)
             self._doubt, self.lost = self.trouble or doubt, None
+            # Of those that were assigned while it was lost nothing was read yet, or what a snapshot has cannot be compared.
+            (self._replay if has_unseen else self.settle)()
         self._verify_last()
 
     def _verify_last(self) -> None:
@@ -209,14 +223,20 @@ class PartitionReplica:
         self.mark_ready()
 
     def apply_side(self, records: list[Record], *, read_from: int, position: int) -> None:
-        """Apply what the side consumer read: ``records`` from ``read_from`` on; it is at ``position`` now."""
+        """Apply what the side consumer read: ``records`` from ``read_from`` on; it is at ``position`` now.
+
+        What lies beyond the main consumer is left to that: it would be missed if it were cut off and written anew before the
+        main one has come there, for only what the main one has read is seen again."""
         if self.lost is not None or self.side_position != read_from:
             return
+        if self.position is not None and position > self.reached:
+            position = self.reached
+            records = [record for record in records if record.offset < position]
         self._fold(self.joining, records, logs=False)
         self.side_position = position
         for held in self.joining.values():
             held.complete_to = max(held.complete_to, position)
-        if self.position is not None and position >= self.position:
+        if self.position is not None and position >= self.reached:
             self.live.update(self.joining)
             self.joining, self.side_position, self._are_ready = {}, None, False
             self.mark_ready()

@@ -87,7 +87,7 @@ class MetadataReplica:
             for number in range(self._partition_count)
         ]
         for number, position in (self.restored_from.positions if self.restored_from else {}).items():
-            self.partitions[number].last = position.last
+            self.partitions[number].last, self.partitions[number].continues_at = position.last, position.position
 
     # -- assignment
 
@@ -114,13 +114,15 @@ class MetadataReplica:
         restored = self._restored.pop(key, None)
         if restored is None or self.restored_from is None:
             return None
-        number = self.partition_of(restored.topic_id_partition).number
-        return HeldPartition(
-            restored.topic_id_partition,
-            cache=restored.cache,
-            complete_to=self.restored_from.positions[number].position,
-            applied_to=restored.applied_to,
+        partition = self.partition_of(restored.topic_id_partition)
+        position = self.restored_from.positions[partition.number].position
+        held = HeldPartition(
+            restored.topic_id_partition, cache=restored.cache, complete_to=position, applied_to=restored.applied_to
         )
+        is_lost = self._lost is not None or partition.lost is not None
+        if partition.continues_at != position and not is_lost:
+            held.begin_again()  # nothing else would show that the topic is not the one that the snapshot was made from
+        return held
 
     # -- the topic behind it
 
@@ -189,8 +191,12 @@ class MetadataReplica:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether a snapshot must be kept as it is."""
-        return self._lost is not None or any(partition.trouble is not None for partition in self.partitions)
+        """Return whether a snapshot must be kept as it is: data were lost, or a replay is to show whether they were."""
+        return (
+            self._lost is not None
+            or any(partition.trouble is not None for partition in self.partitions)
+            or any(held.is_to_be_compared for held in self._held.values())
+        )
 
     # -- what to read
 

@@ -69,6 +69,7 @@ class StateReplica:
         self.unreachable: str | None = "the state topic has not been reached yet"
         self.missing_right: BrokerRefusedError | None = None
         self._lost: str | None = None
+        self._gap: str | None = None
         self._rewritten: str | None = None
         self._last: ConsumerRecord | None = None
         self._reported: str | None = None
@@ -112,9 +113,7 @@ class StateReplica:
         if self._lost is not None and await self._is_accepted(facts, begin, end):
             self._lost = self._rewritten = self._remembered = None
         if self._lost is None:
-            self._facts, self.unreachable, self.missing_right = facts, None, None
-            self.fold.cluster_id = facts.cluster_id
-            self._begin, self._position, self._ready_at = begin, max(self._position, begin), end
+            self._begin_reading(facts, begin, end)
         self._report_halt()
         if self._lost is not None:
             self.unreachable = self._lost
@@ -124,6 +123,14 @@ class StateReplica:
         if mend is not None:
             work["state topic, mend"] = mend()
         await run_until_one_ends(work)
+
+    def _begin_reading(self, facts: TopicFacts, begin: Offset, end: Offset) -> None:
+        """Note where the topic begins and ends.  It is ready without an end that was lost before it was read, and halts."""
+        if self._ready_at is not None and self._position <= end < self._ready_at:
+            self._gap = f"{self._settings.topic} lost offsets {end} to {self._ready_at - 1} before they were read"
+        self._facts, self.unreachable, self.missing_right = facts, None, None
+        self.fold.cluster_id = facts.cluster_id
+        self._begin, self._position, self._ready_at = begin, max(self._position, begin), end
 
     async def _topic(self) -> TopicFacts:
         """Return the topic, made if need be; a topic that was read before is never made again.
@@ -328,6 +335,8 @@ class StateReplica:
         """Return why nothing may be trimmed or deleted because of this topic, else None."""
         if self._lost is not None:
             return f"{self._lost}: the topic lost data. {self._settings.recovery or _RECOVERY}"
+        if self._gap is not None:
+            return f"{self._gap}. {self._settings.recovery or _RECOVERY}"
         return ("; ".join(self._facts.weaknesses) or None) if self._facts is not None else None
 
     @property

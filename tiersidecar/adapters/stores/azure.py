@@ -15,7 +15,7 @@ import obstore
 from obstore.store import AzureStore as RustAzureStore
 from yarl import URL
 
-from tiersidecar.adapters.stores.azure_errors import azure_errors, refused
+from tiersidecar.adapters.stores.azure_errors import azure_errors, refused, says_away
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.azure_upload import AzureUpload
 from tiersidecar.adapters.stores.obstore_reads import get_object, get_range
@@ -36,9 +36,9 @@ _SAME_IN_BOTH_ORDERS = re.compile("[^\ue000-\uffff\U00010000-\U0010ffff]*")
 class AzureStore:
     """One container.
 
-    A put is one request when the body fits into a block, else blocks that are committed together; failed or cancelled, its
-    blocks are dropped.  Each put is followed by a look at the blob, since the answer may not be the service's own.
-    The service keeps no CRC32C, so that ``crc32c`` is None and what was copied is read back.
+    A put is one request when the body fits into a block, or is conditional, else blocks that are committed together; failed or
+    cancelled, its blocks are dropped.  Each put is followed by a look at the blob, since the answer may not be the service's
+    own.  The service keeps no CRC32C, so that ``crc32c`` is None and what was copied is read back.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class AzureStore:
         )
         size_bytes = await upload.put(body, if_absent=if_absent)
         try:
-            return await self._look_at(key, size_bytes)
+            return await _look_at(upload, key, size_bytes)
         except BaseException:
             await upload.drop_blocks()  # an answer that was not the service's own has committed none
             raise
@@ -114,20 +114,6 @@ class AzureStore:
         with azure_errors("head", key):
             return _stored_object(await obstore.head_async(self._store, key))
 
-    async def _look_at(self, key: str, size_bytes: int) -> StoredObject:
-        """Return the blob that was just put.
-
-        Raises:
-            StoreError: it is not there, or of another size, or nobody says.
-        """
-        try:
-            stored = await self.head_object(key)
-        except ObjectNotFoundError as error:
-            raise StoreError(verb="put", key=key, reason="it was taken, and is not there") from error
-        if stored.size_bytes != size_bytes:
-            raise StoreError(verb="put", key=key, reason="it was taken, and something else is there")
-        return stored
-
     async def delete_objects(self, keys: Sequence[str]) -> None:
         window = asyncio.Semaphore(_DELETED_AT_ONCE)
 
@@ -159,6 +145,21 @@ class AzureStore:
             return
         with suppress(ObjectNotFoundError), azure_errors("delete", key):
             await obstore.delete_async(self._store, key)
+
+
+async def _look_at(upload: AzureUpload, key: str, size_bytes: int) -> StoredObject:
+    """Return the blob that was just put.
+
+    Raises:
+        StoreError: it is not there, or another upload's, or of another size, or nobody says.
+    """
+    try:
+        seen = await upload.look(size_bytes)
+    except ObjectNotFoundError as error:
+        raise StoreError(verb="put", key=key, reason="it was taken, and is not there") from error
+    if seen is None:
+        raise StoreError(verb="put", key=key, reason="it was taken, and something else is there")
+    return _stored_object(seen)
 
 
 async def _objects_of(pages: obstore.ListStream[Sequence[ObjectMeta]], prefix: str) -> AsyncIterator[StoredObject]:
@@ -253,12 +254,13 @@ class TokenDeletes:
                 status, code = await self._ask(key)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if is_last:
-                    raise StoreError(verb="delete", key=key, reason=f"no answer: {type(error).__name__}") from None
+                    reason = f"no answer: {type(error).__name__}"
+                    raise StoreError(verb="delete", key=key, reason=reason, is_away=True) from None
             else:
                 if status in (202, 404) and code != "ContainerNotFound":
                     return
                 if status < 500 or is_last:
-                    raise StoreError(verb="delete", key=key, reason=refused(status, code))
+                    raise StoreError(verb="delete", key=key, reason=refused(status, code), is_away=says_away(status))
             await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt)
 
     async def _ask(self, key: str) -> tuple[int, str]:

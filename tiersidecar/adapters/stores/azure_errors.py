@@ -13,6 +13,11 @@ from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, St
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<\n]+)")
 _STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*)")
+_REFUSED_IN_BATCH = re.compile(r"Bulk delete request failed for key .*?: (?P<message>.*) \(code: (?P<status>\d{3})\)")
+"""object_store deletes in batches: their answer is a success, and has one for each blob, without the service's error code."""
+_CUT_OFF = "Generic MicrosoftAzure error: HTTP error: request or response body error"
+_INTERRUPTED = "kind: Interrupted"
+"""And not Timeout: then nothing more came."""
 _QUERY = re.compile(r"\?[^\s)\"']*")
 _NO_CONTAINER = "ContainerNotFound"
 _NO_ANSWER = "are the account's name and azure.endpoint.url right, and does the way there let this machine through?"
@@ -66,12 +71,24 @@ def azure_errors(verb: str, key: str) -> Iterator[None]:
 
 
 def _says_away(error: Exception) -> bool:
-    """Decide by the status; where there was no answer there is none."""
-    found = _STATUS.search(str(error))
-    if found is None:
-        return isinstance(error, GenericError | OSError)
-    status = int(found.group(1)[:3])
+    """Decide by the status; where there was no answer there is none.  One that broke off within an object is one."""
+    said = str(error)
+    if _is_cut_off(said):
+        return False
+    if found := _REFUSED_IN_BATCH.search(said):
+        return says_away(int(found["status"]))
+    if found := _STATUS.search(said):
+        return says_away(int(found.group(1)[:3]))
+    return isinstance(error, GenericError | OSError)
+
+
+def says_away(status: int) -> bool:
+    """Return whether an answer of ``status`` means that the service can serve no caller now."""
     return status >= 500 or status in {408, 429}
+
+
+def _is_cut_off(said: str) -> bool:
+    return said.startswith(_CUT_OFF) and _INTERRUPTED in said
 
 
 def _code_of(error: Exception) -> str:
@@ -90,6 +107,11 @@ def refused(status: int, code: str) -> str:
 def _explain(error: Exception) -> str:
     """Return one line without the URL's query, where a SAS token would be."""
     code, said = _code_of(error), str(error)
+    if _is_cut_off(said):
+        return "the answer broke off within the object"
+    if in_batch := _REFUSED_IN_BATCH.search(said):
+        hint = _HINTS.get(in_batch["status"])
+        return f"{in_batch['status']}: {in_batch['message']}" + (f" ({hint})" if hint else "")
     message = _MESSAGE.search(said)
     if message is not None:
         text = f"{code}: {message.group(1)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import obstore
 import structlog
@@ -16,8 +17,13 @@ from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, St
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import ObjectBody
 
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
 _HANDED_ON_BYTES = 1024 * 1024
 """Bytes passed to obstore at once, as ``grant`` allows: each pass is a task of ours."""
+_CONDITIONAL_BYTES = 160 * 1024 * 1024
+"""The service takes 5,000 MiB in one request.  The largest object that is put conditionally is a snapshot, of 128 MiB."""
 _ABORT_TIMEOUT_S = _LOOK_TIMEOUT_S = 10.0
 _UPLOAD_ID = "tiersidecarupload"
 """The blob's metadata that names the upload, as letters alone, of which all metadata names may be."""
@@ -32,7 +38,7 @@ class AzureUpload:
 
     The blob names its upload by a random ``upload_id``: after a lost answer object_store sends the request again, and the
     service refuses that one, because the blocks are committed, or the blob is there.  Then a look at the blob shows that it is
-    ours."""
+    ours.  After a put that was answered it shows that the answer was the service's: what was there before may be as large."""
 
     def __init__(
         self,
@@ -57,26 +63,32 @@ class AzureUpload:
 
         Raises:
             ObjectExistsError: ``if_absent``, and the key is taken.
-            StoreError: the service or the network fails; also when the body has not the size announced, or is larger than a
-                block and conditional.
+            StoreError: the service or the network fails; also when the body has not the size announced, or is conditional and
+                of more than ``_CONDITIONAL_BYTES``, or does not say how large it is and may be larger than a block.
         """
         filler = PartFiller(body, blocking=self._blocking, sums=False)
-        size_bytes = body.size_bytes
-        if size_bytes is not None and size_bytes < self._settings.block_size_bytes:
-            buffer = memoryview(bytearray(size_bytes + 1))  # one byte more than announced shows a longer body
-            await self._put_whole(buffer[: await filler.fill(buffer)], body, filler, if_absent)
+        block_bytes, size_bytes = self._settings.block_size_bytes, body.size_bytes
+        if size_bytes is not None and size_bytes < block_bytes:
+            await self._put_announced(size_bytes, body, filler, if_absent)
             return filler.size_bytes
         async with self._slots:
-            first = memoryview(bytearray(self._settings.block_size_bytes))
+            if if_absent and size_bytes is not None and size_bytes <= _CONDITIONAL_BYTES:
+                await self._put_announced(size_bytes, body, filler, if_absent)
+                return filler.size_bytes
+            first = memoryview(bytearray(block_bytes))
             count = await filler.fill(first)
             if count < len(first):
                 await self._put_whole(first[:count], body, filler, if_absent)
             elif if_absent:
-                reason = f"a conditional put takes at most {len(first) - 1} bytes: azure.upload.block.size is the bound"
+                reason = f"a conditional put is one request, of at most {_CONDITIONAL_BYTES} bytes that are announced"
                 raise StoreError(verb="put", key=self._key, reason=reason)
             else:
                 await self._put_in_blocks(first, body, filler)
         return filler.size_bytes
+
+    async def _put_announced(self, size_bytes: int, body: ObjectBody, filler: PartFiller, if_absent: bool) -> None:
+        buffer = memoryview(bytearray(size_bytes + 1))  # one byte more than announced shows a longer body
+        await self._put_whole(buffer[: await filler.fill(buffer)], body, filler, if_absent)
 
     async def _put_whole(self, view: memoryview, body: ObjectBody, filler: PartFiller, if_absent: bool) -> None:
         self._check_size(body, filler)
@@ -155,15 +167,25 @@ class AzureUpload:
             reason = error.reason if isinstance(error, StoreError) else "no answer in time"
             _log.warning("store.upload.left_over", key=self._key, reason=reason)
 
+    async def look(self, size_bytes: int) -> ObjectMeta | None:
+        """Return what is known of the blob; None if it is another upload's, or not whole.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+            StoreError: the service or the network fails.
+        """
+        with azure_errors("put", self._key):
+            seen = await obstore.get_async(self._store, self._key, options={"head": True})
+        is_ours = seen.attributes.get(_UPLOAD_ID) == self._upload_id
+        return seen.meta if is_ours and seen.meta["size"] == size_bytes else None
+
     async def _is_ours(self, size_bytes: int) -> bool:
         """Return whether the blob is this upload's, and whole; False also where there is no answer."""
         try:
             async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                with azure_errors("put", self._key):
-                    seen = await obstore.get_async(self._store, self._key, options={"head": True})
+                return await self.look(size_bytes) is not None
         except (StoreError, TimeoutError):
             return False
-        return seen.meta["size"] == size_bytes and seen.attributes.get(_UPLOAD_ID) == self._upload_id
 
     async def _is_there(self) -> bool:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tiersidecar.adapters.stores.plain_files import require_directory
@@ -41,17 +42,19 @@ async def list_directory(
     directory ``hidden`` in the root are none.  Each directory is read when its turn comes, in a thread.
 
     Raises:
-        OSError: a directory cannot be read; one that is gone holds nothing, but the root has to be there.
+        RootIsAwayError: the root is not there, or not to the end: what was yielded is not all that there is.
+        OSError: a directory cannot be read; one that is gone holds nothing, while the root is there.
     """
-    await blocking.run(require_directory, root)
+    begun = await blocking.run(require_directory, root)
     waiting: list[bytes | StoredObject] = [_first_directory(interval.prefix)]
     while waiting:
         match waiting.pop():
             case bytes(directory):
-                found = await blocking.run(_read_directory, root, directory, interval)
+                found = await blocking.run(_read_directory, root, directory, interval, begun)
                 waiting.extend(entry for key, entry in reversed(found) if key != f"{hidden}/".encode())
             case StoredObject() as stored:
                 yield stored
+    await blocking.run(partial(require_directory, root, before=begun))
 
 
 def _first_directory(prefix: bytes) -> bytes:
@@ -59,8 +62,11 @@ def _first_directory(prefix: bytes) -> bytes:
     return prefix[: prefix.rfind(b"/") + 1]
 
 
-def _read_directory(root: Path, directory: bytes, interval: KeyInterval) -> list[tuple[bytes, bytes | StoredObject]]:
-    """Return entries of one directory with their sort keys: directories as key prefixes, files as objects."""
+def _read_directory(
+    root: Path, directory: bytes, interval: KeyInterval, begun: os.stat_result
+) -> list[tuple[bytes, bytes | StoredObject]]:
+    """Return entries of one directory with their sort keys: directories as key prefixes, files as objects.  ``begun`` is the
+    status of the root that the listing began with."""
     found: list[tuple[bytes, bytes | StoredObject]] = []
     try:
         with os.scandir(os.fsencode(root) + b"/" + directory) as entries:
@@ -72,6 +78,9 @@ def _read_directory(root: Path, directory: bytes, interval: KeyInterval) -> list
                 elif interval.contains(key) and (stored := _stored_object(entry, key)) is not None:
                     found.append((key, stored))
     except (FileNotFoundError, NotADirectoryError):
+        require_directory(
+            root, before=begun
+        )  # now: a volume that is mounted again by the end was not there for this one
         return []
     return sorted(found, key=lambda item: item[0])
 

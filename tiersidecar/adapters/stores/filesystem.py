@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,12 @@ import structlog
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.directory_listing import KeyInterval, list_directory
-from tiersidecar.adapters.stores.plain_files import open_plain_file, plain_file_status, require_directory
+from tiersidecar.adapters.stores.plain_files import (
+    RootIsAwayError,
+    open_plain_file,
+    plain_file_status,
+    require_directory,
+)
 from tiersidecar.adapters.stores.temporary_file import (
     SLICE_BYTES,
     ObjectModes,
@@ -31,6 +37,8 @@ from tiersidecar.ports.store import ObjectBody, SourceFile, StoredObject, probe_
 
 TEMPORARY_DIRECTORY = ".tiersidecar-tmp"
 STALE_TEMPORARY_MS = 24 * 60 * 60 * 1000
+_SWEEP_S = 5.0
+"""How long the opening of a store waits for its sweep, which goes on behind it."""
 
 T = TypeVar("T")
 
@@ -219,10 +227,7 @@ class FilesystemStore:
             try:
                 return await self._blocking.run(look, path, *args)
             except _ABSENT as error:
-                try:
-                    await self._blocking.run(require_directory, self._root)
-                except OSError as gone:
-                    raise StoreError(verb=verb, key=key, reason=explain_os_error(gone), is_away=True) from gone
+                await self._blocking.run(require_directory, self._root)
                 raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
 
     def _path(self, verb: str, key: str) -> Path:
@@ -250,14 +255,23 @@ async def open_filesystem_store(
     objects and directories; by default their owner and group may read them.
     """
     store = FilesystemStore(root=root, blocking=blocking, ids=ids, probe_prefix=probe_prefix, modes=modes)
+    sweeping = asyncio.create_task(_sweep(store, clock.now_ms() - stale_temporary_ms), name=f"sweep of {root}")
     try:
-        swept = await store.sweep_stale(older_than_ms=clock.now_ms() - stale_temporary_ms)
+        # Only to have it done where it is quick: a mount that hangs must not keep the stores of other places from opening.
+        await asyncio.wait((sweeping,), timeout=_SWEEP_S)
+        yield store
+    finally:
+        sweeping.cancel()
+
+
+async def _sweep(store: FilesystemStore, older_than_ms: int) -> None:
+    try:
+        swept = await store.sweep_stale(older_than_ms=older_than_ms)
     except StoreError as error:  # check_writable reports what is wrong with a store
         _log.warning("store.sweep.failed", store=store.description, reason=error.reason)
     else:
         if swept:
             _log.info("store.sweep.finished", store=store.description, files=swept)
-    yield store
 
 
 @contextmanager
@@ -265,7 +279,7 @@ def _translated(verb: str, key: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_away = error.errno in _MOUNT_IS_AWAY
+        is_away = isinstance(error, RootIsAwayError) or error.errno in _MOUNT_IS_AWAY
         raise StoreError(verb=verb, key=key, reason=explain_os_error(error), is_away=is_away) from error
 
 

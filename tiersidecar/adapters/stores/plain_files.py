@@ -56,14 +56,28 @@ def plain_file_status(path: Path) -> os.stat_result:
     return status
 
 
-def require_directory(path: Path) -> None:
-    """Return if ``path`` is a directory, or a link to one.
+class RootIsAwayError(OSError):
+    """The root of a store is no directory, or on another file system than before: it says nothing about the store's objects."""
+
+
+def require_directory(path: Path, *, before: os.stat_result | None = None) -> os.stat_result:
+    """Return the status of ``path``, which is a directory, or a link to one; on the file system of ``before``, if given.
+
+    Inodes are not compared: some mounts number them anew while they are mounted.
 
     Raises:
-        OSError: it is not there, or something else is: a store's root then says nothing about its objects.
+        RootIsAwayError: it is not there, or something else is, as where a volume was unmounted.
+        OSError: it cannot be looked at.
     """
-    if not stat.S_ISDIR(path.stat().st_mode):
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RootIsAwayError(error.errno, error.strerror, str(path)) from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise RootIsAwayError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if before is not None and status.st_dev != before.st_dev:
+        raise RootIsAwayError(errno.ESTALE, "Another file system than a moment ago", str(path))
+    return status
 
 
 def _require_plain_file(path: Path, status: os.stat_result) -> None:

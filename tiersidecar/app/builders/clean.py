@@ -16,6 +16,13 @@ from tiersidecar.tasks.clean_lane import CleanLane
 from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
 from tiersidecar.tasks.segment_upload import CopyTarget
 
+_FILTERS = "filters"
+
+
+def drop_key_filters(state_dir: Path) -> None:
+    """Drop those of a time when compacted topics were tiered."""
+    shutil.rmtree(state_dir / _FILTERS, ignore_errors=True)
+
 
 def build_clean(parts: Parts, role: TierParts, *, target: CopyTarget) -> CleanLane:
     """Build it by plain constructor calls.  What a killed process left of its work on this disk goes."""
@@ -57,6 +64,7 @@ def build_clean(parts: Parts, role: TierParts, *, target: CopyTarget) -> CleanLa
         settings=CleanSettings(
             dedupe_buffer_bytes=config.compaction_dedupe_buffer_size,
             scratch=scratch,
+            filters=Path(config.state_dir) / _FILTERS,
             delays=TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay),
         ),
     )

@@ -48,7 +48,7 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
         settings=settings,
         table=parts.table,
         disks=parts.pins,
-        copies=TrustedCopies(parts.metadata, parts.state),
+        copies=TrustedCopies(parts.metadata, parts.state, places=config.places),
         why_halted=lambda topic_id_partition: parts.status.why_halted(topic_id_partition, Lane.RETAIN),
         guard=guard,
         clock=parts.clock,

@@ -24,8 +24,9 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import CountedFetches
-from tiersidecar.reading.chunk_manager import ChunkLayer
-from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings, open_chunk_files_cache, open_index_files_cache
+from tiersidecar.reading.chunk_files import ChunkFilesLayer, open_chunk_files_cache
+from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings, open_index_files_cache
+from tiersidecar.reading.gone_segments import GoneSegments, dropping
 from tiersidecar.reading.hedged_fetches import HedgedFetches
 from tiersidecar.reading.holes import GIVE_UP, GIVE_UP_AT_SOURCE
 from tiersidecar.reading.index_blobs import IndexBlobReader, IndexFilesSource
@@ -71,7 +72,7 @@ async def open_index_cache(
 @asynccontextmanager
 async def open_chunk_cache(
     config: Config, *, blocking: Blocking, clock: Clock, telemetry: Telemetry, suffix: str = ""
-) -> AsyncIterator[Sequence[ChunkLayer]]:
+) -> AsyncIterator[Sequence[ChunkFilesLayer]]:
     """Open chunks on disk as a layer; none unless ``read.chunk.cache.disk.bytes`` asks for it.
 
     Where it does not, what an earlier process left in the directory is dropped: a directory of 0 bytes is opened all the same.
@@ -154,7 +155,7 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
     chunk_layers = await stack.enter_async_context(
         open_chunk_cache(config, blocking=parts.blocking, clock=parts.clock, telemetry=parts.telemetry, suffix=suffix)
     )
-    return await stack.enter_async_context(
+    path = await stack.enter_async_context(
         open_read_path(
             store=store,
             metadata=parts.metadata,
@@ -183,6 +184,14 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
             hole_advice=hole_advice(config),
         )
     )
+    gone = GoneSegments(
+        [path.chunks, *chunk_layers],
+        metadata=parts.metadata,
+        assigned=lambda: [*parts.table.assignment, *parts.table.departing],
+        clock=parts.clock,
+    )
+    await stack.enter_async_context(dropping(gone))
+    return path
 
 
 def hole_advice(config: Config) -> str:

@@ -173,9 +173,9 @@ def known_sidecars(rows: Sequence[Mapping[str, Any]], secret: str | None = None)
 
 def _from_state_topic(config: Config) -> tuple[list[dict[str, Any]], str]:
     """Return the sidecars, and the id of the cluster."""
-    import asyncio
     from dataclasses import asdict
 
+    from tiersidecar.adapters.ending_loop import run_to_end
     from tiersidecar.app.commands.session import open_session
     from tiersidecar.app.process_status import sidecars_of
 
@@ -186,7 +186,7 @@ def _from_state_topic(config: Config) -> tuple[list[dict[str, Any]], str]:
             sidecars = sidecars_of(session.state.known_leases(), session.clock.now_ms())
             return [asdict(sidecar) for sidecar in sidecars], (await session.broker.describe_cluster()).cluster_id
 
-    return asyncio.run(look())
+    return run_to_end(look())
 
 
 def ask(

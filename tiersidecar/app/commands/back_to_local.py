@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
 from tiersidecar.app.commands.looking import DONE
@@ -155,7 +155,7 @@ def restore(
             reads_all=digests,
         )
         with progress.on(console, "looking at the log dirs"):
-            found = asyncio.run(run_restore(config, request, progress))
+            found = run_to_end(run_restore(config, request, progress))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console)) from None
     _print(found, console, as_json=as_json)

@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.config.top_level import Mode
@@ -109,7 +110,7 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
     try:
         config = load_config(manner.config_file, os.environ)
         log_errors_alone(config.logging)
-        code = asyncio.run(_carry_out(config, look, manner, with_metadata=with_metadata))
+        code = run_to_end(_carry_out(config, look, manner, with_metadata=with_metadata))
     except TiersidecarError as error:
         code = complain(error, manner.console, manner.config_file)
     raise typer.Exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.complaints import WRONG_USAGE, complain, log_errors_alone
 from tiersidecar.app.commands.looking import DONE, FOUND
 from tiersidecar.app.config.config import Config, load_config
@@ -77,7 +77,7 @@ def _check_connected(config: Config, config_file: Path, console: Console, *, as_
     try:
         config.require_own()
         with console.status("contacting the broker and the store"):
-            found = asyncio.run(look_at_config(config))
+            found = run_to_end(look_at_config(config))
     except TiersidecarError as error:  # certificates and keys that cannot be used
         return complain(error, console, config_file)
     found = [*(warning("configuration", text, "see docs/configuration.md") for text in warnings_of(config)), *found]

@@ -33,11 +33,19 @@ ELSEWHERE = (
     "the logs of the brokers: what a segment file has below its log's start goes with the file, and until then a next leader "
     "may copy it again with the rest of the file",
     "pins: links to segment files, until what they hold is remote and unpinned",
-    "caches of gateways and read services: chunks of the old segments, until other chunks take their place",
+    "caches of gateways and read services: chunks of the old segments, until half a minute after these are deleted; on the "
+    "disk of one that does not run, until it is started again; of `tiersidecar serve`, until other chunks take their place",
     "clusters that have mounted the bucket, and copies of the bucket",
     "earlier versions of objects, where the bucket keeps versions or holds deletes",
 )
 """Where copies may remain that no command of the sidecar reaches."""
+
+ELSEWHERE_OF_COMPACTED = (
+    "the logs of the brokers, of which nothing is trimmed: what has one of the keys goes there once the brokers' cleaner has "
+    "passed a later record, such as a tombstone, of that key; what has it and is not copied yet is copied with the rest",
+    *ELSEWHERE[1:],
+)
+"""The same for a compacted topic."""
 
 
 class KeyFormat(StrEnum):
@@ -68,7 +76,8 @@ Settle = Annotated[
     typer.Option(
         metavar="TIME",
         parser=quantity("ms", 0),
-        help="Time for brokers to write where their logs start: more than log.flush.start.offset.checkpoint.interval.ms.",
+        help="Time for brokers to write where their logs start: more than log.flush.start.offset.checkpoint.interval.ms. For "
+        "compacted topics the time in which the cleaner ends what it had begun: 30 s or more.",
     ),
 ]
 
@@ -90,7 +99,9 @@ def erase(
     Every remote segment is read. Those that have such records are rewritten without them under new ids: all other records keep
     offset, time, headers and producer. The old segments go into the trash for user.delete.delay, or until `trash purge`. They
     are not read any more, and no undelete brings them back. What brokers still hold locally is not rewritten: the report names
-    it, and the command can be run again once it is trimmed. Exit code 3: done, but segments remain that may have such records.
+    it, and the command can be run again once it is trimmed. Nothing of a compacted topic is trimmed: all that is remote is
+    rewritten, and what is copied later is left to another run. Exit code 3: done, but segments remain that may have such
+    records.
     """
     keys = read_keys(keys_file, key_format)
     progress = StepProgress()
@@ -164,7 +175,7 @@ async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
     from tiersidecar.app.erase_run import Eraser
 
     facts = {"topic": wanted.topic, "keys": len(wanted.keys)}
-    if refused := await _refusal(session, wanted.topic):
+    if refused := await _refusal(session, wanted):
         return Intent(facts=facts, refusal=refused)
     eraser = Eraser(
         session,
@@ -194,7 +205,8 @@ async def look_at_erasure(session: Session, wanted: Wanted) -> Intent:
             "partitions": [_partition(one) for one in found],
             "remaining": (remaining := _all_remaining(found)),
             "not_looked_at": [_local(one) for one in found],
-            "copies_may_remain": list(ELSEWHERE),
+            "held_by_brokers": [_held(one) for one in found],
+            "copies_may_remain": list(ELSEWHERE_OF_COMPACTED if _is_compacted(found) else ELSEWHERE),
         },
         apply=lambda: _do(session, eraser, found, wanted.topic),
         complete=not steps and not remaining,
@@ -207,12 +219,15 @@ def _failpoints() -> Any:
     return EnvironmentFailpoints.from_environment()
 
 
-async def _refusal(session: Session, topic: str) -> str:
+async def _refusal(session: Session, wanted: Wanted) -> str:
     """Return why nothing of the topic may be erased; "" if it may."""
     from tiersidecar.app.deletion_doubts import is_native, reason_not_to_delete
+    from tiersidecar.decide.topics import is_compacted
     from tiersidecar.domain.lease import reason_to_wait_for_sidecars
     from tiersidecar.domain.policy import PauseKind
+    from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, LEAST_SETTLE_S
 
+    topic = wanted.topic
     view = (await session.partitions(topic))[0]
     topic_id = view.topic_id_partition.topic_id
     policy = session.policy(topic, topic_id)
@@ -221,8 +236,13 @@ async def _refusal(session: Session, topic: str) -> str:
         return f"topic {topic} is not tiered"
     if policy.delete_remote:
         return "all that is remote of the topic is being deleted"
-    if "compact" in (configs.get("cleanup.policy") or ""):
-        return "cleanup.policy has compact, and compacted topics are not tiered"
+    if is_compacted(configs) and not session.config.compaction_enabled:
+        return "cleanup.policy has compact, and compacted topics are tiered with compaction.enabled alone"
+    if is_compacted(configs) and wanted.settle_s < LEAST_SETTLE_S:
+        return (
+            f"--settle is {wanted.settle_s:g} s, and a compacted topic needs {LEAST_SETTLE_S} s at least: the cleaner may "
+            f"finish what it had begun up to {CLEANER_FINISHES_WITHIN_S} s after it last looked whether a command acts"
+        )
     if await is_native(session, topic):
         return "the broker tiers the topic itself: its segments are its own"
     if not session.config.deletes_enabled:
@@ -260,8 +280,13 @@ def _notes(found: Sequence[PartitionErasure]) -> Iterator[str]:
             yield f"{name}: left alone, segment {_name(segment)}: {reason}"
         in_trash = one.of(Erasing.IN_TRASH)
         if in_trash:
-            yield f"{name}: {len(in_trash)} segments with such records are in the trash by an earlier erasure"
-        if one.seen.local_start >= 0:
+            yield f"{name}: {len(in_trash)} segments with such records are in the trash: {in_trash[0].reason}"
+        if one.seen.is_compacted:
+            yield (
+                f"{name}: what is copied from offset {one.seen.remote_end} on is not erased: run this command again then. The "
+                "brokers keep the log themselves; write a tombstone for each key, and their cleaner takes its records out"
+            )
+        elif one.seen.local_start >= 0:
             yield (
                 f"{name}: from offset {one.seen.local_start} on the brokers hold the log themselves; nothing of it is erased "
                 "until it is remote and trimmed: then run this command again"
@@ -284,9 +309,21 @@ def _all_remaining(found: Sequence[PartitionErasure]) -> list[dict[str, Any]]:
 
 
 def _local(partition: PartitionErasure) -> dict[str, Any]:
-    """Return from where on the brokers hold the log themselves, which is not looked at; None where that is not known."""
+    """Return from where on nothing is looked at: of a compacted topic what is not remote yet, of others what the brokers hold
+    themselves; None where that is not known."""
+    seen = partition.seen
+    start = seen.remote_end if seen.is_compacted else seen.local_start
+    return {"partition": partition.owner.partition, "from_offset": start if start >= 0 else None}
+
+
+def _held(partition: PartitionErasure) -> dict[str, Any]:
+    """Return from where on the brokers hold the log themselves, whatever was erased remotely; None where that is not known."""
     start = partition.seen.local_start
     return {"partition": partition.owner.partition, "from_offset": start if start >= 0 else None}
+
+
+def _is_compacted(found: Iterable[PartitionErasure]) -> bool:
+    return any(one.seen.is_compacted for one in found)
 
 
 def _partition(partition: PartitionErasure) -> dict[str, Any]:
@@ -316,6 +353,7 @@ def _offsets(segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
 async def _do(session: Session, eraser: Eraser, found: Sequence[PartitionErasure], topic: str) -> Mapping[str, Any]:
     """Apply, and return the proof."""
     result = await eraser.apply(found)
+    found = result.found
     remaining = _all_remaining(found) + [
         {"partition": step.segment.topic_id_partition.partition, **_offsets(step.segment), "reason": reason}
         for step, reason in result.left
@@ -326,6 +364,7 @@ async def _do(session: Session, eraser: Eraser, found: Sequence[PartitionErasure
         "erased": [_proof(one) for one in result.erased],
         "remaining": remaining,
         "trash": list(_trash(session, found)),
+        "not_looked_at": [_local(one) for one in found],
         "then": f"tiersidecar trash purge {topic}  # does not wait until they are due",
     }
 
@@ -356,7 +395,7 @@ def _trash(session: Session, found: Iterable[PartitionErasure]) -> Iterator[dict
     from tiersidecar.app.erase_partition import erasures_in_trash
 
     for one in found:
-        for entry in erasures_in_trash(session, one.owner):
+        for entry in erasures_in_trash(session, one):
             due = datetime.fromtimestamp(entry.due_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
             yield {
                 "partition": one.owner.partition,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
 from collections import deque
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.looking import DONE, look
 from tiersidecar.app.commands.options import ConfigFile, parse_target
 from tiersidecar.app.config.config import Config
@@ -141,7 +141,7 @@ def events(
 
     def act(config: Config) -> int:
         try:
-            asyncio.run(_read(config, lambda one: one.is_of(topic, partition), say, lines, last=last, follow=follow))
+            run_to_end(_read(config, lambda one: one.is_of(topic, partition), say, lines, last=last, follow=follow))
         except _UnheardError as error:
             raise BrokenPipeError(errno.EPIPE, "the output is not read") from error
         return DONE

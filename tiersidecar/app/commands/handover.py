@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.back_to_local import back_to_local, restore
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
@@ -370,7 +370,7 @@ def verify(
         config = load_config(config_file, os.environ)
         log_errors_alone(config.logging)
         with progress.on(console, "connecting to the broker and reading the sidecars' topics"):
-            found = asyncio.run(_verify(config, plan, progress, reads_records=records))
+            found = run_to_end(_verify(config, plan, progress, reads_records=records))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
     typer.echo(json.dumps(verified_document(found), indent=2) if as_json else verified_text(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
 from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.commands.options import ConfigFile, moment_ms
@@ -132,7 +132,7 @@ def plan(
         log_errors_alone(config.logging)
         progress = StepProgress()
         with progress.on(console, "looking through the bucket"):
-            found = asyncio.run(_find(config, wanted, progress))
+            found = run_to_end(_find(config, wanted, progress))
         write_plan(found.plan, out)
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
@@ -382,7 +382,7 @@ def snapshot(config_file: ConfigFile, as_json: AsJson = False) -> None:
         config = load_config(config_file, os.environ)
         log_errors_alone(config.logging)
         with console.status("asking the cluster"):
-            document = asyncio.run(put_cluster_snapshot(config))
+            document = run_to_end(put_cluster_snapshot(config))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
     if as_json:

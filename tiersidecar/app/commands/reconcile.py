@@ -5,7 +5,6 @@ Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
 from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.app.config.config import Config, load_config
@@ -162,7 +162,7 @@ def reconcile(
 def _run_locally(config: Config, options: RunOptions, say: Callable[[str], None]) -> Summary:
     from tiersidecar.app.reconcile_local_run import run_local_reconcile
 
-    return asyncio.run(run_local_reconcile(config, options, say))
+    return run_to_end(run_local_reconcile(config, options, say))
 
 
 def _run(

@@ -5,7 +5,6 @@ Exit codes: 0 all guarantees are kept, 3 one is broken, 1 failed, 2 wrong config
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.app.commands.tables import Amount, table
@@ -64,7 +64,7 @@ def check(
         if place and place not in config.places:
             known = ", ".join(sorted(config.places)) or "none"
             raise typer.BadParameter(f"{place!r} is not in places, which has {known}", param_hint="--place")
-        found = asyncio.run(_check(config, place, samples, object_size, lambda step: console.print(step)))
+        found = run_to_end(_check(config, place, samples, object_size, lambda step: console.print(step)))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes, parse_target
@@ -121,7 +121,7 @@ def _run(config_file: Path, act: Callable[[Session], Awaitable[None]]) -> None:
             async with open_session(config, with_metadata=True) as session:
                 await act(session)
 
-        asyncio.run(run())
+        run_to_end(run())
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
 

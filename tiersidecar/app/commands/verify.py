@@ -5,7 +5,6 @@ Exit codes: 0 all are sound, 3 one is not, 1 failed, 2 wrong usage.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.looking import DONE, FOUND, look
 from tiersidecar.app.commands.options import ConfigFile, parse_target, quantity
 from tiersidecar.app.config.config import Config
@@ -54,7 +54,7 @@ def verify(target: Target, config_file: ConfigFile, rate: Rate = None, as_json: 
 
         wanted = Wanted(name=topic, partition=partition, may_be_segment=partition is None and _is_id(topic))
         with _listening(as_json=as_json) as listener:
-            not_sound = asyncio.run(verify_segments(config, wanted, rate, listener))
+            not_sound = run_to_end(verify_segments(config, wanted, rate, listener))
         return FOUND if not_sound else DONE
 
     look(config_file, act)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from tiersidecar.formats import native
 from tiersidecar.formats.compaction.offset_map import OffsetMap
-from tiersidecar.formats.compaction.raw_records import RawRecord
+from tiersidecar.formats.compaction.raw_records import RawRecord, native_frame, open_records
 from tiersidecar.formats.compaction.rewriting import (
     Emptied,
     RewrittenBatch,
     delete_horizon_ms,
     empty_batch,
+    new_batch,
     rewrite_batch,
 )
+from tiersidecar.formats.compaction.segments import OffsetBounds
 from tiersidecar.formats.compaction.transactions import CleanedTransactions
+from tiersidecar.formats.kafka.compressing import compress
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import ProducerState
-from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, RecordBatchHeader
+from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, Buffer, RecordBatchHeader
+from tiersidecar.formats.native import HIGHEST, CleanedRun, IndexParts, TermParts, clamped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,11 @@ class CleaningTerms:
     first_dirty_offset: int | None = None
     last_records: Mapping[int, LastRecord] = field(default_factory=dict)
 
+    @property
+    def horizon_ms(self) -> int:
+        """Return what this round sets: at most what a batch can say, for topics whose tombstones are to stay for ever."""
+        return clamped(self.now_ms + self.delete_retention_ms)
+
 
 class Cleaner:
     """Takes every batch below the map's end, from the log's first on, in order."""
@@ -64,6 +75,10 @@ class Cleaner:
     def __init__(self, offset_map: OffsetMap, terms: CleaningTerms, aborted: Iterable[AbortedTransaction] = ()) -> None:
         self._map, self._terms = offset_map, terms
         self._transactions = CleanedTransactions(aborted)
+        self._native = native.core.walks
+        lasts = {one.data_offset for one in terms.last_records.values() if one.data_offset is not None}
+        self._kept_empty = array("q", sorted({terms.upper_bound_offset - 1, *lasts}))
+        """Last offsets of the batches that may have to stay without a record."""
 
     def clean(
         self,
@@ -90,17 +105,57 @@ class Cleaner:
             # Its records need not be read: none stays.
             data = empty_batch(header) if emptied is Emptied.KEPT_EMPTY else b""
             return RewrittenBatch(data=data, read=max(header.record_count, 0), kept=0)
-        return rewrite_batch(
+        rewritten = None if header.is_control else self._rewrite_natively(batch, header, emptied, where, position)
+        return rewritten or rewrite_batch(
             batch,
             header,
             lambda record: header.is_control or self._keeps(record, header, segment_max_timestamp_ms),
             emptied,
-            horizon_ms=self._terms.now_ms + self._terms.delete_retention_ms,
+            horizon_ms=self._terms.horizon_ms,
             is_horizon_due=may_drop and header.is_control,
             renews_horizon=is_dirty,
             where=where,
             position=position,
         )
+
+    def clean_run(
+        self, view: memoryview, start: int, stop: int, bounds: OffsetBounds, indexed: IndexParts
+    ) -> tuple[CleanedRun, bytes] | None:
+        """Return what stays of the batches from ``start`` of ``view`` on that end at ``stop`` or before, as far as native code
+        takes them; None where there is none."""
+        if self._native is None:
+            return None
+        terms = self._native_terms()
+        done = self._native.clean_run(view, start, stop, bounds, self._kept_empty, self._map.slots, terms, indexed)
+        if done[0].batches_read:
+            self._transactions.pass_over(done[0].last_offset_read)
+        return done
+
+    def _rewrite_natively(
+        self, batch: memoryview, header: RecordBatchHeader, emptied: Emptied, where: str, position: int
+    ) -> RewrittenBatch | None:
+        """Return what :func:`rewrite_batch` would, if native code reads the records."""
+        frame = native_frame(header)
+        if self._native is None or frame is None:
+            return None
+        records = open_records(batch, header, where=where, position=position)
+        done = self._native.clean_records(records, frame, self._map.slots, self._native_terms())
+        if done is None:
+            return None
+        read, kept, new = done
+        if not kept:
+            data: Buffer = empty_batch(header) if emptied is Emptied.KEPT_EMPTY else b""
+        elif new is None:
+            data = batch
+        else:
+            attributes, base_ms, max_ms, body = new
+            data = new_batch(header, attributes, base_ms, max_ms, kept, compress(body, header.compression))
+        return RewrittenBatch(data=data, read=read, kept=kept)
+
+    def _native_terms(self) -> TermParts:
+        first = self._terms.first_dirty_offset
+        first_dirty = HIGHEST if first is None else clamped(first)
+        return clamped(self._map.latest_offset), self._terms.now_ms, self._terms.horizon_ms, first_dirty
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
         """Take the retained ones (:meth:`CleanedTransactions.take_retained`)."""
@@ -173,6 +228,17 @@ class SegmentCleaner:
         if self.is_first_compressed is None and len(cleaned.data):
             self.is_first_compressed = bool(header.attributes & COMPRESSION_MASK) and cleaned.kept > 0
         return cleaned
+
+    def rewrite_run(
+        self, view: memoryview, start: int, position: int, bounds: OffsetBounds, indexed: IndexParts
+    ) -> tuple[CleanedRun, bytes] | None:
+        """Return what stays of the batches from ``start`` of ``view`` on, which is ``position`` of the .log, as far as native
+        code takes them; None where there is none.  The last one of the .log is not among them."""
+        stop = max(start + self._size_bytes - position - 1, 0)
+        done = self._cleaner.clean_run(view, start, stop, bounds, indexed)
+        if self.is_first_compressed is None and done is not None and done[0].batches_kept:
+            self.is_first_compressed = False
+        return done
 
 
 def _emptied(header: RecordBatchHeader) -> bytes:

@@ -7,14 +7,17 @@ more than the load factor's share is filled.  Two keys of one digest would be ta
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import md5
 
 from tiersidecar.domain.errors import OffsetMapTooSmallError
-from tiersidecar.formats.compaction.raw_records import iter_raw_records
+from tiersidecar.formats import native
+from tiersidecar.formats.compaction.raw_records import iter_raw_records, native_frame, open_records
 from tiersidecar.formats.compaction.transactions import CleanedTransactions
+from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader, check_batch, iter_batch_headers
+from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader
+from tiersidecar.formats.native import MapParts, clamped
 
 BYTES_PER_SLOT = 24
 LOAD_FACTOR = 0.9
@@ -26,12 +29,17 @@ _HASHED_PROBES = 13
 """Number of 4-byte windows in the digest; after them the probing is linear."""
 
 
+def most_keys(size_bytes: int, load_factor: float = LOAD_FACTOR) -> int:
+    """Return how many keys a map of this size holds."""
+    return int(size_bytes // BYTES_PER_SLOT * load_factor)
+
+
 class OffsetMap:
     """Takes at most ``size_bytes`` (``log.cleaner.dedupe.buffer.size`` of one cleaner); nothing can be taken out again."""
 
     def __init__(self, size_bytes: int, *, load_factor: float = LOAD_FACTOR) -> None:
         self._slots = size_bytes // BYTES_PER_SLOT
-        self._most_keys = int(self._slots * load_factor)
+        self._most_keys = most_keys(size_bytes, load_factor)
         if self._most_keys < 1:
             raise ValueError(f"an offset map of {size_bytes} bytes holds no key: {BYTES_PER_SLOT} bytes a slot")
         self._digests = bytearray(self._slots * _DIGEST_BYTES)
@@ -52,6 +60,26 @@ class OffsetMap:
     def is_full(self) -> bool:
         """Return whether no further key may be put in."""
         return self._size >= self._most_keys
+
+    def digests(self) -> Iterator[bytes]:
+        """Yield those of all keys."""
+        for slot, offset in enumerate(self._offsets):
+            if offset:
+                yield bytes(self._digests[slot * _DIGEST_BYTES : (slot + 1) * _DIGEST_BYTES])
+
+    @property
+    def slots(self) -> MapParts:
+        """Return the digests, and the offsets plus 1, for native code to read and to fill."""
+        return self._digests, self._offsets
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Return how many keys are in the map, and how many may be."""
+        return self._size, self._most_keys
+
+    def filled(self, size: int) -> None:
+        """Note that native code has put keys into the slots, which are ``size`` now."""
+        self._size = size
 
     def put(self, key: bytes, offset: int) -> None:
         """Record ``offset``, 0 or above, as the last one of ``key``: offsets come in their order.
@@ -103,6 +131,7 @@ class OffsetMapBuilder:
         self, offset_map: OffsetMap, *, first_dirty_offset: int, aborted: Iterable[AbortedTransaction] = ()
     ) -> None:
         self._map, self._first_dirty_offset = offset_map, first_dirty_offset
+        self._native = native.core.walks
         self._transactions = CleanedTransactions(one for one in aborted if one.last_offset >= first_dirty_offset)
 
     def add(self, log: Buffer, *, next_base_offset: int, where: str) -> bool:
@@ -112,25 +141,48 @@ class OffsetMapBuilder:
             CorruptDataError: a batch is damaged or cannot be read.
             OffsetMapTooSmallError: not one batch of the dirty part fits.
         """
-        view = memoryview(log)
-        for position, header in iter_batch_headers(view, where=where):
-            batch = view[position : position + header.size_bytes]
-            check_batch(batch, header, where=where, position=position)
-            if not self.take(batch, header, where=where, position=position):
-                return False
+        if not self.feed(WholeBatches(), log, where=where):
+            return False
         self.end_segment(next_base_offset)
         return True
 
-    def take(self, batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bool:
-        """Put in the next batch, whose checksum was checked; False where the map got full, and nothing further may come.
+    def feed(self, batches: WholeBatches, data: Buffer, *, where: str) -> bool:
+        """Put in the batches that end in the next slice; return False where the map got full, and nothing further may come.
 
         Raises:
-            CorruptDataError: it cannot be read.
+            CorruptDataError: a batch is damaged or cannot be read.
             OffsetMapTooSmallError: not one batch of the dirty part fits.
         """
+        batches.begin_slice(data)
+        while True:
+            batches.skip_to(self._take_run(batches.view, batches.place))
+            found = batches.next_batch(where=where)
+            if found is None:
+                break
+            batch, header, position = found
+            if not self._take(batch, header, where=where, position=position):
+                return False
+        batches.end_slice()
+        return True
+
+    def _take_run(self, view: memoryview, start: int) -> int:
+        """Put in the batches from ``start`` on that native code takes; return where it stopped."""
+        if self._native is None:
+            return start
+        offset_map, first = self._map, self._first_dirty_offset
+        stop, last_offset, size = self._native.fill_map(view, start, clamped(first), offset_map.slots, offset_map.room)
+        offset_map.filled(size)
+        if stop > start:
+            self._transactions.pass_over(last_offset)
+            if last_offset >= first:
+                offset_map.latest_offset = last_offset
+        return stop
+
+    def _take(self, batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bool:
+        """Put in the next batch, whose checksum was checked; return False where the map got full."""
         if header.is_control:
             self._transactions.may_drop_marker(batch, header, where=where, position=position)
-        elif not self._transactions.is_aborted(header):
+        elif not self._transactions.is_aborted(header) and not self._put_natively(batch, header, where, position):
             for record in iter_raw_records(batch, header, where=where, position=position):
                 if record.key is None or record.offset < self._first_dirty_offset:
                     continue
@@ -141,6 +193,18 @@ class OffsetMapBuilder:
         if header.last_offset >= self._first_dirty_offset:
             self._map.latest_offset = header.last_offset
         return True
+
+    def _put_natively(self, batch: memoryview, header: RecordBatchHeader, where: str, position: int) -> bool:
+        """Return whether native code has put in all records of the batch.  It begins with some of them where the map got full:
+        to put them in again changes nothing."""
+        frame = native_frame(header)
+        if self._native is None or frame is None:
+            return False
+        records = open_records(batch, header, where=where, position=position)
+        slots, first = self._map.slots, clamped(self._first_dirty_offset)
+        is_done, size = self._native.fill_map_from_records(records, frame, first, slots, self._map.room)
+        self._map.filled(size)
+        return is_done
 
     def end_segment(self, next_base_offset: int) -> None:
         """End a segment, all put in: the map reaches up to ``next_base_offset``, where the next one begins."""

@@ -15,6 +15,7 @@ from tiersidecar.formats.kafka.legacy_records import LegacyOpening, iter_legacy_
 from tiersidecar.formats.kafka.opened_memory import UNLIMITED
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, RecordBatchHeader, TimestampType
 from tiersidecar.formats.kafka.records import MAX_OPENED_BYTES
+from tiersidecar.formats.native import HIGHEST, FrameParts
 
 _INT_BITS, _LONG_BITS = (1 << 32) - 1, (1 << 64) - 1
 _SIGN_BIT = 1 << 63
@@ -51,6 +52,14 @@ def iter_raw_records(batch: memoryview, header: RecordBatchHeader, *, where: str
         raise CorruptDataError(where=where, position=position, reason=str(error)) from error
     except IndexError as error:
         raise CorruptDataError(where=where, position=position, reason="the last record ends too early") from error
+
+
+def native_frame(header: RecordBatchHeader) -> FrameParts | None:
+    """Return what native code must know of a batch to read its opened records; None where it cannot be left to it."""
+    if header.magic < 2 or header.record_count <= 0 or header.next_offset > HIGHEST:
+        return None
+    times = header.base_timestamp, header.max_timestamp
+    return header.base_offset, header.last_offset, *times, header.attributes, header.record_count
 
 
 def open_records(batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bytes:

@@ -110,7 +110,7 @@ def empty_batch(header: RecordBatchHeader) -> bytes:
     if header.magic < 2:
         raise ValueError(f"a message of format {header.magic} cannot be empty")
     attributes = header.attributes & _PLAIN_ATTRIBUTES
-    return _batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
+    return new_batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
 
 def filler_batch(offset: int, leader_epoch: int) -> bytes:
@@ -142,10 +142,10 @@ def _written(
         attributes |= DELETE_HORIZON_FLAG
     max_ms = max(NO_TIMESTAMP, *(one.timestamp_ms for one in records))
     span = (base_offset, last_offset - base_offset)
-    return _batch(header, attributes, base_ms, max_ms, len(records), compress(body, header.compression), span)
+    return new_batch(header, attributes, base_ms, max_ms, len(records), compress(body, header.compression), span)
 
 
-def _batch(
+def new_batch(
     header: RecordBatchHeader,
     attributes: int,
     base_ms: int,
@@ -154,6 +154,8 @@ def _batch(
     body: Buffer,
     span: tuple[int, int] | None = None,
 ) -> bytes:
+    """Return the batch with other records: ``count`` of them in ``body``, compressed.  ``span`` is its base offset and its last
+    offset delta; None: those that it had."""
     base_offset, last_delta = span or (header.base_offset, header.last_offset_delta)
     length = BATCH_HEADER_SIZE - LOG_OVERHEAD + len(body)
     fields = (base_offset, length, header.partition_leader_epoch, 2, 0, attributes, last_delta, base_ms, max_ms)

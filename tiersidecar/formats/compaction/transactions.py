@@ -29,6 +29,10 @@ class CleanedTransactions:
         self._committed: set[int] = set()
         self._retained: list[AbortedTransaction] = []
 
+    def pass_over(self, last_offset: int) -> None:
+        """Take batches of data that are of no transaction, up to this offset (inclusive), the highest of theirs."""
+        self._begin_up_to(last_offset)
+
     def is_aborted(self, header: RecordBatchHeader) -> bool:
         """Take a batch of data; return True if it is of an aborted transaction, and its records go whatever their keys are."""
         self._begin_up_to(header.last_offset)

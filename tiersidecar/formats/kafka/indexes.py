@@ -287,6 +287,22 @@ class IndexRebuilder:
             _append_later(self._time_index, self._latest)
             self._indexed_position = position
 
+    @property
+    def known(self) -> tuple[int, int, int]:
+        """Return the position of the last entry, and the latest timestamp with its offset."""
+        return self._indexed_position, *self._latest
+
+    def add_rows(self, rows: Iterable[tuple[int, int, int, int]], known: Sequence[int]) -> None:
+        """Add batches of which native code found the entries: last offset, position, latest timestamp and its offset of each;
+        ``known`` is what :attr:`known` is after them."""
+        base_offset = self._offset_index.base_offset
+        for last_offset, position, timestamp_ms, offset in rows:
+            self._offset_index.relative_offsets.append(last_offset - base_offset)
+            self._offset_index.positions.append(position)
+            _append_later(self._time_index, TimeIndexEntry(timestamp_ms, Offset(offset)))
+        self._indexed_position, timestamp_ms, offset = known
+        self._latest = TimeIndexEntry(timestamp_ms, Offset(offset))
+
     def finish(self) -> tuple[OffsetIndex, TimeIndex]:
         """Return both, after the last batch."""
         _append_later(self._time_index, self._latest)

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 
 from tests.support.metadata_events import ORDERS
 from tiersidecar.adapters.internal_topics import TopicFacts
-from tiersidecar.adapters.metadata_topic.replica import MetadataReplica, RestoredReplica
+from tiersidecar.adapters.metadata_topic.replica import (
+    ConsumedPosition,
+    MetadataReplica,
+    RestoredPartition,
+    RestoredReplica,
+)
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import MetadataEvent
 from tiersidecar.formats.metadata.partitioner import metadata_partition
@@ -91,3 +96,21 @@ class Topic:
 def partition_of(number: int, count: int) -> int:
     """Metadata partition of partition ``number`` of orders."""
     return metadata_partition(owner(number), count)
+
+
+def snapshot_of(topic: Topic) -> RestoredReplica:
+    """What a snapshot of the replica would give back."""
+    partition = topic.replica.partitions[0]
+    return RestoredReplica(
+        cluster_id=FACTS.cluster_id,
+        topic_id=FACTS.topic_id,
+        positions={0: ConsumedPosition(position=partition.reached, leader_epoch=3, last=partition.last)},
+        partitions=tuple(
+            RestoredPartition(
+                topic_id_partition=held.topic_id_partition,
+                applied_to=held.applied_to,
+                cache=type(held.cache).from_image(held.topic_id_partition, held.cache.image()),
+            )
+            for held in partition.live.values()
+        ),
+    )

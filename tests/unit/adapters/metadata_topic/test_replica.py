@@ -10,9 +10,8 @@ from structlog.testing import capture_logs
 
 from tests.support.metadata_events import DELETED, DELETING, FINISHED, added, updated
 from tests.support.recorded_telemetry import RecordedTelemetry
-from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner, partition_of
+from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner, partition_of, snapshot_of
 from tiersidecar.adapters.internal_topics import TopicFacts
-from tiersidecar.adapters.metadata_topic.replica import ConsumedPosition, RestoredPartition, RestoredReplica
 from tiersidecar.domain.errors import IllegalTransitionError, MetadataNotReadyError, UnknownSegmentError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.ports.metrics.process import METADATA_READY
@@ -26,24 +25,6 @@ def topic_with_two(*, finished: bool = True) -> Topic:
         if finished:
             topic.write(updated(number, FINISHED, owner=owner(which)))
     return topic
-
-
-def snapshot_of(topic: Topic) -> RestoredReplica:
-    """What a snapshot of the replica would give back."""
-    partition = topic.replica.partitions[0]
-    return RestoredReplica(
-        cluster_id=FACTS.cluster_id,
-        topic_id=FACTS.topic_id,
-        positions={0: ConsumedPosition(position=partition.reached, leader_epoch=3, last=partition.last)},
-        partitions=tuple(
-            RestoredPartition(
-                topic_id_partition=held.topic_id_partition,
-                applied_to=held.applied_to,
-                cache=type(held.cache).from_image(held.topic_id_partition, held.cache.image()),
-            )
-            for held in partition.live.values()
-        ),
-    )
 
 
 def restarted(topic: Topic) -> Topic:
@@ -254,6 +235,22 @@ async def test_a_truncated_topic_that_lost_nothing_of_ours_is_replayed_whole() -
     assert again.replica.halted_reason is None
 
 
+async def test_a_truncated_topic_that_lost_only_the_end_of_a_copy_halts_too() -> None:
+    """Its COPY_SEGMENT_STARTED is still there: a day later it would be taken for a copy that never ended, and deleted."""
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(7)
+    again.write(added(6, 20, 29, owner=owner(0)), updated(6, FINISHED, owner=owner(0)))
+    again.start([owner(0), owner(1)])
+    again.read_live()
+    again.read_live()
+    assert "was truncated and written on: 1 finished segments are no longer in it" in str(again.replica.halted_reason)
+    cache = again.replica.require(owner(1))
+    assert {segment.state for segment in cache.list_remote_log_segments()} == {FINISHED}
+
+
 async def test_a_truncated_topic_that_lost_finished_segments_halts_and_the_former_answers_stay() -> None:
     topic = topic_with_two()
     topic.start([owner(0), owner(1)])
@@ -300,6 +297,88 @@ async def test_records_that_went_unread_by_retention_are_a_gap_that_halts() -> N
     topic.read_live()
     assert topic.segments(0) == [1]
     assert "metadata-0 lost offsets 4 to 5 before they were read" in str(topic.replica.halted_reason)
+
+
+async def test_partitions_that_were_assigned_while_the_topic_had_lost_data_are_read_once_it_is_whole_again() -> None:
+    """S-094: leadership moves on while the metadata partition is lost, and nothing is assigned after that."""
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    whole = list(topic.records)
+    topic.cut(5)
+    topic.replica.begin_session(FACTS)
+    topic.learn_bounds()
+    assert topic.replica.is_lost
+    topic.replica.assign([owner(1)])
+    topic.records = whole
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.is_ready(1)
+    assert topic.replica.halted_reason is None
+
+
+async def test_what_a_snapshot_has_of_a_partition_that_comes_later_is_compared_too() -> None:
+    """Its last record is not seen again, where another partition was read from the beginning meanwhile."""
+    topic = topic_with_two()
+    topic.start([owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(0)
+    again.start([owner(0)])
+    again.write(*(added(number, 0, 9, owner=owner(0)) for number in range(10, 20)))
+    again.read_live()
+    again.replica.assign([owner(0), owner(1)])
+    again.read_separately()
+    assert "was truncated and written on: 2 finished segments are no longer in it" in str(again.replica.halted_reason)
+    assert again.segments(1) == [2, 4]
+
+
+async def test_what_a_snapshot_has_of_a_partition_that_comes_while_the_topic_is_lost_is_compared_afterwards() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(2)
+    again.start([owner(0)])
+    again.read_live()
+    again.replica.assign([owner(1)])
+    assert again.segments(1) == [2, 4], "reads are answered from it meanwhile"
+    again.write(*(added(number, 0, 9, owner=owner(0)) for number in range(10, 20)))
+    again.replica.begin_session(FACTS)
+    again.read_live()
+    assert "was truncated and written on: 2 finished segments are no longer in it" in str(again.replica.halted_reason)
+    assert again.segments(1) == [2, 4]
+
+
+async def test_a_snapshot_has_no_newcomer_that_lacks_the_record_that_is_seen_again() -> None:
+    topic = Topic()
+    topic.write(added(1, 0, 9, owner=owner(1)))
+    topic.start([owner(0)])
+    topic.read_live()
+    again = restarted(topic)
+    again.start([owner(0), owner(1)])
+    once_more = restarted(again)
+    once_more.start([owner(0)])
+    once_more.read_live()
+    once_more.replica.assign([owner(0), owner(1)])
+    once_more.read_separately()
+    assert once_more.segments(1) == [1]
+
+
+async def test_a_newcomer_is_not_fed_what_the_main_consumer_has_not_reached() -> None:
+    """T-70: what is cut off there and written anew would be missed, for only the last record of the main one is seen again."""
+    topic = Topic()
+    topic.write(added(1, 0, 9, owner=owner(0)), updated(1, FINISHED, owner=owner(0)))
+    topic.start([owner(0)])
+    topic.read_live()
+    topic.write(added(2, 10, 19, owner=owner(1)), updated(2, FINISHED, owner=owner(1)))
+    topic.replica.assign([owner(0), owner(1)])
+    topic.read_separately(4)
+    topic.cut(2)
+    topic.write(added(3, 10, 19, owner=owner(1)), updated(3, FINISHED, owner=owner(1)))
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.segments(1) == [3]
 
 
 async def test_a_topic_that_loses_an_end_that_was_not_read_yet_is_ready_without_it_and_halts() -> None:

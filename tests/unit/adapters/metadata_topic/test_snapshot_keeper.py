@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
-from tests.support.metadata_events import added
+from tests.support.metadata_events import FINISHED, added, updated
 from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.metadata_topic.snapshot_keeper import SnapshotKeeper
@@ -78,6 +78,31 @@ async def test_nothing_is_written_before_contact_and_after_data_was_lost(path: P
     assert topic.replica.is_lost
     await keeper.save()
     assert path.read_bytes() == before
+
+
+async def test_nothing_is_written_while_a_replay_has_not_shown_yet_whether_segments_are_lost(path: Path) -> None:
+    """The topic was truncated and written on.  A process that is stopped in the replay finds in the next one what is lost."""
+    topic, keeper = topic_of(path)
+    topic.write(updated(1, FINISHED, owner=owner(0)))
+    topic.read_live()
+    await keeper.save()
+    before = path.read_bytes()
+    topic.cut(0)
+    topic.write(*(added(number, 0, 9, owner=owner(1)) for number in range(10, 20)))
+    topic.replica.begin_session(FACTS)
+    topic.read_live(3)
+    topic.read_live(3)
+    assert not topic.is_ready(0)
+    await keeper.save()
+    assert path.read_bytes() == before
+
+    again = Topic(restored=await keeper_of(path).load())
+    again.records = list(topic.records)
+    again.start([owner(0), owner(1)])
+    again.read_live()
+    again.read_live()
+    assert "1 finished segments are no longer in it" in str(again.replica.halted_reason)
+    assert again.segments(0) == [1]
 
 
 async def test_a_disk_that_refuses_is_a_warning_and_the_next_time_writes_all(path: Path) -> None:

@@ -66,6 +66,27 @@ def test_the_first_look_of_a_process_compares(known: RememberedTopic | None, end
     assert lost in (reason or "")
 
 
+@pytest.mark.parametrize(
+    ("position", "end", "halted"),
+    [
+        pytest.param(4, 6, "state lost offsets 6 to 8 before they were read", id="the end was lost before it was read"),
+        pytest.param(4, 9, "", id="it has the end that is to be reached"),
+        pytest.param(4, 12, "", id="it went on"),
+    ],
+)
+async def test_an_end_that_was_never_read_is_missed_for_as_long_as_the_process_runs(
+    position: int, end: int, halted: str
+) -> None:
+    """What users deleted, or an operator paused, may be in it."""
+    behind = Behind()
+    behind.replica._ready_at, behind.replica._position = 9, position
+    behind.replica._begin_reading(FACTS, Offset(0), Offset(end))
+    assert halted in (behind.log.halted_reason or "")
+    assert bool(behind.log.halted_reason) is bool(halted)
+    behind.replica._begin_reading(FACTS, Offset(0), Offset(20))
+    assert bool(behind.log.halted_reason) is bool(halted), "others write on, and what was lost is still unknown"
+
+
 @pytest.mark.parametrize(("value", "is_lost"), [(b"value", False), (b"other", True)])
 async def test_the_record_that_was_read_last_must_be_the_same(value: bytes, is_lost: bool) -> None:
     behind = Behind()

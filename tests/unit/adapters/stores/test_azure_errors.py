@@ -55,6 +55,14 @@ def answer(status: str, code: str, message: str) -> str:
         ),
         (
             GenericError(
+                "Generic MicrosoftAzure error: Bulk delete request failed for key t/0/a.log: There is currently a lease on the "
+                "blob. (code: 412)\n\nDebug source: x"
+            ),
+            StoreError,
+            "412: There is currently a lease on the blob.",
+        ),
+        (
+            GenericError(
                 f"Generic MicrosoftAzure error: Error performing PUT {URL} in 3s - refused\n\nDebug source: x"
             ),
             StoreError,
@@ -70,6 +78,7 @@ def answer(status: str, code: str, message: str) -> str:
         "no right",
         "archived",
         "leased",
+        "leased, in a batch of deletes",
         "no network",
     ],
 )

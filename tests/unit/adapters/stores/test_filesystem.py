@@ -191,6 +191,50 @@ async def test_a_root_that_is_a_file_is_named_and_not_taken_for_an_empty_store(
         assert not isinstance(raised.value, ObjectNotFoundError)
 
 
+def unmount(root: Path) -> None:
+    root.rename(root.with_name("away"))
+
+
+def become_a_file(root: Path) -> None:
+    unmount(root)
+    root.write_text("")
+
+
+def show_what_is_below(root: Path) -> None:
+    """As the directory of a mount point does: another file system is there."""
+    unmount(root)
+    root.symlink_to("/proc")
+
+
+@pytest.mark.parametrize("goes", [unmount, become_a_file, show_what_is_below])
+async def test_a_listing_of_a_root_that_goes_away_meanwhile_is_not_taken_for_whole(
+    store: FilesystemStore, root: Path, goes: Callable[[Path], None]
+) -> None:
+    """What it had not come to counted as missing: reconcile called it lost, and recover left it out."""
+    for number in range(3):
+        await store.put_object(f"t/{number}/a.log", BytesBody(b"x"))
+    listing = store.list_objects()
+    assert (await anext(listing)).key == "t/0/a.log"
+    goes(root)
+    with pytest.raises(StoreError, match=str(root)) as raised:
+        await anext(listing)
+    assert raised.value.is_away
+
+
+async def test_a_directory_that_goes_while_the_root_stays_shortens_a_listing(
+    store: FilesystemStore, root: Path
+) -> None:
+    """The last object of a partition is deleted at any time."""
+    for number in range(3):
+        await store.put_object(f"t/{number}/a.log", BytesBody(b"x"))
+    listed: list[str] = []
+    async for stored in store.list_objects():
+        if not listed:
+            await store.delete_objects(["t/1/a.log"])
+        listed.append(stored.key)
+    assert listed == ["t/0/a.log", "t/2/a.log"]
+
+
 def test_a_root_that_may_not_be_written_is_named_with_its_cause(tmp_path: Path) -> None:
     """As another user, since root may write anywhere."""
     (tmp_path / "store").mkdir(mode=0o755)
@@ -509,6 +553,28 @@ async def test_opening_sweeps_old_temporary_files_and_spares_young_ones(root: Pa
         os.utime(path, ns=((now_ms - age_ms) * 1_000_000,) * 2)
     async with open_filesystem_store(root=str(root), blocking=blocking, clock=FixedClock(now_ms), ids=SystemIds()):
         assert names_in(root / ".tiersidecar-tmp") == ["young"]
+
+
+async def test_a_mount_that_hangs_does_not_hold_up_the_opening_of_a_store(
+    root: Path, blocking: Blocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor the other places of the process, which are opened after it; and it was deaf to SIGTERM."""
+    may_end, hangs = threading.Event(), threading.Event()
+
+    def hang(directory: Path, older_than_ms: int) -> int:
+        hangs.set()
+        may_end.wait()
+        return 0
+
+    monkeypatch.setattr("tiersidecar.adapters.stores.filesystem.sweep", hang)
+    monkeypatch.setattr("tiersidecar.adapters.stores.filesystem._SWEEP_S", 0.01)
+    async with (
+        asyncio.timeout(10),
+        open_filesystem_store(root=str(root), blocking=blocking, clock=FixedClock(0), ids=SystemIds()) as store,
+    ):
+        await store.put_object(KEY, BytesBody(b"x"))
+        assert hangs.is_set()
+    may_end.set()
 
 
 async def test_a_store_that_is_not_there_can_be_opened_and_says_so_when_used(

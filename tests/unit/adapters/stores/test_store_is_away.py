@@ -39,6 +39,15 @@ def azure_answer(status: str, code: str) -> str:
     )
 
 
+def in_batch(message: str, status: int) -> str:
+    return f"Generic MicrosoftAzure error: Bulk delete request failed for key t/a.log: {message} (code: {status})"
+
+
+def within_an_object(kind: str) -> str:
+    source = f'Generic {{\n    store: "MicrosoftAzure",\n    source: HttpError {{\n        kind: {kind},\n    }},\n}}'
+    return f"Generic MicrosoftAzure error: HTTP error: request or response body error\n\nDebug source:\n{source}"
+
+
 URL = "http://s3"
 
 
@@ -87,6 +96,10 @@ def test_what_s3_says(error: Exception, is_away: bool) -> None:
         pytest.param(GenericError(azure_answer("409 Conflict", "BlobArchived")), False, id="archived"),
         pytest.param(GenericError(azure_answer("416 Range Not Satisfiable", "InvalidRange")), False, id="too short"),
         pytest.param(InvalidPathError("a//b"), False, id="a key that is none"),
+        pytest.param(GenericError(within_an_object("Interrupted")), False, id="broken off within the object"),
+        pytest.param(GenericError(within_an_object("Timeout")), True, id="no progress in time within the object"),
+        pytest.param(GenericError(in_batch("It is immutable.", 409)), False, id="a blob that may not be deleted"),
+        pytest.param(GenericError(in_batch("Busy.", 503)), True, id="a blob that an overloaded service did not delete"),
         pytest.param(GenericError(azure_answer("429 Too Many Requests", "ServerBusy")), True, id="too many requests"),
         pytest.param(GenericError(azure_answer("503 Service Unavailable", "ServerBusy")), True, id="overloaded"),
         pytest.param(
@@ -149,11 +162,16 @@ async def test_what_a_file_system_says(
 
 
 async def test_a_root_that_is_gone_says_that_the_store_is_away(files: FilesystemStore, tmp_path: Path) -> None:
-    """Its volume is not mounted."""
+    """Its volume is not mounted: by listing, deleting and reading alike, or reconcile ends where a place is such a store."""
     tmp_path.rmdir()
-    with pytest.raises(StoreError, match="No such file or directory") as raised:
-        await files.fetch_object("k", max_bytes=10)
-    assert raised.value.is_away
+    for attempt in (
+        lambda: files.fetch_object("k", max_bytes=10),
+        lambda: files.delete_objects(["k"]),
+        lambda: anext(files.list_objects()),
+    ):
+        with pytest.raises(StoreError, match="No such file or directory") as raised:
+            await attempt()
+        assert raised.value.is_away
 
 
 def test_a_request_that_was_given_up_says_that_the_store_is_away() -> None:

@@ -75,7 +75,9 @@ async def test_the_index_cache_keeps_no_more_than_its_configured_bytes(tmp_path:
 async def test_chunks_go_to_disk_only_where_that_is_configured(tmp_path: Path, disk_bytes: str, are_kept: bool) -> None:
     directory = tmp_path / "state" / "remote-log-chunk-cache"
     directory.mkdir(parents=True)
-    (directory / "AAAAAAAAAAAAAAAAAAAAAA-0.chunk").write_bytes(b"of an earlier process")
+    none = "A" * 22
+    (directory / f"{none}-0-{none}-0.chunk").write_bytes(b"of an earlier process")
+    (directory / f"{none}-0.chunk").write_bytes(b"of an earlier release")
     config = configured(tmp_path, f"read:\n  chunk.cache.disk.bytes: {disk_bytes}\n")
     run, clock, telemetry = await load_run("plain"), ManualClock(), RecordedTelemetry()
     async with (

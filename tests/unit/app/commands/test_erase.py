@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import typer
 
 from tests.unit.app.test_erase_run import KEY, World, world
 from tiersidecar.app.commands.erase import KeyFormat, Wanted, look_at_erasure, read_keys
+from tiersidecar.app.commands.session import Session
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.policy import Pause, PausedThing, PauseKind, TieringMode
 from tiersidecar.ports.broker import ClusterDescription
 from tiersidecar.ports.state_log import TopicState
 
 __all__ = ["world"]
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize(
@@ -62,8 +69,27 @@ def test_what_is_no_key_is_refused_by_its_line_and_never_shown(
     assert "secret" not in caught.value.message
 
 
-def wanted(there: World) -> Wanted:
-    return Wanted(topic=there.builder.partition.topic, keys={KEY: 1, b"nobody's": 7}, scratch=there.scratch)
+def wanted(there: World, *, settle_s: float = 0.0) -> Wanted:
+    return Wanted(
+        topic=there.builder.partition.topic, keys={KEY: 1, b"nobody's": 7}, scratch=there.scratch, settle_s=settle_s
+    )
+
+
+def compacted(there: World) -> Session:
+    """The topic is compacted, and the brokers have all of it."""
+    there.broker.settings[there.builder.partition.topic] = {"cleanup.policy": "compact"}
+    there.broker.replica_starts = {1: 0, 2: 0}
+    return replace(there.session, config=there.session.config.model_copy(update={"compaction_enabled": True}))
+
+
+async def while_time_passes(there: World, doing: Awaitable[T]) -> T:
+    """Return what ``doing`` gives; the clock goes on whenever it sleeps, and stands still while threads work for it."""
+    task = asyncio.ensure_future(doing)
+    while not task.done():
+        if there.clock.wakes_within(10):
+            await there.clock.advance(10)
+        await asyncio.sleep(0)
+    return await task
 
 
 def tiered(there: World, mode: TieringMode | str = "strict") -> None:
@@ -83,7 +109,7 @@ def tiered(there: World, mode: TieringMode | str = "strict") -> None:
     ("case", "reason"),
     [
         ("not tiered", "is not tiered"),
-        ("compacted", "cleanup.policy has compact"),
+        ("compacted", "compacted topics are tiered with compaction.enabled alone"),
         ("native", "the broker tiers the topic itself"),
         ("deleting", "all that is remote of the topic is being deleted"),
         ("deletes paused", "deletes and trims are paused"),
@@ -135,6 +161,40 @@ async def test_it_shows_what_it_will_do_and_what_it_leaves_and_proves_what_it_di
     assert proof["sha256_before"] != proof["sha256_after"]
     assert (left["start_offset"], trash["segment_ids"]) == (10, [proof["segment_id"]])
     assert KEY.decode() not in repr((intent, outcome))
+
+
+async def test_of_a_compacted_topic_all_that_is_remote_is_erased_and_what_brokers_hold_is_named(world: World) -> None:
+    tiered(world)
+    await world.add(0)
+    intent = await look_at_erasure(compacted(world), wanted(world, settle_s=30))
+    assert (intent.refusal, len(intent.steps)) == ("", 1)
+    assert intent.details["held_by_brokers"] == [{"partition": 0, "from_offset": 0}]
+    assert any("what is copied from offset 10 on is not erased" in note for note in intent.notes)
+    elsewhere = intent.details["copies_may_remain"]
+    assert "of which nothing is trimmed" in elsewhere[0]
+    assert [one.partition(":")[0].split()[0] for one in elsewhere] == ["the", "pins", "caches", "clusters", "earlier"]
+    assert intent.apply is not None
+    outcome = await while_time_passes(world, intent.apply())
+    assert outcome is not None
+    assert (outcome["complete"], outcome["erased_records"]) == (True, 4)
+    assert outcome["not_looked_at"] == [{"partition": 0, "from_offset": 10}]
+
+
+@pytest.mark.parametrize(
+    ("settle_s", "refusal"),
+    [
+        pytest.param(29.999, "a compacted topic needs 30 s at least", id="the cleaner may still finish a swap"),
+        pytest.param(30, "", id="what the cleaner had begun is over"),
+    ],
+)
+async def test_of_a_compacted_topic_it_waits_longer_than_the_cleaner_may_take(
+    world: World, settle_s: float, refusal: str
+) -> None:
+    tiered(world)
+    await world.add(0)
+    refused = (await look_at_erasure(compacted(world), wanted(world, settle_s=settle_s))).refusal
+    assert refusal in refused
+    assert bool(refused) is bool(refusal)
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["all of it is still local", "a replica is silent"])

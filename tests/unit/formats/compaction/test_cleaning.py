@@ -80,6 +80,14 @@ def test_a_tombstone_gets_a_horizon_once_and_goes_when_it_is_over() -> None:
     assert delete_horizon_ms(headers(cleaned(new, now_ms=NOW_MS + RETENTION_MS))[0]) == NOW_MS + RETENTION_MS
 
 
+def test_a_retention_for_ever_sets_the_last_horizon_that_there_is() -> None:
+    log = segment(data_batch(0, [(b"a", b"1"), (b"b", None)]))
+    new = clean([log], now_ms=NOW_MS, delete_retention_ms=(1 << 63) - 1, upper_bound_offset=1000).segments[0]
+    assert delete_horizon_ms(headers(new)[0]) == (1 << 63) - 1
+    assert read_records(new.log) == read_records(log.log), "with their own timestamps"
+    assert cleaned(new, now_ms=LATE_MS).log == new.log
+
+
 LATE_MS = NOW_MS + 10 * RETENTION_MS
 
 

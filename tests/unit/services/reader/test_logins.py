@@ -22,7 +22,7 @@ from tiersidecar.services.reader.server import ReaderServiceSettings
 from tiersidecar.services.reader.streams import NoMore
 
 ATTACKERS, ASKED = 80, 25
-RIGHT = aiohttp.BasicAuth("alice", "right")
+RIGHT = {"Authorization": aiohttp.encode_basic_auth("alice", "right")}
 
 
 class Slow(ScriptedAuthorizer):
@@ -46,8 +46,9 @@ async def guess(service: Service, number: int, user: str) -> None:
     turn = 0
     while True:
         turn += 1
+        login = {"Authorization": aiohttp.encode_basic_auth(user, f"{number} {turn}")}
         try:
-            async with service.client.get("/topics", auth=aiohttp.BasicAuth(user, f"{number} {turn}")) as response:
+            async with service.client.get("/topics", headers=login) as response:
                 assert response.status in {401, 429}
         except aiohttp.ClientError:
             pass
@@ -65,7 +66,7 @@ async def test_80_callers_with_wrong_passwords_do_not_shut_a_valid_one_out(addre
             async with aiohttp.ClientSession(service.server.url, connector=connector) as client:
                 found = []
                 for _ in range(ASKED):
-                    async with client.get("/topics", auth=RIGHT) as response:
+                    async with client.get("/topics", headers=RIGHT) as response:
                         found.append(response.status)
         finally:
             for one in guesses:

@@ -1,0 +1,100 @@
+"""When a cleaner waits for an operator's command that changes remote segments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.clean_world import CleanWorld
+from tests.support.manual_clock import ManualClock
+from tests.support.scripted import MemoryStateLog
+from tests.unit.tasks.test_clean import puts
+from tiersidecar.domain.lease import REPAIR_LEASE, Lease
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.tasks.rewriting_commands import RewritingCommands
+
+HELD = Lease(
+    name=REPAIR_LEASE,
+    cluster_id="scripted",
+    broker_id=-1,
+    incarnation="one",
+    term=1,
+    host="desk",
+    pid=7,
+    version="1",
+    renewed_ms=0,
+    duration_ms=60_000,
+)
+
+
+async def test_it_waits_from_the_claim_to_the_release() -> None:
+    state, clock = MemoryStateLog(), ManualClock()
+    commands = RewritingCommands(state, clock)
+    assert commands.reason_to_wait() == ""
+    await state.publish_lease(HELD)
+    assert commands.reason_to_wait() == "an erasure or a repair acts: process 7 on desk"
+    await state.publish_lease(replace(HELD, released=True, renewal=True))
+    assert commands.reason_to_wait() == ""
+
+
+async def test_each_renewal_holds_for_the_whole_duration_by_this_processs_clock() -> None:
+    state, clock = MemoryStateLog(), ManualClock()
+    commands = RewritingCommands(state, clock)
+    await state.publish_lease(HELD)
+    assert commands.reason_to_wait()
+    await clock.advance(59)
+    await state.publish_lease(replace(HELD, renewed_ms=59_000, renewal=True))
+    assert commands.reason_to_wait()
+    await clock.advance(59)
+    assert commands.reason_to_wait()
+    await clock.advance(1)
+    assert commands.reason_to_wait() == "", "its process was killed"
+
+
+async def test_another_ones_lease_is_no_matter() -> None:
+    state = MemoryStateLog()
+    await state.publish_lease(replace(HELD, name="1"))
+    assert RewritingCommands(state, ManualClock()).reason_to_wait() == ""
+
+
+@pytest.mark.parametrize(
+    ("looking_s", "left", "within_ms"),
+    [
+        pytest.param(0.0, "", [20_000], id="at once"),
+        pytest.param(15.0, "", [5_000], id="the broker takes its time to say that it leads"),
+        pytest.param(
+            20.0,
+            "looking at it took more than 20 s: a command may have begun since",
+            [],
+            id="so long that it is given up",
+        ),
+    ],
+)
+async def test_what_it_finishes_is_durable_soon_after_it_has_looked_at_the_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looking_s: float, left: str, within_ms: list[int]
+) -> None:
+    """A command waits for longer than that before it acts."""
+    world = CleanWorld(scratch=tmp_path)
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+    list_offsets, publish = world.broker.list_offsets, world.builder.run.metadata.publish
+    given: list[int | None] = []
+
+    async def answers_late(*args: Any, **options: Any) -> Any:
+        await world.clock.advance(looking_s)
+        return await list_offsets(*args, **options)
+
+    async def noting(event: MetadataEvent, *, within_ms: int | None = None) -> None:
+        if isinstance(event, RemoteLogSegmentMetadataUpdate) and event.state is State.COPY_SEGMENT_FINISHED:
+            given.append(within_ms)
+        await publish(event, within_ms=within_ms)
+
+    async def proven() -> None:
+        monkeypatch.setattr(world.broker, "list_offsets", answers_late)
+
+    monkeypatch.setattr(world.builder.run.metadata, "publish", noting)
+    done = await world.clean({"clean.proven": proven})
+    assert (done.left, given) == (left, within_ms)

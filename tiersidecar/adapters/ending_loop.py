@@ -1,0 +1,78 @@
+"""Event loops, and a process, that end though a thread of theirs does not: one stuck in a dead mount cannot be stopped.
+
+A request to such a store is given up (``stores/bounded.py``), and its task waits for the thread, as whatever the thread uses
+has to stay.  ``asyncio.run`` waits for all tasks, and the interpreter for all threads: both would wait for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+_ENDING_S = 5.0
+"""What is cancelled, and what a pool's threads still do once it is closed, takes milliseconds."""
+
+_left: list[asyncio.AbstractEventLoop] = []
+"""Loops whose tasks did not end: what they use stays with them."""
+
+
+class EndingRunner:
+    """An ``asyncio.Runner`` that leaves alone, when it is closed, the tasks that do not end in time."""
+
+    def __init__(self, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+        self._runner = asyncio.Runner(loop_factory=loop_factory)
+
+    def __enter__(self) -> EndingRunner:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run ``main`` in the runner's event loop."""
+        return self._runner.run(main)
+
+    def close(self) -> None:
+        """Cancel all tasks, and wait for them, but not for ever."""
+        loop = self._runner.get_loop()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, late = loop.run_until_complete(asyncio.wait(tasks, timeout=_ENDING_S))
+            if late:
+                _left.append(loop)
+                asyncio.set_event_loop(None)
+                return
+        self._runner.close()
+
+
+def run_to_end(main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` in an event loop of its own, as ``asyncio.run`` does."""
+    with EndingRunner() as runner:
+        return runner.run(main)
+
+
+def exit_process(code: int) -> NoReturn:
+    """End the process with ``code``, at once if a thread does not end.
+
+    Raises:
+        SystemExit: all threads have ended.
+    """
+    until_s = time.monotonic() + (0.0 if _left else _ENDING_S)
+    others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
+    for thread in others:
+        thread.join(max(until_s - time.monotonic(), 0.0))
+    if not _left and not any(thread.is_alive() for thread in others):
+        sys.exit(code)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)

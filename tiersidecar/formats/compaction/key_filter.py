@@ -1,0 +1,175 @@
+"""What a round must know of a clean segment to leave it as it is without reading it: a Bloom filter of its keys, and when the
+first of its tombstones may go.
+
+A round asks for every key of its map at once.  So a filter is sized for the largest map that there may be: of all rounds in
+which a segment has none of the keys, at most ``MOST_FALSE`` read it in vain, however many keys they ask for.
+
+The places of a key's bits are words of 32 bits: of its MD5, then of the MD5 of that and a number.  Two hashes that are added up
+would not do: with so few false answers per key, the pairs that collide would be most of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import md5
+from itertools import count
+from math import ceil, log
+from struct import Struct
+
+from crc32c import crc32c
+
+from tiersidecar.formats import native
+from tiersidecar.formats.compaction.offset_map import OffsetMap
+from tiersidecar.formats.compaction.raw_records import iter_raw_records, native_frame, open_records
+from tiersidecar.formats.compaction.rewriting import delete_horizon_ms
+from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader, read_whole_batch_header
+from tiersidecar.formats.native import HIGHEST
+
+MOST_FALSE = 0.008
+"""Share of segments and rounds: enough below 1 % that chance does not pass that."""
+MOST_KEYS = 2_000_000
+"""A segment with more gets no filter: their digests are in memory while it is read, 16 bytes each."""
+
+_DIGEST_BYTES = 16
+_WORDS = Struct(">4I")
+_SPARE_BYTES = 64
+"""A filter of few keys has more false answers than the formula says."""
+_MAGIC = b"TSKF\x01"
+_HEAD = Struct(">5s16sBqq")
+"""Magic and version, id of the segment, probes, time from which the segment must be read, and number of keys asked at once."""
+_CRC = Struct(">I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFilter:
+    """Filter of one segment.  ``probes`` are set bits per key; ``most_asked`` is how many keys a round may ask for;
+    from ``due_ms`` on something may go whatever the keys are."""
+
+    bits: Buffer
+    probes: int
+    most_asked: int
+    due_ms: int
+
+    def rules_out(self, offset_map: OffsetMap, *, now_ms: int) -> bool:
+        """Return whether a round with this map would take nothing out of the segment."""
+        if now_ms >= self.due_ms or len(offset_map) > self.most_asked:
+            return False
+        if native.core.walks is not None:
+            return not native.core.walks.filter_has_any(self.bits, self.probes, offset_map.slots)
+        return not any(map(self._may_have, offset_map.digests()))
+
+    def _may_have(self, digest: bytes) -> bool:
+        bits = self.bits
+        return all(bits[place >> 3] & 1 << (place & 7) for place in _places(digest, self.probes, len(bits) * 8))
+
+
+class SegmentKeys:
+    """Is shown the batches of a cleaned .log, and makes its filter.
+
+    There is none of a segment with markers or batches of transactions, which a round must see in their order; with more than
+    ``MOST_KEYS``; or with what no cleaned segment has: old formats, records without a key, tombstones without a horizon.
+    """
+
+    def __init__(self) -> None:
+        self._native = native.core.walks
+        self._digests, self._due_ms = bytearray(), HIGHEST
+        self._has_filter = True
+
+    def look(self, batches: Buffer, *, where: str) -> None:
+        """See the next ones, whole and with right checksums.
+
+        Raises:
+            CorruptDataError: they cannot be read.
+        """
+        view, place = memoryview(batches), 0
+        while self._has_filter:
+            place = self._take_run(view, place)
+            header = read_whole_batch_header(view, place, where=where, position=place)
+            if header is not None:
+                self._take(view[place : place + header.size_bytes], header, where)
+                place += header.size_bytes
+            if len(self._digests) > MOST_KEYS * _DIGEST_BYTES:
+                self._give_up()
+            if header is None:
+                return
+
+    def key_filter(self, most_asked: int) -> KeyFilter | None:
+        """Return the filter for rounds that ask for at most this many keys at once, after all batches."""
+        if not self._has_filter:
+            return None
+        rate = MOST_FALSE / most_asked
+        probes = ceil(-log(rate, 2))
+        size_bits = len(self._digests) // _DIGEST_BYTES * -log(rate) / log(2) ** 2
+        bits = bytearray(ceil(size_bits / 8) + _SPARE_BYTES)
+        if self._native is not None:
+            self._native.fill_filter(bits, probes, self._digests)
+        else:
+            for begin in range(0, len(self._digests), _DIGEST_BYTES):
+                for place in _places(self._digests[begin : begin + _DIGEST_BYTES], probes, len(bits) * 8):
+                    bits[place >> 3] |= 1 << (place & 7)
+        return KeyFilter(bits=bits, probes=probes, most_asked=most_asked, due_ms=self._due_ms)
+
+    def _take_run(self, view: memoryview, place: int) -> int:
+        if self._native is None:
+            return place
+        place, digests, due_ms = self._native.collect_keys(view, place)
+        self._digests += digests
+        self._due_ms = min(self._due_ms, due_ms)
+        return place
+
+    def _take(self, batch: memoryview, header: RecordBatchHeader, where: str) -> None:
+        if header.magic < 2 or header.is_control or header.is_transactional:
+            self._give_up()
+        elif header.record_count and not self._take_natively(batch, header, where):
+            horizon_ms = delete_horizon_ms(header)
+            for record in iter_raw_records(batch, header, where=where, position=0):
+                if record.key is None or (record.is_tombstone and horizon_ms is None):
+                    self._give_up()
+                    return
+                if record.is_tombstone and horizon_ms is not None:
+                    self._due_ms = min(self._due_ms, horizon_ms)
+                self._digests += md5(record.key, usedforsecurity=False).digest()
+
+    def _take_natively(self, batch: memoryview, header: RecordBatchHeader, where: str) -> bool:
+        frame = native_frame(header)
+        if self._native is None or frame is None:
+            return False
+        records = open_records(batch, header, where=where, position=0)
+        done = self._native.collect_keys_from_records(records, frame)
+        if done is None:
+            return False
+        self._digests += done[0]
+        self._due_ms = min(self._due_ms, done[1])
+        return True
+
+    def _give_up(self) -> None:
+        self._has_filter, self._digests = False, bytearray()
+
+
+def write_key_filter(key_filter: KeyFilter, segment_id: bytes) -> bytes:
+    """Return the filter of the segment with this id (16 bytes) as a file."""
+    head = _HEAD.pack(_MAGIC, segment_id, key_filter.probes, key_filter.due_ms, key_filter.most_asked)
+    return b"".join((head, key_filter.bits, _CRC.pack(crc32c(key_filter.bits, crc32c(head)))))
+
+
+def read_key_filter(data: bytes, segment_id: bytes) -> KeyFilter | None:
+    """Return the filter; None where the file is not whole, or of another segment or version."""
+    if len(data) <= _HEAD.size + _CRC.size:
+        return None
+    magic, of, probes, due_ms, most_asked = _HEAD.unpack_from(data)
+    covered = memoryview(data)[: -_CRC.size]
+    if (magic, of) != (_MAGIC, segment_id) or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(covered):
+        return None
+    return KeyFilter(bits=covered[_HEAD.size :], probes=probes, most_asked=most_asked, due_ms=due_ms)
+
+
+def _places(digest: Buffer, probes: int, size_bits: int) -> Iterator[int]:
+    left = probes
+    for number in count():
+        block = md5(bytes(digest) + bytes((number,)), usedforsecurity=False).digest() if number else digest
+        for word in _WORDS.unpack(block):
+            if not left:
+                return
+            yield word % size_bits
+            left -= 1

@@ -1,0 +1,41 @@
+"""What a cleaner of a partition claims: up to where it is clean, and by which segments (docs/design/0017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiersidecar.decide.cleaner_offsets import CleanerOffsets
+from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
+from tiersidecar.ports.state_records import RequestingStateLog
+
+
+class Claims:
+    """Claims of a chunk as to how far the partition is clean.  ``given`` are the segments of the chain as they are now, by
+    start offset."""
+
+    def __init__(
+        self,
+        state: RequestingStateLog,
+        view: LeaderView,
+        known: CleanerOffsets,
+        chain: Iterable[RemoteLogSegmentMetadata],
+    ) -> None:
+        self._state, self._view, self._known = state, view, known
+        self.given = {one.start_offset: one for one in chain}
+        epoch = view.leader_epoch
+        self._revision = max((one.revision for one in known.accepted if one.leader_epoch == epoch), default=0)
+
+    async def publish(self, cleaner_offset: Offset) -> None:
+        """Publish the claim, with the names of the segments below; durable when this returns."""
+        self._revision += 1
+        found = {**self._known.offsets, self._view.leader_epoch: cleaner_offset}
+        below = [self.given[start] for start in sorted(self.given) if start < cleaner_offset]
+        claim = CleanerClaim(
+            leader_epoch=self._view.leader_epoch,
+            offsets={epoch: found[epoch] for epoch in sorted(found)[-MOST_CLAIMS:]},
+            revision=self._revision,
+            segments=tuple(short_name(one.remote_log_segment_id.uuid) for one in below),
+        )
+        await self._state.publish_cleaner_claim(self._view.topic_id_partition, claim)
