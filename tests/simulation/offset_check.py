@@ -170,7 +170,9 @@ class OffsetCheck:
             if epoch > latest:
                 fault = "" if reply.offset == -1 else "nothing was written in it"
             elif reply.offset == -1 and all(entry.epoch < epoch for entry in log.epochs):
-                fault = ""  # a log that was moved before the first record of an epoch does not know it, on real brokers too
+                fault = (
+                    ""  # a log that was moved before the first record of an epoch does not know it, on real brokers too
+                )
             elif not following:
                 least = min(seen.log_end, log.log_end_offset)
                 fault = "" if reply.offset >= least else f"the log ends at {least}"
