@@ -12,6 +12,7 @@ from tiersidecar.decide import compaction as decide_compaction_module
 from tiersidecar.decide.compaction import CompactionPlan, CompactionSettings, CompactionView, decide_compaction
 from tiersidecar.domain.segments import LocalPartition, Pin, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats import native
 from tiersidecar.formats.compaction.cleaning import Cleaner
 from tiersidecar.tasks import clean as clean_module
 from tiersidecar.tasks import partition_table as partition_table_module
@@ -53,8 +54,10 @@ async def _no_reason(old: Sequence[RemoteLogSegmentMetadata]) -> str:
 
 
 def tombstones_go_before_their_time() -> Patches:
+    """In Python: the native core would go past the fault."""
     original = Cleaner._is_dirty
     return [
+        patch.object(native, "core", native.NativeCore(walks=None, reason="the fault is Python's")),
         patch.object(Cleaner, "_keeps_tombstone", lambda self, header, newest_ms: original(self, header)),
     ]
 
