@@ -221,11 +221,12 @@ async def test_every_timestamp_finds_the_first_record_of_both_tiers_that_is_not_
 
 async def test_a_broker_whose_first_file_has_such_records_below_its_log_start_alone_hides_no_later_ones() -> None:
     """Kafka looks into no second file (``UnifiedLog.searchOffsetInLocalLog``), and answers that there is none."""
-    first = next(one for one in RECORDS if one.offset == LOCAL_START)
     run = await load_run("plain")
     partition = run.partition("plain-0")
-    run.log_starts.offsets[partition] = LOCAL_START
-    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+    start = max(one.start_offset for one in run.metadata.list_remote_log_segments(partition))
+    first = next(one for one in RECORDS if one.offset == start)
+    run.log_starts.offsets[partition] = start
+    async with open_world(run, partition, local=(start, HIGH_WATERMARK)) as world:
         row = await listed(world, first.timestamp_ms, (-1, -1))
         assert (row.error_code, row.offset, row.timestamp) == (ErrorCode.none, first.offset, first.timestamp_ms)
 
