@@ -42,6 +42,7 @@ class Round:
     first_dirty: int = 0
     now_ms: int = NOW_MS
     renews_from: int | None = None
+    due_by_ms: int | None = None
     upper_bound: int = -1
     lasts: tuple[int, ...] = ()
     base_offset: int = 0
@@ -73,6 +74,7 @@ def _second_pass(log: bytes, one: Round, offset_map: OffsetMap, aborted: tuple[A
         delete_retention_ms=RETENTION_MS,
         upper_bound_offset=one.upper_bound,
         first_dirty_offset=one.renews_from,
+        due_by_ms=one.due_by_ms,
         last_records=lasts,
     )
     cleaner = Cleaner(offset_map, terms, aborted)
@@ -244,6 +246,9 @@ def test_a_tombstone_may_go_from_its_horizon_on() -> None:
     assert sizes[NOW_MS - 1] == len(log) > sizes[NOW_MS] == sizes[NOW_MS + 1]
     for now_ms in sizes:
         on_both(partial(cleaned, log, Round(now_ms=now_ms)), now_ms)
+        on_both(partial(cleaned, log, Round(now_ms=NOW_MS + 9, due_by_ms=now_ms)), now_ms)
+    limited = {due_ms: len(_left(log, Round(now_ms=NOW_MS + 9, due_by_ms=due_ms))) for due_ms in sizes}
+    assert limited == sizes, "a limit stands for the time"
 
 
 def test_an_index_entry_is_due_above_the_interval_and_not_at_it() -> None:
@@ -257,7 +262,9 @@ def test_an_index_entry_is_due_above_the_interval_and_not_at_it() -> None:
 def _left(log: bytes, one: Round) -> bytes:
     offset_map = OffsetMap(24 * one.map_slots)
     OffsetMapBuilder(offset_map, first_dirty_offset=0).feed(WholeBatches(), log, where="a.log")
-    terms = CleaningTerms(now_ms=one.now_ms, delete_retention_ms=RETENTION_MS, upper_bound_offset=-1)
+    terms = CleaningTerms(
+        now_ms=one.now_ms, delete_retention_ms=RETENTION_MS, upper_bound_offset=-1, due_by_ms=one.due_by_ms
+    )
     segment = SegmentCleaner(Cleaner(offset_map, terms), size_bytes=len(log), max_timestamp_ms=NOW_MS, where="a.log")
     rewriter = SegmentRewriter(segment, base_offset=Offset(0), rewrite_run=segment.rewrite_run)
     return b"".join(rewriter.feed(log, where="a.log"))

@@ -1,7 +1,9 @@
-"""The cleaner lane in random histories: kills, elections, late swaps of deposed leaders, a broker's own cleaner, slow readers.
+"""The cleaner lane in random histories: kills, elections, late swaps of deposed leaders, a broker's own cleaner, slow readers,
+deletes that are undone.
 
 After every step the remote log must hold for each key the value that the whole log has; and a reader that gets from the
-start to the end within delete.retention.ms must have built the same table, whatever was swapped under it.  Faults that are
+start to the end within delete.retention.ms must have built the same table, whatever was swapped under it.  Readers go on below
+the remote log start, as if all deletes were undone at that moment.  Faults that are
 planted must be found, or these histories would say little; what takes a rarer turn of events has a test of its own in
 unit/tasks/test_clean.py (S-256, S-257, S-258, S-265, S-273, S-276, S-277).
 """
@@ -19,9 +21,13 @@ import pytest
 from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import CleanWorld, KilledError, live
 from tests.support.compacted_logs import ABORT, COMMIT, LogSegment, clean, committed_records, table
+from tiersidecar.decide.trash import TrashDelays, user_delete
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats import native
 from tiersidecar.formats.native import NativeCore
+from tiersidecar.ports.state_log import PartitionState
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +53,7 @@ class History:
         self.world, self.draw = CleanWorld(scratch=scratch), random.Random(seed)
         self.writing, self.written = Writing(), list[LogSegment]()
         self.readers, self.epoch = list[Reader](), 0
+        self.generation = 0
         self.world.dedupe_bytes = 24 * self.draw.choice([8, 20, 1000])
         if self.draw.random() < 0.3:
             self.world.configure(segment_bytes="14")
@@ -67,6 +74,8 @@ class History:
             (2, self.late),
             (2, self.expire),
             (1, self.elect),
+            (1, self.delete),
+            (1, self.undelete),
         ]
         self.world.clock.jump(self.draw.choice([0.001, 0.001, 0.1, 0.2, 1.5]))
         (act,) = self.draw.choices([one for _, one in acts], [weight for weight, _ in acts])
@@ -131,6 +140,39 @@ class History:
         self.epoch += 1
         self.world.lead(self.epoch)
 
+    async def delete(self) -> None:
+        """Up to the end of a segment; nothing of it is carried out."""
+        segments = self.world.segments(State.COPY_SEGMENT_FINISHED)
+        stop = self.draw.choice(segments).next_offset
+        if stop <= self.world.state.partition_state(self.world.owner).remote_log_start_offset:
+            return
+        entry = user_delete(
+            stop,
+            LeaderEpoch(self.epoch),
+            generation=self.generation,
+            delays=TrashDelays(retention_ms=3_600_000, user_ms=3_600_000),
+            now_ms=self.world.clock.now_ms(),
+            by="a user",
+        )
+        await self.world.state.put_into_trash(self.world.owner, [entry])
+        await self._begin_at(stop)
+
+    async def undelete(self) -> None:
+        """All comes back that was deleted."""
+        undone = [one for one in self.world.state.trash(self.world.owner) if one.kind is TrashKind.USER]
+        if undone:
+            self.generation += 1
+            await self._begin_at(Offset(0))
+            await self.world.state.take_out_of_trash(self.world.owner, undone)
+
+    async def _begin_at(self, offset: Offset) -> None:
+        said = PartitionState(
+            remote_log_start_offset=offset,
+            remote_log_start_epoch=LeaderEpoch(self.epoch),
+            start_generation=self.generation,
+        )
+        await self.world.state.publish_partition_state(self.world.owner, said)
+
     async def expire(self) -> None:
         """What is in the trash, and readers are not given, goes."""
         in_trash = self.world.in_trash()
@@ -181,6 +223,11 @@ async def test_no_key_is_lost_and_none_comes_back(tmp_path: Path, seed: int) -> 
             "tiersidecar.formats.compaction.cleaning.Cleaner._keeps_tombstone",
             lambda self, header, newest_ms: False,
             id="tombstones go at once",
+        ),
+        pytest.param(
+            "tiersidecar.tasks.clean.horizons_due_by",
+            lambda view: None,
+            id="tombstones go though a delete may be undone",
         ),
         pytest.param(
             "tiersidecar.tasks.clean.open_states", lambda states: (), id="transactions that are open count as committed"

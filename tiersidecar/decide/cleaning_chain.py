@@ -17,6 +17,9 @@ from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import BY_NAME, REPLACED, TrashEntry
 
+_CLOCKS_DIFFER_MS = 10 * 60_000
+"""A decision may be dated by another broker's clock; the same allowance as of an undelete."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainView:
@@ -66,6 +69,28 @@ def decide_chain(view: ChainView) -> CleaningChain:
         twins += [one.segment for one in span if one is not given and _uuid(one.segment) not in named and one.is_valid]
     return CleaningChain(
         segments=tuple(chain), twins=tuple(one for one in twins if _uuid(one) not in replaced), stopped=stopped
+    )
+
+
+def horizons_due_by(view: ChainView) -> int | None:
+    """Return the time after which no delete horizon counts as due; None where every one does that has passed.
+
+    An undelete brings back what lies below the start and still exists.  No round takes anything out of that, so the tombstones
+    written since are all that keeps its keys deleted.  A tombstone whose horizon was over before the first of it was given up
+    was in a round that had its values in the chain, and is not needed.
+    """
+    replaced = _named(view.trash, REPLACED)
+    below = [
+        one.segment
+        for one in standings(view.segments, view.lineage)
+        if one.segment.end_offset < view.start_offset and _uuid(one.segment) not in replaced
+    ]
+    if not below:
+        return None
+    decisions = [entry for entry in view.trash if entry.kind not in BY_NAME]
+    return min(
+        min((one.id.opened_ms - _CLOCKS_DIFFER_MS for one in decisions if one.covers(segment, view.lineage)), default=0)
+        for segment in below
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
-from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
+from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
@@ -72,12 +72,14 @@ class CleanedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """The partition as one look found it.  ``known`` are the cleaner offsets that count."""
+    """The partition as one look found it.  ``known`` are the cleaner offsets that count; ``due_by_ms`` as
+    :func:`horizons_due_by` has it."""
 
     lineage: Lineage
     segments: Sequence[RemoteLogSegmentMetadata]
     chain: CleaningChain
     known: CleanerOffsets
+    due_by_ms: int | None
 
     @property
     def cleaner_offset(self) -> Offset | None:
@@ -196,20 +198,20 @@ class CleanTask:
         asked = [ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(topic_id_partition)]
         epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
         claims = [one for one in self._state.cleaner_claims(topic_id_partition) if one.leader_epoch in epochs]
+        view = ChainView(
+            segments=segments,
+            trash=self._state.trash(topic_id_partition),
+            lineage=lineage,
+            start_offset=self._state.partition_state(topic_id_partition).start_in(lineage),
+            asked=asked,
+            hidden=hidden_segments(self._metadata, segments),
+        )
         return _Look(
             lineage=lineage,
             segments=segments,
-            chain=decide_chain(
-                ChainView(
-                    segments=segments,
-                    trash=self._state.trash(topic_id_partition),
-                    lineage=lineage,
-                    start_offset=self._state.partition_state(topic_id_partition).start_in(lineage),
-                    asked=asked,
-                    hidden=hidden_segments(self._metadata, segments),
-                )
-            ),
+            chain=decide_chain(view),
             known=decide_cleaner_offsets(claims),
+            due_by_ms=horizons_due_by(view),
         )
 
     async def _plan(self, partition: TieredPartition, look: _Look, settings: CleanerSettings) -> CompactionPlan:
@@ -261,6 +263,7 @@ class CleanTask:
             delete_retention_ms=settings.delete_retention_ms,
             upper_bound_offset=NO_OFFSET,  # the last batch of every segment stays: see SegmentCleaner
             first_dirty_offset=first_dirty,
+            due_by_ms=look.due_by_ms,
             last_records=last_records(await self._blobs.read_producer_snapshot(chain[-1])),
         )
         cleaner = Cleaner(offset_map, terms, aborted)
@@ -271,7 +274,7 @@ class CleanTask:
             if segment.start_offset >= end:
                 break
             is_clean = segment.end_offset < first_dirty
-            if is_clean and await self._filters.rule_out(segment, offset_map, now_ms=terms.now_ms):
+            if is_clean and await self._filters.rule_out(segment, offset_map, now_ms=terms.due_ms):
                 carried += 1
                 continue
             async with self._passes.cleaned(segment, cleaner, is_whole=segment.end_offset < end) as cleaned:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment
-from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain
+from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
 from tiersidecar.decide.trash import TrashDelays, replaced
 from tiersidecar.domain.cleaner import short_name
 from tiersidecar.domain.ids import Uuid
@@ -34,24 +35,26 @@ STARTED = replace(copy(SECOND, hours_ago=1), state=State.COPY_SEGMENT_STARTED)
 FOREIGN = replace(SECOND, segment_leader_epochs=(EpochEntry(LeaderEpoch(1), Offset(100)),))
 
 
-def chain(
+def view(
     segments: Sequence[RemoteLogSegmentMetadata],
     *trash: TrashEntry,
     start: int = -1,
     lineage: tuple[tuple[int, int], ...] = ((0, 0),),
     asked: Sequence[ByteRange] = (),
     hidden: Sequence[RemoteLogSegmentMetadata] = (),
-) -> CleaningChain:
-    return decide_chain(
-        ChainView(
-            segments=segments,
-            trash=trash,
-            lineage=Lineage.of(lineage),
-            start_offset=Offset(start),
-            asked=asked,
-            hidden=frozenset(one.remote_log_segment_id.uuid for one in hidden),
-        )
+) -> ChainView:
+    return ChainView(
+        segments=segments,
+        trash=trash,
+        lineage=Lineage.of(lineage),
+        start_offset=Offset(start),
+        asked=asked,
+        hidden=frozenset(one.remote_log_segment_id.uuid for one in hidden),
     )
+
+
+def chain(segments: Sequence[RemoteLogSegmentMetadata], *trash: TrashEntry, **seen: Any) -> CleaningChain:
+    return decide_chain(view(segments, *trash, **seen))
 
 
 def in_trash(*segments: RemoteLogSegmentMetadata, kind: TrashKind = TrashKind.COMPACTION) -> TrashEntry:
@@ -180,3 +183,36 @@ def test_how_far_the_chain_is_what_was_cleaned(
     segments: Sequence[RemoteLogSegmentMetadata], offset: int, said: Sequence[str], clean: int
 ) -> None:
     assert clean_up_to(segments, Offset(offset), said) == clean
+
+
+def given_up(below: int, *, opened_ms: int) -> TrashEntry:
+    """An entry of retention's."""
+    entry_id = TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=TrashKind.RETENTION, opened_ms=opened_ms)
+    return TrashEntry(id=entry_id, decided_ms=opened_ms + 5, due_ms=opened_ms + 9, up_to=Offset(below))
+
+
+EARLIER, LATER = given_up(100, opened_ms=NOW_MS), given_up(200, opened_ms=NOW_MS + 1)
+ALLOWED_MS = 600_000
+DELETING = replace(FIRST, state=State.DELETE_SEGMENT_STARTED)
+
+
+@pytest.mark.parametrize(
+    ("seen", "due_by_ms"),
+    [
+        pytest.param(view(ALL, EARLIER), None, id="no start is set"),
+        pytest.param(view([SECOND, THIRD], EARLIER, start=100), None, id="nothing is below the start"),
+        pytest.param(view([DELETING, SECOND], EARLIER, start=100), None, id="its deletion has begun"),
+        pytest.param(view(ALL, EARLIER, start=50), None, id="the start is within a segment, which is in the chain"),
+        pytest.param(view(ALL, EARLIER, start=100), NOW_MS - ALLOWED_MS, id="one may come back"),
+        pytest.param(view(ALL, EARLIER, LATER, start=200), NOW_MS - ALLOWED_MS, id="two, given up one after the other"),
+        pytest.param(view(ALL[1:], LATER, start=200), NOW_MS + 1 - ALLOWED_MS, id="the earlier one is gone"),
+        pytest.param(view(ALL, EARLIER, start=200), 0, id="of one no decision is known"),
+        pytest.param(view(ALL, start=100), 0, id="no decision is known"),
+        pytest.param(
+            view(ALL, in_trash(FIRST), start=100), None, id="the cleaner has replaced it: it never comes back"
+        ),
+        pytest.param(view([FOREIGN, THIRD], start=200), 0, id="of another history, and perhaps of this one again"),
+    ],
+)
+def test_up_to_when_horizons_are_due(seen: ChainView, due_by_ms: int | None) -> None:
+    assert horizons_due_by(seen) == due_by_ms

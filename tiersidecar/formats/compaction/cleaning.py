@@ -54,6 +54,7 @@ class CleaningTerms:
     ``first_dirty_offset``: from it on another cleaner may have set delete horizons, in a log that was cleaned before this one.
     Readers of this log may just have read what the round takes out, so these horizons are set anew, and nothing goes by them;
     nor do tombstones of formats 0 and 1.  None: all horizons are this log's own, as on a broker.
+    ``due_by_ms``: horizons after it are not due yet, whatever the time is.
     """
 
     now_ms: int
@@ -61,12 +62,18 @@ class CleaningTerms:
     upper_bound_offset: int
     legacy_horizon_ms: int = 0
     first_dirty_offset: int | None = None
+    due_by_ms: int | None = None
     last_records: Mapping[int, LastRecord] = field(default_factory=dict)
 
     @property
     def horizon_ms(self) -> int:
         """Return what this round sets: at most what a batch can say, for topics whose tombstones are to stay for ever."""
         return clamped(self.now_ms + self.delete_retention_ms)
+
+    @property
+    def due_ms(self) -> int:
+        """Return the time by which horizons are due: what has one at or before it may go."""
+        return self.now_ms if self.due_by_ms is None else min(self.now_ms, self.due_by_ms)
 
 
 class Cleaner:
@@ -98,7 +105,7 @@ class Cleaner:
         drops_records, is_dirty = may_drop, self._is_dirty(header)
         if header.is_control:
             horizon_ms = None if is_dirty else delete_horizon_ms(header)
-            drops_records = may_drop and horizon_ms is not None and horizon_ms <= self._terms.now_ms
+            drops_records = may_drop and horizon_ms is not None and horizon_ms <= self._terms.due_ms
         keeps_empty = self._is_last_of_producer(header) or header.next_offset == self._terms.upper_bound_offset
         emptied = Emptied.KEPT_EMPTY if keeps_empty and header.magic >= 2 else Emptied.DROPPED
         if drops_records:
@@ -155,7 +162,7 @@ class Cleaner:
     def _native_terms(self) -> TermParts:
         first = self._terms.first_dirty_offset
         first_dirty = HIGHEST if first is None else clamped(first)
-        return clamped(self._map.latest_offset), self._terms.now_ms, self._terms.horizon_ms, first_dirty
+        return clamped(self._map.latest_offset), self._terms.due_ms, self._terms.horizon_ms, first_dirty
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
         """Take the retained ones (:meth:`CleanedTransactions.take_retained`)."""
@@ -191,7 +198,7 @@ class Cleaner:
         if header.magic < 2:
             return segment_max_timestamp_ms > self._terms.legacy_horizon_ms
         horizon_ms = delete_horizon_ms(header)
-        return horizon_ms is None or self._terms.now_ms < horizon_ms
+        return horizon_ms is None or self._terms.due_ms < horizon_ms
 
 
 class SegmentCleaner:
