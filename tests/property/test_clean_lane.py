@@ -53,12 +53,12 @@ class History:
         self.world, self.draw = CleanWorld(scratch=scratch), random.Random(seed)
         self.writing, self.written = Writing(), list[LogSegment]()
         self.readers, self.epoch = list[Reader](), 0
-        self.generation = 0
         self.world.dedupe_bytes = 24 * self.draw.choice([8, 20, 1000])
         if self.draw.random() < 0.3:
             self.world.configure(segment_bytes="14")
         self.producers = self.draw.choice([(-1,), (-1, 2, 3)])
         """Segments of transactions have no filters."""
+        self.deletes, self.generation = seed % 4 == 1, 0
 
     async def run(self) -> None:
         await self.append()
@@ -74,9 +74,9 @@ class History:
             (2, self.late),
             (2, self.expire),
             (1, self.elect),
-            (1, self.delete),
-            (1, self.undelete),
         ]
+        if self.deletes:
+            acts += [(2, self.delete), (1, self.undelete)]
         self.world.clock.jump(self.draw.choice([0.001, 0.001, 0.1, 0.2, 1.5]))
         (act,) = self.draw.choices([one for _, one in acts], [weight for weight, _ in acts])
         await act()
@@ -148,7 +148,7 @@ class History:
             return
         entry = user_delete(
             stop,
-            LeaderEpoch(self.epoch),
+            LeaderEpoch(0),  # all records are of this one
             generation=self.generation,
             delays=TrashDelays(retention_ms=3_600_000, user_ms=3_600_000),
             now_ms=self.world.clock.now_ms(),
@@ -168,7 +168,7 @@ class History:
     async def _begin_at(self, offset: Offset) -> None:
         said = PartitionState(
             remote_log_start_offset=offset,
-            remote_log_start_epoch=LeaderEpoch(self.epoch),
+            remote_log_start_epoch=LeaderEpoch(0),
             start_generation=self.generation,
         )
         await self.world.state.publish_partition_state(self.world.owner, said)
