@@ -119,7 +119,8 @@ def decide_erasure(
     doubtful: RemoteLogSegmentMetadata | None = None
     for standing in found:
         segment = standing.segment
-        is_given = standing.is_valid and _uuid(segment) not in view.hidden
+        # Of one that is partly of another history readers get the front.
+        is_given = standing.serves and _uuid(segment) not in view.hidden
         if is_given and _uuid(segment) in unread:
             doubtful = doubtful or segment
         if _uuid(segment) not in dirty:

@@ -28,6 +28,7 @@ from tiersidecar.app.erase_run import Eraser, ErasureResult
 from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.erasure import Erasing
+from tiersidecar.domain.offsets import Lineage
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
@@ -243,3 +244,15 @@ async def test_beside_a_cleaner_and_kills_no_other_key_changes_and_this_one_goes
     assert KEY not in {
         one.key for segment in kept for one in all_records(await beside.world.log_of(segment)) if not one.is_control
     }
+
+
+async def test_a_tombstone_stays_behind_a_value_in_the_front_of_another_historys_segment(beside: Beside) -> None:
+    """After an unclean election readers get that front, and it cannot be rewritten."""
+    world = beside.world
+    await world.add(puts(0, (KEY, b"older"), (b"a", b"1"), (b"b", b"1")), epochs={0: 0, 1: 1})
+    await world.add(puts(2, (KEY, None), (b"c", b"1")), epochs={2: 2})
+    world.lineages.known = Lineage.of([(0, 0), (1, 1), (2, 2)])
+    assert KEY not in live(await world.table_read())
+    result = await beside.erase()
+    assert KEY not in live(await world.table_read())
+    assert (result.erased, len(result.found[0].of(Erasing.LEAVE))) == ([], 2)

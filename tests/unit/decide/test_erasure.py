@@ -27,6 +27,7 @@ NEW = replace(
 PART = segment(0, 49)
 ACROSS = segment(50, 149)
 FOREIGN = segment(100, 199, epochs=((1, 100),))
+CUT_OFF = segment(150, 199, epochs=((1, 150),))
 OF_THIS_EPOCH = segment(150, 299, epochs=((2, 150),))
 ERASED = replaced([OLD], LeaderEpoch(0), opened_ms=1, delays=TrashDelays(user_ms=1000), now_ms=1, by="erase")
 CLEANED = replaced(
@@ -205,12 +206,28 @@ ALL_LOCAL = {1: 0, 2: 0}
         ),
         pytest.param(view([OLD, NEW], ALL_LOCAL, hidden=[OLD]), [OLD], [NEW], [], [T], id="killed before the trash"),
         pytest.param(
+            view([OLD, CUT_OFF, OF_THIS_EPOCH], ALL_LOCAL),
+            [CUT_OFF, OF_THIS_EPOCH],
+            [OLD],
+            [],
+            [R, L],
+            id="another history is never read, and keeps nothing",
+        ),
+        pytest.param(
             view([OLD, FOREIGN, OF_THIS_EPOCH], ALL_LOCAL),
             [FOREIGN, OF_THIS_EPOCH],
             [OLD],
             [],
-            [L, R],
-            id="another history is never read, and keeps nothing",
+            [L, L],
+            id="behind one of which readers get the front, up to where another history begins",
+        ),
+        pytest.param(
+            view([OLD, FOREIGN, OF_THIS_EPOCH], ALL_LOCAL),
+            [OF_THIS_EPOCH],
+            [OLD],
+            [FOREIGN],
+            [L],
+            id="behind one whose front readers get, and that cannot be read here",
         ),
     ],
 )
