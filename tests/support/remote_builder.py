@@ -49,6 +49,8 @@ class RemoteBuilder:
         self._chunk_size, self._compression, self._encrypted = chunk_size, compression, encrypted
         self._index_interval = index_interval
         self._ids = SystemIds()
+        self.event_timestamp_ms = 0
+        """Time of the events that are published from now on."""
         self.run = RemoteRun(
             store=MemoryStore(clock=ManualClock(), ids=self._ids),
             metadata=MemoryMetadataLog(),
@@ -83,7 +85,7 @@ class RemoteBuilder:
         update = RemoteLogSegmentMetadataUpdate(
             remote_log_segment_id=metadata.remote_log_segment_id,
             broker_id=BrokerId(1),
-            event_timestamp_ms=0,
+            event_timestamp_ms=self.event_timestamp_ms,
             state=state,
         )
         await self.run.metadata.publish(update)
@@ -96,7 +98,7 @@ class RemoteBuilder:
             end_offset=Offset(source.end_offset),
             max_timestamp_ms=max((batch.header.max_timestamp for batch in source.batches), default=-1),
             broker_id=BrokerId(1),
-            event_timestamp_ms=0,
+            event_timestamp_ms=self.event_timestamp_ms,
             segment_size_in_bytes=len(data),
             segment_leader_epochs=blob.entries_in_range(source.start_offset, source.end_offset + 1),
             txn_index_empty=not source.aborted_transactions,

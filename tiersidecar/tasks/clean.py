@@ -395,11 +395,12 @@ class _ChunkSwapper:
 
 def _cleanable(segment: RemoteLogSegmentMetadata) -> CleanableSegment:
     """Return it with the latest record's time for the first batch's, which no event has: ``max.compaction.lag.ms`` counts from
-    that."""
+    that, or from the last event where a producer's clock was ahead of it: the segment is as old at least."""
+    times = [ms for ms in (segment.max_timestamp_ms, segment.event_timestamp_ms) if ms > 0]
     return CleanableSegment(
         start_offset=segment.start_offset,
         end_offset=segment.end_offset,
         size_bytes=segment.segment_size_in_bytes,
         max_timestamp_ms=segment.max_timestamp_ms,
-        first_timestamp_ms=segment.max_timestamp_ms,
+        first_timestamp_ms=min(times, default=-1),
     )

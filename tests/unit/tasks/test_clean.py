@@ -15,7 +15,16 @@ import pytest
 
 from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import CleanWorld, KilledError, live
-from tests.support.compacted_logs import ABORT, COMMIT, LogSegment, all_records, clean, committed_records, table
+from tests.support.compacted_logs import (
+    ABORT,
+    COMMIT,
+    LogSegment,
+    all_records,
+    clean,
+    committed_records,
+    data_batch,
+    table,
+)
 from tests.support.local_batches import LocalBatch
 from tests.support.remote_builder import SegmentSource
 from tiersidecar.adapters.key_wrapping.service_keys import ServiceKeys
@@ -407,6 +416,20 @@ async def test_where_readers_pass_to_the_brokers_log_no_dirty_ratio_holds_the_cl
     done = await world.clean()
     assert (done.cleaner_offset == 3) is (mode is RetentionMode.RACE)
     assert done.reason.startswith("the dirty ratio") is (mode is RetentionMode.STRICT)
+
+
+async def test_nor_does_a_producer_whose_clock_is_far_ahead(world: CleanWorld) -> None:
+    """What was copied that long ago was written before: the broker's cleaner goes by no record's time either."""
+    records: list[list[tuple[bytes | None, bytes | None]]] = [[(b"a", b"1"), (b"b", b"1")], [(b"a", None)]]
+    ahead_ms = world.clock.now_ms() + 10**9
+    world.builder.event_timestamp_ms = world.clock.now_ms()
+    for start, rows in zip((0, 2), records, strict=True):
+        await world.add(segment_of([data_batch(start, rows, base_timestamp=ahead_ms)]))
+    world.configure(cleanup_policy="compact,delete", min_cleanable_dirty_ratio="1")
+    world.table.assignment = {world.owner: replace(world.partition, policy=TopicPolicy(mode=RetentionMode.RACE))}
+    assert (await world.clean()).reason.startswith("the dirty ratio")
+    world.clock.jump(RETENTION_S / 2 + 0.001)
+    assert (await world.clean()).cleaner_offset == 3
 
 
 async def test_a_scratch_directory_that_cannot_be_made_is_told(world: CleanWorld) -> None:

@@ -274,9 +274,10 @@ class ListOffsetsRewrite(Rewrite):
         return await self._at(question, (await self._offsets.current_of(question.partition)).log_start_offset)
 
     async def _by_timestamp(self, question: _Question) -> Any:
-        """Return the first of both tiers.  Segments that the broker has as well are left to it (T-51), unless it finds nothing:
-        it looks into the first file alone that has so late a record, also if all of those lie below its log's start
-        (simulation, seed 10 of the questions)."""
+        """Return the first of both tiers.  Segments that the broker has as well are left to it (T-51), unless it finds nothing
+        in a log whose beginning it lacks: it looks into the first file alone that has so late a record, also if all of those
+        lie below its log's start (simulation, seed 10 of the questions).  What is found there counts below the leader's end
+        alone, as in Kafka: after an unclean election more may count as remote for a moment."""
         # Before the search, which misses what is finished meanwhile.
         bounds, row = await self._reader.bounds(question.partition), question.row
         if _is_deleted(row, bounds):
@@ -284,10 +285,14 @@ class ListOffsetsRewrite(Rewrite):
             return _not_known(row) if found is None else _found(row, found)
         local = await self._offsets.current_of(question.partition)
         local_start = local.log_start_offset
-        stop_offset = min(local_start, row.offset) if row.offset >= 0 else None
+        if row.offset >= 0:
+            stop_offset: int | None = min(local_start, row.offset)
+        else:
+            stop_offset = None if local_start > 0 else local_start
         found = await self._timestamps.find(question.partition, question.timestamp, stop_offset=stop_offset)
-        if found is not None and local.is_mounted and question.read_committed:
-            found = found if found.offset < local.last_stable_offset else None
+        if found is not None and (row.offset < 0 or local.is_mounted):
+            end = local.last_stable_offset if question.read_committed else local.high_watermark
+            found = found if found.offset < end else None
         if found is not None and not 0 <= row.offset <= found.offset:
             return _found(row, found)
         await check_gap(question.partition, bounds, local_start, self._pending, self._reader)
