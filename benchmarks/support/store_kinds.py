@@ -14,22 +14,25 @@ from typing import Any
 import aiohttp
 import obstore
 from obstore.store import AzureStore as ObstoreAzureStore
+from yarl import URL
 
 from benchmarks.support.bare_reads import FetchRange, by_obstore, by_pread
 from benchmarks.support.measure import MIB
 from benchmarks.support.our_copy import THREADS, filesystem_store, s3_store
 from benchmarks.support.s3_clients import make_bucket, upload_by_aioboto3
+from hdfs_store.kind import kind as hdfs_kind
 from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, running_azurite
 from tests.support.gcs_server import running_gcs_server
+from tests.support.hdfs_cluster import USER, hdfs_options, running_hdfs
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, running_s3_server
-from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
+from tiersidecar.adapters.clock import SystemClock, SystemIds, ThreadBlocking
 from tiersidecar.adapters.stores.azure import open_azure_store
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.gcs import open_gcs_store
 from tiersidecar.adapters.stores.gcs_objects import GcsUrls
 from tiersidecar.adapters.stores.gcs_settings import GcsSettings
 from tiersidecar.adapters.stores.s3_settings import S3Settings
-from tiersidecar.ports.store import Store
+from tiersidecar.ports.store import Store, StoreTools
 
 BUCKET = "bench"
 _CONNECTIONS = 64
@@ -142,11 +145,38 @@ async def gcs(directory: Path) -> AsyncIterator[Kind]:
             yield Kind(name="gcs", open_store=open_store, upload=upload, fetch=fetch)
 
 
+@asynccontextmanager
+async def hdfs(directory: Path) -> AsyncIterator[Kind]:
+    """HDFS with one data node, by the example of a store; bare is aiohttp, with files that are as durable."""
+    with running_hdfs(directory) as cluster:
+        cluster.make_directory(f"/{BUCKET}")
+        files = f"{cluster.url}/webhdfs/v1/{BUCKET}"
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=_CONNECTIONS)) as session:
+
+            async def upload(paths: list[Path]) -> None:
+                await asyncio.gather(*(_upload_to_hdfs(session, f"{files}/{path.name}", path) for path in paths))
+
+            async def fetch(key: str, start: int, size_bytes: int) -> int:
+                asked: dict[str, str | int] = {"op": "OPEN", "user.name": USER, "offset": start, "length": size_bytes}
+                async with session.get(f"{files}/{key}", params=asked) as answer:
+                    return len(await answer.read())
+
+            @asynccontextmanager
+            async def open_store() -> AsyncIterator[Store]:
+                async with ThreadBlocking(max_threads=THREADS, name="store") as blocking:
+                    tools = StoreTools(key_prefix="", blocking=blocking, clock=SystemClock(), ids=SystemIds())
+                    async with hdfs_kind.open_store(hdfs_options(cluster.url, f"/{BUCKET}"), tools) as store:
+                        yield store
+
+            yield Kind(name="hdfs", open_store=open_store, upload=upload, fetch=fetch)
+
+
 KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Kind]]] = {
     "filesystem": filesystem,
     "s3": s3,
     "azure": azure,
     "gcs": gcs,
+    "hdfs": hdfs,
 }
 
 
@@ -166,6 +196,20 @@ async def _upload_by_aioboto3(settings: S3Settings, bucket: Path, paths: list[Pa
     for path in paths:
         (bucket / path.name).unlink(missing_ok=True)
         os.link(bucket / "aioboto3" / path.parent.name / path.name, bucket / path.name)
+
+
+async def _upload_to_hdfs(session: aiohttp.ClientSession, url: str, path: Path) -> None:
+    asked = {"op": "CREATE", "user.name": USER, "overwrite": "true", "createflag": "CREATE,OVERWRITE,SYNC_BLOCK"}
+    async with session.put(url, params=asked, allow_redirects=False) as answer:
+        address = URL(answer.headers["Location"], encoded=True)
+    with path.open("rb") as file:
+
+        async def slices() -> AsyncIterator[bytes]:
+            while data := await asyncio.to_thread(file.read, MIB):
+                yield data
+
+        async with session.put(address, data=slices()) as answer:
+            answer.raise_for_status()
 
 
 async def _upload_resumable(session: aiohttp.ClientSession, urls: GcsUrls, path: Path, chunk_bytes: int) -> None:
