@@ -65,7 +65,7 @@ class WebHdfs:
             raise hdfs_error(verb, key, answer)
         return self._place_in(verb, key, answer)
 
-    async def send(self, key: str, place: str, content: AsyncIterator[bytes]) -> Answer:
+    async def send(self, key: str, place: str, content: AsyncIterator[bytes | bytearray]) -> Answer:
         """Send the content of a file, once; who calls it limits the time.
 
         Raises:
@@ -137,7 +137,7 @@ class WebHdfs:
         method: str,
         url: str,
         *,
-        content: AsyncIterator[bytes] | None = None,
+        content: AsyncIterator[bytes | bytearray] | None = None,
         max_bytes: int | None = None,
     ) -> Answer:
         headers = {} if content is None else {"Content-Type": "application/octet-stream"}
