@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 MODULE = "tiersidecar_native"
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 """The only version that is used: the one that pyproject.toml pins."""
 
 HIGHEST = (1 << 63) - 1

@@ -4,8 +4,9 @@ first of its tombstones may go.
 A round asks for every key of its map at once.  So a filter is sized for the largest map that there may be: of all rounds in
 which a segment has none of the keys, at most ``MOST_FALSE`` read it in vain, however many keys they ask for.
 
-The places of a key's bits are words of 32 bits: of its MD5, then of the MD5 of that and a number.  Two hashes that are added up
-would not do: with so few false answers per key, the pairs that collide would be most of them.
+The places of a key's bits follow from its MD5, by triple hashing: the first half is a place, the second a step, and a mix of
+both is added to the step each time.  Double hashing would not do: with so few false answers per key, the pairs of keys that
+share all places would be most of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import md5
-from itertools import count
 from math import ceil, log
 from struct import Struct
 
@@ -34,10 +34,11 @@ MOST_KEYS = 6_000_000
 """A segment with more gets no filter, which would have more than 30 MiB and be in memory beside the map."""
 
 _DIGEST_BYTES = 16
-_WORDS = Struct(">4I")
-_SPARE_BYTES = 64
-"""A filter of few keys has more false answers than the formula says."""
-_MAGIC = b"TSKF\x01"
+_HALVES = Struct(">2Q")
+_WORD = 2**64 - 1
+_SPARE_BYTES = 512
+"""Of few keys there would be too few places for all keys to differ."""
+_MAGIC = b"TSKF\x02"
 _HEAD = Struct(">5s16sBqq")
 """Magic and version, id of the segment, probes, time from which the segment must be read, and number of keys asked at once."""
 _CRC = Struct(">I")
@@ -209,11 +210,16 @@ def read_key_filter(data: bytes, segment_id: bytes) -> KeyFilter | None:
 
 
 def _places(digest: Buffer, probes: int, size_bits: int) -> Iterator[int]:
-    left = probes
-    for number in count():
-        block = md5(bytes(digest) + bytes((number,)), usedforsecurity=False).digest() if number else digest
-        for word in _WORDS.unpack(block):
-            if not left:
-                return
-            yield word % size_bits
-            left -= 1
+    place, step = _HALVES.unpack(digest)
+    change = _mixed(place ^ (step << 32 & _WORD | step >> 32))
+    for _ in range(probes):
+        yield place * size_bits >> 64
+        place = place + step & _WORD
+        step = step + change & _WORD
+
+
+def _mixed(word: int) -> int:
+    """Return the last step of SplitMix64 for ``word``."""
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
+    return word ^ word >> 31

@@ -65,7 +65,7 @@ def test_of_segments_without_any_key_of_a_full_map_one_in_a_hundred_is_read(keys
 
 def test_its_size_is_what_so_many_questions_need() -> None:
     one = filter_of_keys(*(b"%d" % key for key in range(2000)), most_asked=most_keys(128 * 1024 * 1024))
-    assert 5.1 * 2000 < len(one.bits) < 5.3 * 2000 + 64
+    assert 5.1 * 2000 < len(one.bits) < 5.3 * 2000 + 512
     assert one.probes == 30
 
 
@@ -179,4 +179,4 @@ def test_the_places_of_a_key_are_these() -> None:
     one = filter_of_keys(b"a", most_asked=10)
     assert one.probes == 11
     set_bits = [place for place in range(len(one.bits) * 8) if one.bits[place >> 3] >> (place & 7) & 1]
-    assert (len(one.bits), set_bits) == (66, [0, 113, 118, 166, 312, 386, 410, 434, 441, 482, 496])
+    assert (len(one.bits), set_bits) == (514, [204, 1004, 1687, 2253, 2704, 2962, 3038, 3210, 3255, 3341, 3357])
