@@ -111,7 +111,13 @@ class MemoryPins:
         return pin
 
     async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
-        return Picture(pins=tuple([await self.pin(local, one) for one in segments]), cleaner_offset=self.cleaner_offset)
+        before = list(self.pins)
+        try:
+            pins = [await self.pin(local, one) for one in segments]
+        except SegmentChangedError:
+            self.pins = before
+            raise
+        return Picture(pins=tuple(pins), cleaner_offset=self.cleaner_offset)
 
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         return self.look

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
@@ -12,8 +13,8 @@ from tiersidecar.decide.pin import is_cut_off, is_remote
 from tiersidecar.decide.topics import CleanerSettings, TieredPartition
 from tiersidecar.domain.errors import CleanedBeforePinnedError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import DropReason, LocalPartition, PictureLook, Pin, Unpin
+from tiersidecar.domain.offsets import Lineage, Offset
+from tiersidecar.domain.segments import DropReason, LocalPartition, Picture, PictureLook, Pin, Unpin
 from tiersidecar.ports.pins import MakePins, TakePictures
 from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.edges import Edges, Sources
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 _COMPANION_WAIT_S = 10.0
 """A broker writes the producer snapshot at the end of a segment soon after it has opened the next one."""
 
+NO_EPOCHS = Lineage()
 DropPin = Callable[[Unpin], Awaitable[None]]
 
 
@@ -48,8 +50,12 @@ class Pictures:
         *,
         high_watermark: int,
         drop: DropPin,
+        epochs: Lineage = NO_EPOCHS,
     ) -> None:
         """Let go what is remote, and pin what is not; where the cleaner is at work the next round tries again.
+
+        Of ``local``, deleted are those that retention or a user took, as far as that is certain; ``epochs`` has the epochs that
+        its file has dropped since.
 
         Raises:
             CleanedBeforePinnedError: tombstones may have gone from what was to be pinned: nothing of it is.
@@ -67,7 +73,8 @@ class Pictures:
             return
         if plan.take:
             try:
-                await self._take(partition, local, plan, settings, is_first=not view.remote_end)
+                known = replace(local, leader_epochs=epochs.extended_by(local.leader_epochs).entries)
+                plan = await self._take(partition, known, plan, settings, is_first=not view.remote_end)
             except SegmentChangedError as error:
                 log.debug(
                     "picture.later",
@@ -96,6 +103,7 @@ class Pictures:
             cut_off=tuple(pin for pin in pins if is_cut_off(pin, local, merges=True)),
             remote_end=Offset(copied + 1),
             high_watermark=high_watermark,
+            refused=self._table.pins.refused_of(topic_id_partition),
         )
 
     async def _take(
@@ -106,10 +114,13 @@ class Pictures:
         settings: CleanerSettings,
         *,
         is_first: bool,
-    ) -> None:
+    ) -> PicturePlan:
+        """Return the plan as it was carried out."""
         topic_id_partition = partition.view.topic_id_partition
         last = await self._pins.last_look(local)
-        picture = await self._pins.take_picture(local, plan.take)
+        plan, picture = await self._linked(local, plan)
+        if not plan.take:
+            return plan
         missed = reason_missed(
             plan,
             cleaner_offset=picture.cleaner_offset,
@@ -140,6 +151,26 @@ class Pictures:
             segments=len(picture.pins),
             bytes=sum(pin.size_bytes for pin in picture.pins),
         )
+        return plan
+
+    async def _linked(self, local: LocalPartition, plan: PicturePlan) -> tuple[PicturePlan, Picture]:
+        """Link what is to be taken.  A renamed segment of which it is not certain where it ended is lost, and what lies before
+        it: it holds up nothing else."""
+        while plan.take:
+            try:
+                return plan, await self._pins.take_picture(local, plan.take)
+            except SegmentChangedError as error:
+                if not plan.is_renamed(error.path):
+                    raise
+                log.info(
+                    "pin.too_late",
+                    topic=local.topic_id_partition.topic,
+                    partition=local.topic_id_partition.partition,
+                    base_offset=plan.take[0].base_offset,
+                    reason=error.reason,
+                )
+                plan = plan.after(error.path)
+        return plan, Picture(pins=(), cleaner_offset=None)
 
     def _waits(self, topic_id_partition: TopicIdPartition) -> bool:
         """Return whether a companion that is missing may still come."""

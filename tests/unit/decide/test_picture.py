@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.pins import local_partition, pin_of
@@ -20,15 +22,23 @@ def plan(
     cut_off: tuple[Pin, ...] = (),
     remote_end: int = 0,
     high_watermark: int = 10_000,
+    deleted: tuple[int, ...] = (),
+    refused: tuple[tuple[int, int], ...] = (),
 ) -> PicturePlan:
+    renamed = local_segments(*deleted, *bases[:1])[:-1]
+    local = replace(
+        local_partition(local_segments(*bases)),
+        deleted=tuple(replace(one, file_suffix=".deleted") for one in renamed),
+    )
     return decide_picture(
         PictureView(
-            local=local_partition(local_segments(*bases)),
+            local=local,
             pins=pins,
             remote=remote,
             cut_off=cut_off,
             remote_end=Offset(remote_end),
             high_watermark=high_watermark,
+            refused=frozenset(refused),
         )
     )
 
@@ -54,6 +64,20 @@ P0, P1 = pin_of(0, 50), pin_of(50, 100)
             plan(0, 50, 100, high_watermark=70), [(0, 50)], id="what is not below the high watermark may be cut off"
         ),
         pytest.param(plan(0, 50, pins=(P1,), cut_off=(P1,)), [(0, 50)], id="a pin that was cut off counts for nothing"),
+        pytest.param(
+            plan(120, deleted=(0, 50, 100), pins=(P0, P1)),
+            [(100, 120)],
+            id="the active segment of a quiet topic, which retention has rolled and renamed in one step, is pinned",
+        ),
+        pytest.param(
+            plan(120, 150, deleted=(50, 100), remote_end=50),
+            [(50, 100), (100, 120), (120, 150)],
+            id="what retention has renamed is pinned with what is there",
+        ),
+        pytest.param(plan(120, deleted=(50,), high_watermark=110), [], id="so far as it is below the high watermark"),
+        pytest.param(
+            plan(120, 150, deleted=(50,), refused=((50, 120),)), [(120, 150)], id="what no reader may have is not pinned"
+        ),
     ],
 )
 def test_what_is_pinned(found: PicturePlan, expected: list[tuple[int, int]]) -> None:
@@ -66,6 +90,16 @@ def test_pins_go_once_they_are_remote_or_cut_off() -> None:
         (0, DropReason.REMOTE),
         (50, DropReason.TRUNCATED),
     }
+
+
+def test_a_renamed_segment_that_cannot_be_linked_takes_what_is_before_it_along() -> None:
+    found = plan(120, 150, deleted=(0, 50, 100))
+    second, sealed = found.take[1], found.take[3]
+    assert found.is_renamed(second.log_path)
+    assert not found.is_renamed(sealed.log_path)
+    left = found.after(second.log_path)
+    assert taken(left) == [(100, 120), (120, 150)]
+    assert found.after(sealed.log_path).end == 0, "what is not pinned is not known"
 
 
 def test_a_look_at_which_something_was_above_the_high_watermark_is_no_whole_one() -> None:
