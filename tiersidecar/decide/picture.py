@@ -21,7 +21,7 @@ _LATEST_SHARE = 0.8
 class PictureView:
     """``local`` is the directory without pins; its ``deleted`` are those that retention or a user took, as far as that is
     certain.  ``remote_end`` is the end (exclusive) of what is remote in this history; ``remote`` are those of ``pins`` of which
-    every offset is, ``cut_off`` those that the history no longer has.  ``high_watermark`` is exclusive.  ``refused`` are offsets
+    every offset is, ``cut_off`` those that the history no longer has.  ``high_watermark`` is exclusive; ``refused`` are offsets
     (base, next base) of segments that no reader has a right to."""
 
     local: LocalPartition
@@ -36,13 +36,11 @@ class PictureView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PicturePlan:
     """``drop`` comes first, then ``take``, all of it at one moment, ascending: first those that the broker has renamed, then
-    those that it has.  ``known_end`` (exclusive) is up to where all is remote or pinned; ``is_whole``: all that is sealed is
-    below the high watermark."""
+    those that it has.  ``known_end`` (exclusive) is up to where all is remote or pinned."""
 
     drop: tuple[Unpin, ...]
     take: tuple[LocalSegment, ...]
     known_end: Offset
-    is_whole: bool = True
 
     @property
     def end(self) -> Offset:
@@ -68,20 +66,18 @@ def decide_picture(view: PictureView) -> PicturePlan:
     """
     kept = [pin for pin in view.pins if pin not in view.cut_off]
     known_end = max([view.remote_end, *(pin.next_base_offset for pin in kept)])
-    there = (*view.local.deleted, *view.local.sealed_segments)
+    there = [
+        one
+        for one in (*view.local.deleted, *view.local.sealed_segments)
+        if (one.base_offset, one.next_base_offset) not in view.refused
+    ]
     return PicturePlan(
         drop=(
             *(Unpin(pin=pin, reason=DropReason.TRUNCATED) for pin in view.cut_off),
             *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in view.remote if pin not in view.cut_off),
         ),
-        take=tuple(
-            one
-            for one in there
-            if known_end < _end(one) <= view.high_watermark
-            and (one.base_offset, one.next_base_offset) not in view.refused
-        ),
+        take=tuple(one for one in there if known_end < _end(one) <= view.high_watermark),
         known_end=known_end,
-        is_whole=all(_end(one) <= view.high_watermark for one in there),
     )
 
 
@@ -96,7 +92,8 @@ def reason_missed(
     """Return why a tombstone may have gone from what ``plan`` has taken, before it was taken; empty where none can have.
 
     ``cleaner_offset`` is the broker's own, up to where it has cleaned by the end of the picture, -1 where it never did, None
-    where that is not known.  ``last`` is the last look at which all that was sealed was pinned.
+    where that is not known.  ``last`` is the last look at which all that the cleaner
+    might touch was pinned or remote.
 
     One round of a cleaner takes no tombstone: it gives them their horizon.  So nothing is missed while no round has ended that
     went beyond what was known; nor if all was pinned a shorter time ago than a tombstone stays.

@@ -203,7 +203,7 @@ class FollowTask:
         return self._note(partition.view.topic_id_partition).deleted
 
     def _certain(self, partition: TieredPartition, local: LocalPartition) -> tuple[LocalSegment, ...]:
-        """Return what was deleted by this very scan: where one picture had only what is after it, no later one would have it."""
+        """Return what was deleted, as this very scan has it: of a picture that had only what follows, no later one has it."""
         if partition.role is not PartitionRole.LEADER:
             return ()
         return self._note(partition.view.topic_id_partition).certain_of(local)

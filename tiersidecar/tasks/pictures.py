@@ -84,7 +84,7 @@ class Pictures:
                 )
                 return
         self._table.record(topic_id_partition).is_pictured = True
-        if plan.is_whole:
+        if high_watermark >= 0:  # what is sealed above it counts as well: no cleaner goes there
             await self._pins.note_look(local, PictureLook(end_offset=plan.end, at_ms=began_ms))
 
     async def _view(self, partition: TieredPartition, local: LocalPartition, high_watermark: int) -> PictureView | None:

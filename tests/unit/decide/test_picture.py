@@ -76,7 +76,9 @@ P0, P1 = pin_of(0, 50), pin_of(50, 100)
         ),
         pytest.param(plan(120, deleted=(50,), high_watermark=110), [], id="so far as it is below the high watermark"),
         pytest.param(
-            plan(120, 150, deleted=(50,), refused=((50, 120),)), [(120, 150)], id="what no reader may have is not pinned"
+            plan(120, 150, deleted=(50,), refused=((50, 120),)),
+            [(120, 150)],
+            id="what no reader may have is not pinned",
         ),
     ],
 )
@@ -100,11 +102,6 @@ def test_a_renamed_segment_that_cannot_be_linked_takes_what_is_before_it_along()
     left = found.after(second.log_path)
     assert taken(left) == [(100, 120), (120, 150)]
     assert found.after(sealed.log_path).end == 0, "what is not pinned is not known"
-
-
-def test_a_look_at_which_something_was_above_the_high_watermark_is_no_whole_one() -> None:
-    assert plan(0, 50, 100).is_whole
-    assert not plan(0, 50, 100, high_watermark=70).is_whole
 
 
 FIRST, NEXT = plan(0, 50, 100), plan(0, 50, 100, remote_end=50)

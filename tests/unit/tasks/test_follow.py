@@ -271,6 +271,32 @@ async def test_a_picture_has_nothing_that_may_have_been_cut_off(role: PartitionR
     assert shell.pins.ranges == [(0, 50)]
 
 
+async def test_a_follower_that_always_has_segments_above_the_high_watermark_takes_pictures_for_ever() -> None:
+    """The checkpoint tells of the high watermark as it was some seconds ago (simulation, compaction seed 301)."""
+    shell = PinShell()
+    shell.be(role=PartitionRole.FOLLOWER)
+    await compacted(shell, 0, 50)
+    for number in range(1, 20):
+        end = 50 * (number + 1)
+        shell.see(*range(0, end + 50, 50))
+        shell.log_dirs.offsets[TOPIC_ID_PARTITION] = end - 50
+        shell.pins.cleaner_offset = end
+        shell.clock.jump(0.1)  # delete.retention.ms is a second
+        await shell.round()
+        assert shell.known[-1] == (end - 100, end - 50)
+
+
+async def test_a_look_without_a_high_watermark_says_nothing() -> None:
+    """The broker's cleaner knows it, and may be at work below it."""
+    shell = PinShell()
+    shell.be(role=PartitionRole.FOLLOWER)
+    await compacted(shell, 0, 50)
+    assert shell.pins.look is None
+    shell.log_dirs.offsets[TOPIC_ID_PARTITION] = 40
+    await shell.round()
+    assert shell.pins.look is not None
+
+
 async def test_what_was_renamed_before_this_epoch_may_have_been_cut_off() -> None:
     shell = PinShell()
     shell.see(120, deleted=(0, 50))

@@ -69,8 +69,8 @@ class Broker:
         )
 
     def expire(self, stop: int, *, records: int) -> LocalPartition:
-        """As retention does where nothing is written: the active segment, of so many records, is rolled at ``stop``, and renamed
-        with all others."""
+        """As retention does where nothing is written: the active segment, of so many records, is rolled at ``stop`` and
+        renamed, and so are all others."""
         self.file(100, "log").write_bytes(data_batch(100, [(b"key", None)] * records))
         for path in self.directory.glob("0*"):
             path.rename(f"{path}.deleted")
