@@ -340,15 +340,14 @@ class Cluster:
             (self.log_dirs[broker] / CLEANER_OFFSET_CHECKPOINT).write_bytes(write_offset_checkpoint(offsets))
             self._changed(broker)
 
-    def clean_up(self, retention_ms: int, now_ms: int, *, retention_bytes: int = -1, takes_active: bool = True) -> None:
-        """Do what the brokers' retention threads do, in each replica; -1 is without limit.  Not ``takes_active``: time lets
-        the active segment be."""
+    def clean_up(self, retention_ms: int, now_ms: int, *, retention_bytes: int = -1) -> None:
+        """Do what the brokers' retention threads do, in each replica; -1 is without limit."""
         for log in self._logs_of_the_living():
             log.delete_segments_below_log_start()
             if retention_bytes >= 0:
                 log.expire_by_size(retention_bytes)
             if retention_ms >= 0:
-                log.expire_by_time(now_ms - retention_ms, takes_active=takes_active)
+                log.expire_by_time(now_ms - retention_ms)
 
     def _logs_of_the_living(self) -> Iterator[ReplicaLog]:
         for partition in self.partitions.values():

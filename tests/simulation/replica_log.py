@@ -264,9 +264,9 @@ class ReplicaLog:
             self.segments = self.segments[len(below) :]
             self._rename_away(below)
 
-    def expire_by_time(self, before_ms: int, *, takes_active: bool = True) -> None:
+    def expire_by_time(self, before_ms: int) -> None:
         """Expire as the broker's own retention.ms does: whole segments below the high watermark, the active one as well."""
-        while self._is_first_below_high_watermark() and (takes_active or len(self.segments) > 1):
+        while self._is_first_below_high_watermark():
             end = self.segments[1] if len(self.segments) > 1 else self.log_end_offset
             inside = self.batches[self.position_of(self.segments[0]) : self.position_of(end - 1) + 1]
             held = [batch for batch in inside if self.data_of(batch)] or inside[-1:]

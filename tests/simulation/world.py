@@ -168,11 +168,7 @@ class World(Environment):
         while True:
             await asyncio.sleep(5.0)
             self.cluster.write_high_watermarks()
-            self.cluster.clean_up(
-                int(self.topic_configs["retention.ms"]),
-                self.clock.true_ms(),
-                takes_active=self.scenario.compacted is None,  # no picture has it: see docs/design/notes/simulation.md
-            )
+            self.cluster.clean_up(int(self.topic_configs["retention.ms"]), self.clock.true_ms())
 
     async def _clean_compacted(self) -> None:
         """Run the brokers' cleaners, each replica's by itself, at any moment."""

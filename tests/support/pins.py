@@ -82,6 +82,7 @@ class MemoryPins:
         self.swept = False
         self.cleaner_offset: int | None = -1
         self.look: PictureLook | None = None
+        self.hole: Offset | None = None
         self.replaced: set[int] = set()
 
     async def scan(self, *, sweep: bool) -> PinsView:
@@ -111,13 +112,25 @@ class MemoryPins:
         return pin
 
     async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
-        return Picture(pins=tuple([await self.pin(local, one) for one in segments]), cleaner_offset=self.cleaner_offset)
+        before = list(self.pins)
+        try:
+            pins = [await self.pin(local, one) for one in segments]
+        except SegmentChangedError:
+            self.pins = before
+            raise
+        return Picture(pins=tuple(pins), cleaner_offset=self.cleaner_offset)
+
+    async def first_hole(self, pins: Sequence[Pin], start: Offset, stop: int) -> Offset | None:
+        return self.hole if self.hole is not None and start <= self.hole < stop else None
 
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         return self.look
 
     async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
         self.look = look
+
+    async def forget_look(self, local: LocalPartition) -> None:
+        self.look = None
 
     async def unpin(self, pin: Pin) -> None:
         if pin.base_offset in self.stuck:

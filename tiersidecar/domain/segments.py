@@ -263,7 +263,8 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLook:
-    """A look at which all that was sealed of a compacted partition, up to ``end_offset`` (exclusive), was pinned or remote."""
+    """A look at which all that a cleaner might touch of a compacted partition was pinned or remote, up to ``end_offset``
+    (exclusive): all that was sealed below the high watermark, above which no cleaner goes."""
 
     end_offset: Offset
     at_ms: int

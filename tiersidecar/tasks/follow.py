@@ -110,10 +110,11 @@ class FollowTask:
             )
         await self._pictures.round(
             partition,
-            local,
+            replace(local, deleted=self._certain(partition, local)),
             self._table.compacted_topics[topic_id_partition.topic],
             high_watermark=await self._high_watermark(partition),
             drop=self._keeper.drop,
+            epochs=self._note(topic_id_partition).epochs,
         )
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition) -> PinPlan:
@@ -200,6 +201,12 @@ class FollowTask:
         if partition.role is not PartitionRole.LEADER:
             return ()
         return self._note(partition.view.topic_id_partition).deleted
+
+    def _certain(self, partition: TieredPartition, local: LocalPartition) -> tuple[LocalSegment, ...]:
+        """Return what was deleted, as this very scan has it: of a picture that had only what follows, no later one has it."""
+        if partition.role is not PartitionRole.LEADER:
+            return ()
+        return self._note(partition.view.topic_id_partition).certain_of(local)
 
     def _note(self, topic_id_partition: TopicIdPartition) -> FollowNote:
         return self._table.record(topic_id_partition).follow

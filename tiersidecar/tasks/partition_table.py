@@ -178,6 +178,12 @@ class FollowNote:
             self.epochs = self.epochs.extended_by(local.leader_epochs)
         self._deleted = tuple(one for one in local.deleted if one.base_offset not in self._uncertain)
 
+    def certain_of(self, local: LocalPartition) -> tuple[LocalSegment, ...]:
+        """Return what :attr:`deleted` is once a scan has been taken note of that is as new as the last, or newer."""
+        if self._looks < _LOOKS_BEFORE_CERTAINTY:
+            return ()
+        return tuple(one for one in local.deleted if one.base_offset not in self._uncertain)
+
     @property
     def deleted(self) -> tuple[LocalSegment, ...]:
         """Return segments that the broker renamed while it led: by retention or DeleteRecords, for a leader truncates

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
+from tiersidecar.decide.picture import (
+    PicturePlan,
+    PictureView,
+    decide_picture,
+    may_lack_tombstones,
+    reason_missed,
+)
 from tiersidecar.decide.pin import is_cut_off, is_remote
-from tiersidecar.decide.topics import CleanerSettings, TieredPartition
-from tiersidecar.domain.errors import CleanedBeforePinnedError, SegmentChangedError
+from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition
+from tiersidecar.domain.errors import CleanedBeforePinnedError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import DropReason, LocalPartition, PictureLook, Pin, Unpin
+from tiersidecar.domain.offsets import Lineage, Offset
+from tiersidecar.domain.segments import (
+    NO_LOG_END,
+    NO_TIMESTAMP_MS,
+    DropReason,
+    LocalPartition,
+    Picture,
+    PictureLook,
+    Pin,
+    Unpin,
+)
 from tiersidecar.ports.pins import MakePins, TakePictures
 from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.edges import Edges, Sources
@@ -24,6 +40,7 @@ log = structlog.get_logger(__name__)
 _COMPANION_WAIT_S = 10.0
 """A broker writes the producer snapshot at the end of a segment soon after it has opened the next one."""
 
+NO_EPOCHS = Lineage()
 DropPin = Callable[[Unpin], Awaitable[None]]
 
 
@@ -48,8 +65,12 @@ class Pictures:
         *,
         high_watermark: int,
         drop: DropPin,
+        epochs: Lineage = NO_EPOCHS,
     ) -> None:
         """Let go what is remote, and pin what is not; where the cleaner is at work the next round tries again.
+
+        Of ``local``, deleted are those that retention or a user took, as far as that is certain; ``epochs`` has the epochs that
+        its file has dropped since.
 
         Raises:
             CleanedBeforePinnedError: tombstones may have gone from what was to be pinned: nothing of it is.
@@ -67,7 +88,8 @@ class Pictures:
             return
         if plan.take:
             try:
-                await self._take(partition, local, plan, settings, is_first=not view.remote_end)
+                known = replace(local, leader_epochs=epochs.extended_by(local.leader_epochs).entries)
+                plan = await self._take(partition, known, plan, settings, is_first=not view.remote_end)
             except SegmentChangedError as error:
                 log.debug(
                     "picture.later",
@@ -77,7 +99,7 @@ class Pictures:
                 )
                 return
         self._table.record(topic_id_partition).is_pictured = True
-        if plan.is_whole:
+        if high_watermark >= 0:  # what is sealed above it counts as well: no cleaner goes there
             await self._pins.note_look(local, PictureLook(end_offset=plan.end, at_ms=began_ms))
 
     async def _view(self, partition: TieredPartition, local: LocalPartition, high_watermark: int) -> PictureView | None:
@@ -96,6 +118,7 @@ class Pictures:
             cut_off=tuple(pin for pin in pins if is_cut_off(pin, local, merges=True)),
             remote_end=Offset(copied + 1),
             high_watermark=high_watermark,
+            refused=self._table.pins.refused_of(topic_id_partition),
         )
 
     async def _take(
@@ -106,12 +129,17 @@ class Pictures:
         settings: CleanerSettings,
         *,
         is_first: bool,
-    ) -> None:
+    ) -> PicturePlan:
+        """Return the plan as it was carried out."""
         topic_id_partition = partition.view.topic_id_partition
         last = await self._pins.last_look(local)
-        picture = await self._pins.take_picture(local, plan.take)
+        plan, picture = await self._linked(local, plan)
+        if not plan.take:
+            return plan
+        hole = await self._hole_of_another(partition, local, plan, picture, settings)
         missed = reason_missed(
             plan,
+            hole=hole,
             cleaner_offset=picture.cleaner_offset,
             last=last,
             now_ms=self._clock.now_ms(),
@@ -119,6 +147,9 @@ class Pictures:
         )
         if missed:
             await self._give_up(picture.pins)
+            if hole is not None:
+                # Soon this broker's own cleaner will have been there: no look of before may excuse what is missing then.
+                await self._pins.forget_look(local)
             if is_first and not self._table.record(topic_id_partition).is_pictured:
                 # Nothing is remote, and nothing of it was copied by this process: what a killed one left is no loss.
                 await self._give_up(self._table.pins.of(topic_id_partition))
@@ -140,6 +171,67 @@ class Pictures:
             segments=len(picture.pins),
             bytes=sum(pin.size_bytes for pin in picture.pins),
         )
+        return plan
+
+    async def _linked(self, local: LocalPartition, plan: PicturePlan) -> tuple[PicturePlan, Picture]:
+        """Link what is to be taken.  A renamed segment of which it is not certain where it ended is lost, and what lies before
+        it: it holds up nothing else."""
+        while plan.take:
+            try:
+                return plan, await self._pins.take_picture(local, plan.take)
+            except SegmentChangedError as error:
+                if not plan.is_renamed(error.path):
+                    raise
+                log.info(
+                    "pin.too_late",
+                    topic=local.topic_id_partition.topic,
+                    partition=local.topic_id_partition.partition,
+                    base_offset=plan.take[0].base_offset,
+                    reason=error.reason,
+                )
+                plan = plan.after(error.path)
+        return plan, Picture(pins=(), cleaner_offset=None)
+
+    async def _hole_of_another(
+        self,
+        partition: TieredPartition,
+        local: LocalPartition,
+        plan: PicturePlan,
+        picture: Picture,
+        settings: CleanerSettings,
+    ) -> Offset | None:
+        """Return an offset that another broker's cleaner took away, and may have twice; None where there is none."""
+        topic_id_partition = partition.view.topic_id_partition
+        written_from = _written_from(partition, local)
+        is_doubtful = may_lack_tombstones(
+            plan,
+            cleaner_offset=picture.cleaner_offset,
+            written_from=written_from,
+            newest_known_ms=self._newest_known_ms(topic_id_partition, plan.known_end),
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=settings.delete_retention_ms,
+        )
+        if not is_doubtful:
+            return None
+        start = max(
+            plan.known_end, plan.take[0].base_offset
+        )  # what lies between is not the cleaner's: retention took it
+        try:
+            return await self._pins.first_hole(picture.pins, start, written_from)
+        except PinError:
+            await self._give_up(picture.pins)
+            raise
+
+    def _newest_known_ms(self, topic_id_partition: TopicIdPartition, known_end: Offset) -> int:
+        """Return the last timestamp of what ends at ``known_end``, which is pinned or remote; -1 where it has none."""
+        pinned = [one for one in self._table.pins.of(topic_id_partition) if one.next_base_offset == known_end]
+        if pinned:
+            return pinned[-1].segment.max_timestamp_ms
+        segments_at = self._copies.segments_at(topic_id_partition)
+        epoch = self._table.lineage_on_disk(topic_id_partition).epoch_for_offset(known_end - 1)
+        if segments_at is None or epoch is None:
+            return NO_TIMESTAMP_MS
+        return max((one.max_timestamp_ms for one in segments_at(epoch, known_end - 1)), default=NO_TIMESTAMP_MS)
 
     def _waits(self, topic_id_partition: TopicIdPartition) -> bool:
         """Return whether a companion that is missing may still come."""
@@ -150,3 +242,14 @@ class Pictures:
         for pin in pins:
             await self._pins.unpin(pin)
             self._table.pins.remove(pin)
+
+
+def _written_from(partition: TieredPartition, local: LocalPartition) -> int:
+    """Return the offset from which on this broker has written the log as its leader; all else it may have fetched."""
+    last = local.leader_epochs[-1] if local.leader_epochs else None
+    is_leader = partition.role is PartitionRole.LEADER
+    return (
+        last.start_offset
+        if is_leader and last is not None and last.epoch == partition.view.leader_epoch
+        else NO_LOG_END
+    )

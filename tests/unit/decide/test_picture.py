@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.pins import local_partition, pin_of
 from tests.support.segments import local_segments
-from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
+from tiersidecar.decide.picture import (
+    PicturePlan,
+    PictureView,
+    decide_picture,
+    may_lack_tombstones,
+    reason_missed,
+)
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import DropReason, PictureLook, Pin
 
@@ -20,15 +28,23 @@ def plan(
     cut_off: tuple[Pin, ...] = (),
     remote_end: int = 0,
     high_watermark: int = 10_000,
+    deleted: tuple[int, ...] = (),
+    refused: tuple[tuple[int, int], ...] = (),
 ) -> PicturePlan:
+    renamed = local_segments(*deleted, *bases[:1])[:-1]
+    local = replace(
+        local_partition(local_segments(*bases)),
+        deleted=tuple(replace(one, file_suffix=".deleted") for one in renamed),
+    )
     return decide_picture(
         PictureView(
-            local=local_partition(local_segments(*bases)),
+            local=local,
             pins=pins,
             remote=remote,
             cut_off=cut_off,
             remote_end=Offset(remote_end),
             high_watermark=high_watermark,
+            refused=frozenset(refused),
         )
     )
 
@@ -54,6 +70,22 @@ P0, P1 = pin_of(0, 50), pin_of(50, 100)
             plan(0, 50, 100, high_watermark=70), [(0, 50)], id="what is not below the high watermark may be cut off"
         ),
         pytest.param(plan(0, 50, pins=(P1,), cut_off=(P1,)), [(0, 50)], id="a pin that was cut off counts for nothing"),
+        pytest.param(
+            plan(120, deleted=(0, 50, 100), pins=(P0, P1)),
+            [(100, 120)],
+            id="the active segment of a quiet topic, which retention has rolled and renamed in one step, is pinned",
+        ),
+        pytest.param(
+            plan(120, 150, deleted=(50, 100), remote_end=50),
+            [(50, 100), (100, 120), (120, 150)],
+            id="what retention has renamed is pinned with what is there",
+        ),
+        pytest.param(plan(120, deleted=(50,), high_watermark=110), [], id="so far as it is below the high watermark"),
+        pytest.param(
+            plan(120, 150, deleted=(50,), refused=((50, 120),)),
+            [(120, 150)],
+            id="what no reader may have is not pinned",
+        ),
     ],
 )
 def test_what_is_pinned(found: PicturePlan, expected: list[tuple[int, int]]) -> None:
@@ -68,9 +100,14 @@ def test_pins_go_once_they_are_remote_or_cut_off() -> None:
     }
 
 
-def test_a_look_at_which_something_was_above_the_high_watermark_is_no_whole_one() -> None:
-    assert plan(0, 50, 100).is_whole
-    assert not plan(0, 50, 100, high_watermark=70).is_whole
+def test_a_renamed_segment_that_cannot_be_linked_takes_what_is_before_it_along() -> None:
+    found = plan(120, 150, deleted=(0, 50, 100))
+    second, sealed = found.take[1], found.take[3]
+    assert found.is_renamed(second.log_path)
+    assert not found.is_renamed(sealed.log_path)
+    left = found.after(second.log_path)
+    assert taken(left) == [(100, 120), (120, 150)]
+    assert found.after(sealed.log_path).end == 0, "what is not pinned is not known"
 
 
 FIRST, NEXT = plan(0, 50, 100), plan(0, 50, 100, remote_end=50)
@@ -108,3 +145,40 @@ def test_whether_a_tombstone_may_have_gone_before(
     )
     assert (said in reason) if said else reason == ""
     assert not said or "offsets 50 to 99" in reason
+
+
+def test_an_offset_that_another_brokers_cleaner_took_is_named() -> None:
+    reason = reason_missed(
+        NEXT, hole=70, cleaner_offset=-1, last=look(RECENT), now_ms=NOW_MS, delete_retention_ms=RETENTION_MS
+    )
+    assert "offsets 70 to 99" in reason
+    assert "another broker's cleaner" in reason
+
+
+@pytest.mark.parametrize(
+    ("found", "cleaner_offset", "written_from", "age_ms", "expected"),
+    [
+        pytest.param(NEXT, -1, 100, OLD, True, id="another broker wrote it, long ago"),
+        pytest.param(NEXT, 50, 51, OLD, True, id="at least the first offset of it"),
+        pytest.param(NEXT, -1, 100, RECENT, False, id="what was written a short time ago was not cleaned twice"),
+        pytest.param(NEXT, -1, 100, -5_000, False, id="a producer's clock is ahead"),
+        pytest.param(NEXT, -1, 100, NOW_MS + 1, True, id="what is known has no timestamps"),
+        pytest.param(NEXT, -1, 50, OLD, False, id="this broker has written it itself"),
+        pytest.param(NEXT, 51, 100, OLD, False, id="its own cleaner was there, and the looks say the rest"),
+        pytest.param(NEXT, None, 100, OLD, False, id="where its own cleaner was is not known"),
+        pytest.param(FIRST, -1, 100, OLD, False, id="the first picture is of one moment"),
+        pytest.param(plan(0, 50, remote_end=50), -1, 100, OLD, False, id="there is nothing to be pinned"),
+    ],
+)
+def test_whether_missing_offsets_say_that_another_cleaner_was_there(
+    found: PicturePlan, cleaner_offset: int | None, written_from: int, age_ms: int, expected: bool
+) -> None:
+    is_doubtful = may_lack_tombstones(
+        found,
+        cleaner_offset=cleaner_offset,
+        written_from=written_from,
+        newest_known_ms=NOW_MS - age_ms,
+        now_ms=NOW_MS,
+        delete_retention_ms=RETENTION_MS,
+    )
+    assert is_doubtful is expected

@@ -8,11 +8,12 @@ from typing import NoReturn
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.clean_world import COMPACTED
 from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import local_partition, pin_of
 from tests.support.recopy_requests import request_for
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
-from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.decide.topics import PartitionRole, read_cleaner_settings
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, PinError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -215,6 +216,85 @@ async def test_a_leader_pins_what_retention_has_renamed_and_not_removed_yet() ->
         (50, True),
         (120, False),
     ]
+
+
+async def compacted(shell: PinShell, *bases: int) -> None:
+    """Have the topic compacted, and looked at as often as it takes to know what is renamed from then on."""
+    settings = read_cleaner_settings({**COMPACTED, "cleanup.policy": "compact,delete"})
+    assert settings is not None
+    shell.table.compacted_topics = {TOPIC_ID_PARTITION.topic: settings}
+    await shell.open(*bases)
+    for _ in range(3):
+        await shell.round()
+
+
+async def test_a_picture_has_what_retention_has_renamed_and_not_removed_yet() -> None:
+    """Of a compacted topic, too: with the pins of before, and with what was sealed since."""
+    shell = PinShell()
+    await compacted(shell, 0, 50)
+    shell.see(120, 150, deleted=(0, 50))
+    await shell.round()
+    assert shell.pins.ranges == shell.known == [(0, 50), (50, 120), (120, 150)]
+    local = shell.table.local_partition(TOPIC_ID_PARTITION)
+    assert local is not None
+    assert [one.base_offset for one in local.segments] == [0, 50, 120, 150]
+
+
+async def test_a_picture_goes_without_a_renamed_segment_that_is_gone() -> None:
+    shell = PinShell()
+    await compacted(shell, 0, 50)
+    shell.pins.gone = {50}
+    shell.see(120, 150, deleted=(0, 50))
+    with capture_logs() as events:
+        await shell.round()
+    assert shell.pins.ranges == shell.known == [(0, 50), (120, 150)]
+    assert [one["base_offset"] for one in events if one["event"] == "pin.too_late"] == [50]
+    shell.pins.gone = {150}
+    shell.see(200, deleted=(150,))
+    await shell.round()
+    assert shell.known == [(0, 50), (120, 150)], "nothing is left to be pinned"
+
+
+@pytest.mark.parametrize("role", [PartitionRole.LEADER, PartitionRole.FOLLOWER])
+async def test_a_picture_has_nothing_that_may_have_been_cut_off(role: PartitionRole) -> None:
+    """A follower cuts off, and what was renamed before this epoch may be of a follower."""
+    shell = PinShell()
+    shell.be(role=role)
+    shell.log_dirs.offsets[TOPIC_ID_PARTITION] = 10_000
+    is_leader = role is PartitionRole.LEADER
+    await compacted(shell, 0, 50)
+    if is_leader:
+        shell.table.forget(TOPIC_ID_PARTITION)
+    shell.see(120, deleted=(0, 50))
+    for _ in range(4):
+        await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+
+
+async def test_a_follower_that_always_has_segments_above_the_high_watermark_takes_pictures_for_ever() -> None:
+    """The checkpoint tells of the high watermark as it was some seconds ago (simulation, compaction seed 301)."""
+    shell = PinShell()
+    shell.be(role=PartitionRole.FOLLOWER)
+    await compacted(shell, 0, 50)
+    for number in range(1, 20):
+        end = 50 * (number + 1)
+        shell.see(*range(0, end + 50, 50))
+        shell.log_dirs.offsets[TOPIC_ID_PARTITION] = end - 50
+        shell.pins.cleaner_offset = end
+        shell.clock.jump(0.1)  # delete.retention.ms is a second
+        await shell.round()
+        assert shell.known[-1] == (end - 100, end - 50)
+
+
+async def test_a_look_without_a_high_watermark_says_nothing() -> None:
+    """The broker's cleaner knows it, and may be at work below it."""
+    shell = PinShell()
+    shell.be(role=PartitionRole.FOLLOWER)
+    await compacted(shell, 0, 50)
+    assert shell.pins.look is None
+    shell.log_dirs.offsets[TOPIC_ID_PARTITION] = 40
+    await shell.round()
+    assert shell.pins.look is not None
 
 
 async def test_what_was_renamed_before_this_epoch_may_have_been_cut_off() -> None:

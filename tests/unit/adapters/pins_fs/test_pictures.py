@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.compacted_logs import data_batch
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
-from tiersidecar.domain.errors import SegmentChangedError
+from tiersidecar.domain.errors import PinError, SegmentChangedError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, PictureLook
 
@@ -65,6 +67,22 @@ class Broker:
             segments=segments,
             leader_epochs=local.leader_epochs,
         )
+
+    def expire(self, stop: int, *, records: int) -> LocalPartition:
+        """As retention does where nothing is written: the active segment, of so many records, is rolled at ``stop`` and
+        renamed, and so are all others."""
+        self.file(100, "log").write_bytes(data_batch(100, [(b"key", None)] * records))
+        for path in self.directory.glob("0*"):
+            path.rename(f"{path}.deleted")
+        for kind in KINDS:
+            self.file(stop, kind).write_text(f"{kind} of {stop}")
+        renamed = replace(
+            self.local.segments[0],
+            base_offset=Offset(100),
+            next_base_offset=Offset(stop),
+            file_suffix=".deleted",
+        )
+        return replace(self.local, deleted=(renamed,))
 
     def replace(self, base: int, text: str) -> None:
         """As a cleaner puts a cleaned segment in the place of another."""
@@ -135,6 +153,54 @@ async def test_no_picture_is_taken_while_segments_are_put_in_their_places(broker
             await pins.take_picture(broker.local, broker.local.sealed_segments)
 
 
+async def test_a_segment_that_was_rolled_and_renamed_in_one_step_is_pinned_with_its_snapshots(broker: Broker) -> None:
+    local = broker.expire(120, records=20)
+    written = Path(local.deleted[0].log_path).read_bytes()
+    async with ThreadBlocking(max_threads=1) as blocking:
+        pins = await opened(broker, AtLinks(), blocking)
+        (pin,) = (await pins.take_picture(local, local.deleted)).pins
+        Path(local.deleted[0].log_path).unlink()
+    assert (pin.base_offset, pin.next_base_offset, pin.is_whole) == (100, 120, True)
+    assert Path(pin.segment.log_path).read_bytes() == written
+    snapshots = [Path(pin.segment.path_of(f"{base:020d}.snapshot")).read_text() for base in (100, 120)]
+    assert snapshots == ["snapshot of 100", "snapshot of 120"]
+
+
+async def test_a_renamed_segment_that_ends_elsewhere_is_named_and_leaves_no_picture(broker: Broker) -> None:
+    """What followed it is gone, or the cleaner has merged it: it would seem to hold what it has not."""
+    local = broker.expire(120, records=10)
+    async with ThreadBlocking(max_threads=1) as blocking:
+        pins = await opened(broker, AtLinks(), blocking)
+        with pytest.raises(SegmentChangedError, match="ends at offset 110") as caught:
+            await pins.take_picture(local, local.deleted)
+        assert caught.value.path == local.deleted[0].log_path
+        assert (await pins.scan(sweep=False)).pins == ()
+
+
+async def test_the_first_offset_that_a_cleaner_took_is_found(broker: Broker) -> None:
+    """A batch that is gone, records that are gone from one, and a segment's end that is."""
+    log = b"".join(data_batch(base, [(b"key", b"value")] * 10) for base in (0, 10, 30))
+    broker.file(0, "log").write_bytes(log)
+    broker.file(50, "log").write_bytes(data_batch(50, [(b"key", b"value")] * 50))
+    async with ThreadBlocking(max_threads=1) as blocking:
+        pins = await opened(broker, AtLinks(), blocking)
+        taken = (await pins.take_picture(broker.local, broker.local.sealed_segments)).pins
+        holes = [
+            await pins.first_hole(taken, Offset(start), stop)
+            for start, stop in ((0, 200), (0, 20), (0, 21), (30, 40), (30, 41), (50, 200))
+        ]
+        assert holes == [20, None, 20, None, 40, None]
+        thinned = bytearray(data_batch(50, [(b"key", b"value")] * 50))
+        thinned[57:61] = (49).to_bytes(4)
+        broker.file(50, "log").write_bytes(thinned)
+        assert await pins.first_hole(taken, Offset(50), 200) == 50
+        broker.file(50, "log").write_bytes(b"no batch" * 20)
+        assert await pins.first_hole(taken, Offset(50), 200) is None, "its copy will tell"
+        Path(taken[1].segment.log_path).unlink()
+        with pytest.raises(PinError):
+            await pins.first_hole(taken, Offset(50), 200)
+
+
 async def test_a_look_is_kept_for_the_next_process_unless_a_segment_was_sealed_since(broker: Broker) -> None:
     first, second = (PictureLook(end_offset=Offset(100), at_ms=at_ms) for at_ms in (1, 2))
     seen = broker.local
@@ -146,3 +212,5 @@ async def test_a_look_is_kept_for_the_next_process_unless_a_segment_was_sealed_s
         await pins.note_look(seen, second)
         assert await (await opened(broker, AtLinks(), blocking)).last_look(seen) == first
         assert (await pins.scan(sweep=True)).pins == (), "it is no pin"
+        await pins.forget_look(seen)
+        assert await pins.last_look(seen) is None
