@@ -80,7 +80,7 @@ class MemoryPins:
         self.stuck: set[int] = set()
         self.bad: set[int] = set()
         self.swept = False
-        self.cleaner_offset: int | None = -1
+        self.brokers_cleaner_offset: int | None = -1
         self.look: PictureLook | None = None
         self.replaced: set[int] = set()
 
@@ -111,7 +111,11 @@ class MemoryPins:
         return pin
 
     async def take_picture(self, local: LocalPartition, segments: Sequence[LocalSegment]) -> Picture:
-        return Picture(pins=tuple([await self.pin(local, one) for one in segments]), cleaner_offset=self.cleaner_offset)
+        pins = tuple([await self.pin(local, one) for one in segments])
+        return Picture(pins=pins, cleaner_offset=self.brokers_cleaner_offset)
+
+    async def cleaner_offset(self, local: LocalPartition) -> int | None:
+        return self.brokers_cleaner_offset
 
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         return self.look
