@@ -49,12 +49,17 @@ def first_lacking(
     return None
 
 
+def is_tombstone(record: Record) -> bool:
+    """Return whether the record says that its key is deleted."""
+    return record.value is None and record.key is not None and not record.is_control
+
+
 def _lacking_of(
     header: RecordBatchHeader, batch: bytes, near: Sequence[HeldBatch], start_offset: int, where: str
 ) -> Lacking | None:
     records = [one for one in read_records(batch, where=where) if one.offset >= start_offset]
     for one in records:
-        if one.value is None and one.key is not None and not one.is_control:
+        if is_tombstone(one):
             return Lacking(offset=one.offset, reason="a tombstone that the broker's cleaner has not removed yet")
     if any(_is_same_batch(header, other) for other, _ in near):
         return None
