@@ -86,8 +86,8 @@ class History:
         """Brokers' cleaners are at work seldom, or all the time."""
         self.keys, self.tombstones = self.draw.choice([5, 20]), self.draw.choice([0.1, 0.3])
         self.stalls = self.draw.random() < 0.4
-        """For longer than ``delete.retention.ms`` nothing is copied or cleaned remotely, and then trims begin: readers that cross
-        over could not be given what they need."""
+        """For longer than ``delete.retention.ms`` nothing is copied or cleaned remotely, and then trims begin: readers that
+        cross over could not be given what they need."""
         self.producers = self.draw.choice([(-1,), (-1, 2)])
 
     @property

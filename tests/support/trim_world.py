@@ -52,6 +52,7 @@ class TrimWorld:
             retention_bytes="-1",
             delete_retention_ms=str(delete_retention_ms),
         )
+        self.remote.builder.event_timestamp_ms = self.remote.clock.now_ms()
         self.delete_retention_ms, self.segment_bytes = delete_retention_ms, 1
         """Of less than any segment: the broker's cleaner merges none."""
         self.directory, self.log, self.cleaned_to = directory / "local", list[LogSegment](), -1

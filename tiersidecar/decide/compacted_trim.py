@@ -33,9 +33,9 @@ class CleanerSighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomView:
-    """``cleaner_offset`` is the remote one, None where none counts, and ``oldest_dirty_ms`` the time of the oldest remote
-    segment that is not clean to its end, None where all are.  ``brokers`` is the broker's now, -1 where its cleaner has not
-    been there, None where that cannot be read.  ``sightings`` are earlier ones of this process, and this one."""
+    """``cleaner_offset`` is the remote one, None where none counts, and ``oldest_dirty_ms`` when the first remote segment was
+    copied that is not clean to its end, None where all are.  ``brokers`` is the broker's now, -1 where its cleaner has not been
+    there, None where that cannot be read.  ``sightings`` are earlier ones of this process, and this one."""
 
     cleaner_offset: Offset | None
     oldest_dirty_ms: int | None

@@ -19,7 +19,7 @@ from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim
 from tiersidecar.domain.errors import UncleanedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.segments import LocalPartition, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.pins import ReadCleanerOffset
 from tiersidecar.tasks.clean_look import CleanLook, CleanLooks
 from tiersidecar.tasks.edges import Edges, Sources
@@ -161,14 +161,9 @@ class CompactedTrims:
 
 
 def _oldest_dirty_ms(look: CleanLook) -> int | None:
-    """Return the time of the oldest segment that is not clean to its end; None where all are."""
+    """Return when the first segment was copied that is not clean to its end; None where all are.  Records may have any time."""
     clean_to = look.cleaner_offset or 0
-    return min((_time_ms(one) for one in look.chain.segments if one.end_offset >= clean_to), default=None)
-
-
-def _time_ms(segment: RemoteLogSegmentMetadata) -> int:
-    times = [ms for ms in (segment.max_timestamp_ms, segment.event_timestamp_ms) if ms > 0]
-    return min(times, default=0)
+    return min((one.event_timestamp_ms for one in look.chain.segments if one.end_offset >= clean_to), default=None)
 
 
 def _fingerprint(step: TrimStep) -> object:
