@@ -100,7 +100,9 @@ class History:
         await self.work()
         for step in range(STEPS):
             is_stalled, may_trim = self.stalls and step in STALL, not self.stalls or step >= STALL.stop - 6
-            self.world.remote.clock.jump(self.draw.choice([0.1, 0.4] if is_stalled else [0.001, 0.05, 0.1, 0.4]))
+            await self.world.remote.clock.advance(
+                self.draw.choice([0.1, 0.4] if is_stalled else [0.001, 0.05, 0.1, 0.4])
+            )
             acts: list[tuple[int, Callable[[], Any]]] = [
                 (6, self.append),
                 (self.brokers_rounds, self.broker_cleans),
