@@ -163,6 +163,7 @@ def settings_for(cluster: KafkaCluster, directory: Path) -> dict[str, Any]:
         "mode": "enforce",
         "deletes.enabled": False,
         "compaction.enabled": True,
+        "compaction.trim.enabled": True,
         "disk.reserve": "7%",
         "kafka.version": "4.2.0",
         "copy.io.priority": "idle",
@@ -255,6 +256,7 @@ def test_a_value_arrives_as_it_is_or_in_seconds(running: Running, value: Any) ->
 
 BY_PLACE: dict[str, tuple[str, Any]] = {
     "compaction.enabled": ("TopicChecks._tiers_compacted", True),
+    "compaction.trim.enabled": ("CompactedTrims._is_enabled", True),
     "disk.reserve": ("PinLimits.disk_reserve_percent", 7),
     "kafka.version": ("LayoutSettings.kafka_version", (4, 2)),
     "remote.log.metadata.topic.replication.factor": ("MetadataTopicSettings.replication_factor", 1),

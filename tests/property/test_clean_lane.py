@@ -225,7 +225,7 @@ async def test_no_key_is_lost_and_none_comes_back(tmp_path: Path, seed: int) -> 
             id="tombstones go at once",
         ),
         pytest.param(
-            "tiersidecar.tasks.clean.horizons_due_by",
+            "tiersidecar.tasks.clean_look.horizons_due_by",
             lambda view: None,
             id="tombstones go though a delete may be undone",
         ),

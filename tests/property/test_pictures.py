@@ -49,7 +49,7 @@ class Broker:
         (log_dir / "meta.properties").write_text("version=1\n")
         self.writing, self.written = Writing(), list[LogSegment]()
         self.sealed, self.cleaned_up_to = list[LogSegment](), 0
-        self.epochs = ((0, 0),)
+        self.epochs: tuple[tuple[int, int], ...] = ((0, 0),)
         self._write(LogSegment(base_offset=0, next_base_offset=0, log=b""))
 
     def roll(self) -> None:

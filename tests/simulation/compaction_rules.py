@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from tests.simulation.cleaner_model import batches_of
 from tests.simulation.cluster import SimulatedPartition
 from tests.simulation.compacted_history import CompactedHistory, Written
 from tests.simulation.compacted_topic import CompactedTopic
@@ -150,6 +151,20 @@ class CompactionRules:
         for fault in self._faults(gone, history, present, since_ms)[:_NAMED]:
             self._say(partition, fault)
         since_ms.update(dict.fromkeys(present - since_ms.keys(), self._now_ms()))
+
+    def trimmed(self, partition: SimulatedPartition, offset: int) -> None:
+        """Complain where DeleteRecords up to ``offset`` takes a record that readers are not given remotely."""
+        log = partition.leader_log
+        given = {int(one.offset) for _, records in self._given(partition.topic_id_partition, offset) for one in records}
+        lost = [
+            int(one.offset)
+            for batch in log.held(log.log_start_offset, offset)
+            for header, data in batches_of(log.data_of(batch))
+            for one in read_records(data)
+            if header.record_count and log.log_start_offset <= one.offset < offset and one.offset not in given
+        ]
+        if lost:
+            self._say(partition, f"DeleteRecords up to {offset} takes {lost[:_NAMED]}, which nobody else has")
 
     def _faults(
         self, gone: Sequence[Written], history: CompactedHistory, present: set[int], since_ms: Mapping[int, int]

@@ -152,6 +152,8 @@ class Environment:
                 f"{partition.users_start}"
             )
         self.rules.trimmed(partition, offset, max(self.may_begin_at(partition), 0))
+        if self.compaction is not None and partition.leader is not None:
+            self.compaction.trimmed(partition, offset)
 
     def may_begin_at(self, partition: SimulatedPartition) -> int:
         """Return the last offset at which this history may begin by now: all below it a user or retention has given up."""

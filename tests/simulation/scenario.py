@@ -262,6 +262,7 @@ def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) 
             return replace(scenario, broker_retention_ms=-1, retention_bytes=kept_bytes)
 
 
+_TRIMMED_SHARE, _TRIMMED_S = 0.8, 160.0
 _BESIDE_A_CLEANER = (
     Fault.CRASH,
     Fault.STOP,
@@ -280,14 +281,19 @@ def _of_compacted_topic(scenario: Scenario, hazard: Hazard, chances: Chances) ->
     broker deletes in some runs."""
     topic = compacted_topic_of(chances)
     expires = topic.policy != "compact" and chances.draw("the broker deletes as well") < 0.5
+    is_trimmed = topic.policy != "compact" and not expires and chances.draw("it is trimmed") < _TRIMMED_SHARE
+    if is_trimmed:  # a tombstone keeps the local log for longer than most runs last, and so does a cleaner that is late
+        few, room = chances.choose("tombstones of what is trimmed", (0.0, 0.01, 0.1)), 1_000_000
+        topic = replace(topic, tombstones=few, dirty_ratio=0.0, dedupe_bytes=100_000, scratch_bytes=room)
     late_s = 0.0 if scenario.file_events is FileEvents.AT_ONCE else _SHOWN_LATE_S
     kept = (planned for planned in scenario.faults if planned.fault in _BESIDE_A_CLEANER)
     return replace(
         scenario,
         mode="race" if expires else "strict",
+        duration_s=max(scenario.duration_s, _TRIMMED_S) if is_trimmed else scenario.duration_s,
         retention_ms=-1,
         retention_bytes=-1,
-        local_retention_bytes=-2,
+        local_retention_bytes=chances.choose("kept local bytes", (0, 1_500, 4_000)) if is_trimmed else -2,
         broker_retention_ms=RACE_RETENTION_MS + int(1000 * late_s) if expires else -1,
         disk_bytes=None,
         rereads=False,

@@ -122,6 +122,7 @@ def _of_compaction(topic: CompactedTopic | None) -> dict[str, object]:
         return {}
     return {
         "compaction.enabled": True,
+        "compaction.trim.enabled": True,
         "compaction.interval.ms": INTERVAL_MS,
         "compaction.dedupe.buffer.size": topic.dedupe_bytes,
     }

@@ -80,7 +80,7 @@ class MemoryPins:
         self.stuck: set[int] = set()
         self.bad: set[int] = set()
         self.swept = False
-        self.cleaner_offset: int | None = -1
+        self.brokers_cleaner_offset: int | None = -1
         self.look: PictureLook | None = None
         self.hole: Offset | None = None
         self.replaced: set[int] = set()
@@ -118,10 +118,13 @@ class MemoryPins:
         except SegmentChangedError:
             self.pins = before
             raise
-        return Picture(pins=tuple(pins), cleaner_offset=self.cleaner_offset)
+        return Picture(pins=tuple(pins), cleaner_offset=self.brokers_cleaner_offset)
 
     async def first_hole(self, pins: Sequence[Pin], start: Offset, stop: int) -> Offset | None:
         return self.hole if self.hole is not None and start <= self.hole < stop else None
+
+    async def cleaner_offset(self, local: LocalPartition) -> int | None:
+        return self.brokers_cleaner_offset
 
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         return self.look

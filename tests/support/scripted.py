@@ -98,6 +98,7 @@ class ScriptedBroker:
         self.groups = ScriptedGroups()
         self.deleted: list[tuple[TopicIdPartition, int]] = []
         self.replica_starts: dict[int, int | str] = {}
+        self.refuses_deletes: str | None = None
 
     async def kafka_version(self) -> tuple[int, int]:
         return (4, 3)
@@ -154,6 +155,9 @@ class ScriptedBroker:
                 topic_id_partition: TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH")
                 for topic_id_partition in offsets
             }
+        if self.refuses_deletes is not None:
+            refused = TrimAnswer(low_watermark=Offset(-1), error=self.refuses_deletes)
+            return dict.fromkeys(offsets, refused)
         self.deleted += list(offsets.items())
         self.log_starts.update(offsets)
         return {topic_id_partition: TrimAnswer(low_watermark=offset) for topic_id_partition, offset in offsets.items()}

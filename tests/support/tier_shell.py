@@ -15,6 +15,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
+from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.decide.backfill import BackfillOrder
@@ -35,6 +36,7 @@ from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.remote_objects import ManifestCache, SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
+from tiersidecar.tasks.contained_read_back import ContainedReadBack
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyLagReport, CopyQuota, CopySlots
 from tiersidecar.tasks.lanes import Backoff
@@ -50,6 +52,7 @@ from tiersidecar.tasks.tail_cuts import CuttingUploader, TailCuts
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 from tiersidecar.tasks.trim import TrimTask
+from tiersidecar.tasks.trim_compacted import CompactedTrims
 from tiersidecar.tasks.trim_gate import GroupReads, TrimGate
 
 BROKER = BrokerId(1)
@@ -304,4 +307,17 @@ class TierShell:
             checks=self.checks,
             verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, quota=self.quota, pace=self.pace),
             gate=self.trim_gate,
+            compacted=CompactedTrims(
+                sources=self.sources,
+                edges=self.edges,
+                cleaner=FilesystemPins([str(self.log_dir)], blocking=self.blocking),
+                verifier=ContainedReadBack(
+                    log_dirs=self.log_dirs,
+                    remote=remote,
+                    quota=self.quota,
+                    pace=self.pace,
+                    blocking=self.blocking,
+                ),
+                is_enabled=True,
+            ),
         )

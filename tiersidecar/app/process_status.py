@@ -179,6 +179,7 @@ class ProcessStatus:
             or self._trim_hold(topic_id_partition)
             or self._transaction_waits(topic_id_partition)
             or record.behind_trash
+            or (f"trimming waits for a cleaner: {record.uncleaned.reason}" if record.uncleaned is not None else "")
             or record.copy_held_back
             or None,
         )

@@ -41,6 +41,8 @@ class Stops:
 
     ``copy_wait_s`` is how long the copy quota lets no segment begin.
     ``unproven_from`` is the local segment whose remote copy could not be read back; ``unproven`` is the reason.
+    ``uncleaned_from`` is the local segment of a compacted topic before which one of the cleaners has to act; ``uncleaned`` says
+    which.
     """
 
     copy: str = ""
@@ -49,6 +51,8 @@ class Stops:
     delete: str = ""
     unproven: str = ""
     unproven_from: int | None = None
+    uncleaned: str = ""
+    uncleaned_from: int | None = None
     hold: TrimHold = _NO_HOLD
 
 
@@ -194,6 +198,8 @@ def _of_trim(view: PartitionView, stops: Stops, local: LocalSegment | None) -> F
         return Finding(
             about="trim", says="in race mode the broker deletes by its own retention, and the sidecar trims nothing"
         )
+    if trim.untrimmable:
+        return Finding(about="trim", says=f"nothing local is trimmed: {trim.untrimmable}")
     steps = decide_trim(trim)
     step = next((one for one in steps if one.local == local), None)
     if step is not None:
@@ -228,6 +234,8 @@ def _of_due_trim(stops: Stops, step: TrimStep) -> Finding:
         return Finding(about="trim", says=f"{due}, but it is held: {stops.hold.reason}")
     if stops.unproven_from is not None and step.local.base_offset >= stops.unproven_from:
         return Finding(about="trim", says=f"{due}, but its remote copy must be proven first: {stops.unproven}")
+    if stops.uncleaned_from is not None and step.local.base_offset >= stops.uncleaned_from:
+        return Finding(about="trim", says=f"{due}, but it waits for a cleaner: {stops.uncleaned}")
     return Finding(about="trim", says=f"{due}: it is trimmed once its remote copy has been read back", is_due=True)
 
 

@@ -16,11 +16,11 @@ epoch are the same wherever they are, for one leader wrote them: our sealed segm
 | cleanup.policy | local segment goes | remote segment goes |
 | --- | --- | --- |
 | delete | copied, past local retention | past total retention |
-| compact,delete | copied, past local retention | past total retention |
-| compact | copied, past local retention, and wholly below the cleaner offset | never for its age or size |
+| compact,delete | copied, past local retention, and cleaned (``decide/compacted_trim``) | past total retention |
+| compact | never: brokers refuse DeleteRecords | never for its age or size |
 
 The KIP says both that local deletion of a compacted topic ignores whether it was cleaned and that it waits for cleaning.  Here
-it waits: until then a dirty segment can be cleaned without fetching it, and its tombstones are still on this disk.
+it waits: until then readers may need the tombstones on this disk.
 """
 
 from __future__ import annotations
@@ -253,14 +253,16 @@ class CleanerSettings:
     compaction: CompactionSettings
     delete_retention_ms: int
 
-    def compaction_in(self, mode: RetentionMode) -> CompactionSettings:
-        """Return when to clean in a retention mode.
+    @property
+    def remote_compaction(self) -> CompactionSettings:
+        """Return when to clean the remote log.
 
-        Where the broker deletes the beginning of a log that it cleans as well, readers pass from the remote log into the
-        broker's, which may have a tombstone no more ``delete.retention.ms`` after its cleaner was there.  So the values before
-        it leave the remote log in half of that time, whatever the dirty ratio; the other half is the reader's.
+        Where the beginning of a log may go that the broker cleans as well, by its retention or by trims, readers pass from the
+        remote log into the broker's, which may have a tombstone no more ``delete.retention.ms`` after its cleaner was there.
+        So the values before it leave the remote log in half of that time, whatever the dirty ratio; the other half is the
+        reader's.
         """
-        if mode is not RetentionMode.RACE or self.policy is not CleanupPolicy.COMPACT_AND_DELETE:
+        if self.policy is not CleanupPolicy.COMPACT_AND_DELETE:
             return self.compaction
         most_ms = int(self.delete_retention_ms * _CLEANERS_SHARE)
         return replace(self.compaction, max_compaction_lag_ms=min(self.compaction.max_compaction_lag_ms, most_ms))

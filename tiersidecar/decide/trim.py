@@ -19,7 +19,7 @@ from tiersidecar.decide.expiry_view import local_time_ms
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import Lineage, Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode, TopicPolicy, TrimHolds
-from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import NO_LOG_END, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 
 
@@ -33,6 +33,8 @@ class TrimView:
     remote or which groups have read it (``disk.pressure.policy``).  What ends below ``given_up_offset``, the remote log start,
     may not be read: it is in the trash, and gives way to the pressure first.  ``last_resort_offset``: as
     :class:`~.pressure_trim.PressureTrim` has it.  ``erased`` are segments that an erasure has replaced: they prove nothing.
+    ``is_compacted``: the broker's cleaner rewrites it.  Nothing goes that ends above ``stop_offset``; ``untrimmable`` says why
+    nothing goes at all, empty where it may.
     """
 
     policy: TopicPolicy
@@ -46,6 +48,9 @@ class TrimView:
     last_resort_offset: int = -1
     given_up_offset: int = -1
     erased: Set[Uuid] = frozenset()
+    is_compacted: bool = False
+    stop_offset: int = NO_LOG_END
+    untrimmable: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +60,7 @@ class TrimStep:
 
     ``forced``: it goes even if the store cannot be asked for those, and past any group.  ``is_last_resort``: then also if they
     turn out to be damaged.  ``from_trash``: below ``from_offset`` it is not remote, and was given up: an undelete will not find
-    it.
+    it.  ``is_compacted``: the remote segments need not be what was copied, but must have each record of the local one.
     """
 
     local: LocalSegment
@@ -65,6 +70,7 @@ class TrimStep:
     forced: bool = False
     is_last_resort: bool = False
     from_trash: bool = False
+    is_compacted: bool = False
 
     @property
     def offset(self) -> Offset:
@@ -75,13 +81,13 @@ class TrimStep:
 
 def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
     """Return local segments to give up, oldest first; each may be given up only after all before it."""
-    if view.policy.mode is not RetentionMode.STRICT:
+    if view.policy.mode is not RetentionMode.STRICT or view.untrimmable:
         return ()
     finished = [segment for segment in view.remote_segments if counts(view, segment)]
     left_bytes = excess_bytes(view)
     steps: list[TrimStep] = []
     for segment in view.segments:
-        if segment.next_base_offset is None:
+        if segment.next_base_offset is None or segment.next_base_offset > view.stop_offset:
             break
         if segment.next_base_offset <= view.log_start_offset:
             continue  # trimmed already: the broker deletes the files in its own time
@@ -102,6 +108,7 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
                 forced=forced,
                 is_last_resort=is_last_resort,
                 from_trash=from_trash,
+                is_compacted=view.is_compacted,
             )
         )
         left_bytes -= segment.size_bytes

@@ -330,6 +330,16 @@ class CleanedBeforePinnedError(
     """A broker's cleaner may have taken away what had to be pinned first: this broker's, or that of the one it fetched from."""
 
 
+class UncleanedError(
+    _OfSubject, RetriableError, message="{subject} still has, at offset {offset}, {reason}: it is not trimmed yet"
+):
+    """The local log of a compacted topic has what a reader of the remote one would miss, until the broker's cleaner removes
+    it."""
+
+    offset: int
+    reason: str
+
+
 class DataKeyError(PartitionHaltedError, message="data key under key id {key_id!r} cannot be opened: {reason}"):
     """The data key of a segment cannot be opened with the keys that are configured."""
 

@@ -89,6 +89,12 @@ class TakePictures(Protocol):
         """
 
 
+class ReadCleanerOffset(Protocol):
+    async def cleaner_offset(self, local: LocalPartition) -> int | None:
+        """Return up to where the broker's cleaner has cleaned ``local`` (exclusive), as its checkpoint says; -1 where it was
+        never there, None where that cannot be read."""
+
+
 class MeasureDisks(Protocol):
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:
         """Return the space by log dir, without log dirs whose space is not known."""
@@ -100,7 +106,7 @@ class LookAtLinks(Protocol):
         none is known to be so."""
 
 
-class Pins(ReadPins, MakePins, TakePictures, MeasureDisks, LookAtLinks, Protocol):
+class Pins(ReadPins, MakePins, TakePictures, ReadCleanerOffset, MeasureDisks, LookAtLinks, Protocol):
     """The whole of it, as the composition root builds it."""
 
 

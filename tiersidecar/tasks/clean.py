@@ -17,14 +17,12 @@ from pathlib import Path
 
 import structlog
 
-from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
-from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
-from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Lineage, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -34,8 +32,8 @@ from tiersidecar.formats.compaction.segments import SegmentTally
 from tiersidecar.formats.kafka.producer_state import open_states
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock
-from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.clean_claims import Claims
+from tiersidecar.tasks.clean_look import CleanLook, CleanLooks
 from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.key_filters import KeyFilters
@@ -70,27 +68,6 @@ class CleanedChunk:
     left: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """The partition as one look found it.  ``known`` are the cleaner offsets that count; ``due_by_ms`` as
-    :func:`horizons_due_by` has it."""
-
-    lineage: Lineage
-    segments: Sequence[RemoteLogSegmentMetadata]
-    chain: CleaningChain
-    known: CleanerOffsets
-    due_by_ms: int | None
-
-    @property
-    def cleaner_offset(self) -> Offset | None:
-        """Return it as far as it holds in this history, and the segments are those that were cleaned."""
-        if self.known.cleaner_offset is None:
-            return None
-        last = self.known.accepted[-1]
-        offset = self.lineage.as_of(self.known.cleaner_offset, last.leader_epoch)
-        return clean_up_to(self.chain.segments, offset, last.segments)
-
-
 class CleanTask:
     """Cleans one led partition at a time."""
 
@@ -105,8 +82,8 @@ class CleanTask:
         in_flight: InFlight,
         settings: CleanSettings,
     ) -> None:
-        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
-        self._state, self._lineages = sources.state, sources.lineages
+        self._table, self._broker, self._state = sources.table, sources.broker, sources.state
+        self._looks = CleanLooks(sources)
         self._clock, self._failpoints = edges.clock, edges.failpoints
         self._broker_id, self._guard, self._ownership = actor.broker_id, actor.guard, actor.ownership
         self._observe_only = actor.observe_only
@@ -135,7 +112,7 @@ class CleanTask:
         settings = await self._topic_settings(topic_id_partition.topic)
         if settings is None:
             return CleanedChunk(reason="the topic is not compacted, or its settings are not known")
-        look = await self._look(partition)
+        look = await self._looks.look(partition)
         trash = SwapTrash(
             self._state,
             partition.view,
@@ -146,7 +123,7 @@ class CleanTask:
         )
         swapper = _ChunkSwapper(
             partition=partition,
-            look_again=partial(self._look, partition),
+            look_again=partial(self._looks.look, partition),
             reason_to_end=partial(self._reason_to_end, partition),
             trash=trash,
             ownership=self._ownership,
@@ -188,33 +165,7 @@ class CleanTask:
         configs = (await self._broker.describe_topic_configs([topic])).get(topic)
         return None if configs is None else read_cleaner_settings(configs)
 
-    async def _look(self, partition: TieredPartition) -> _Look:
-        """Look with both topics read to their ends: what a deposed leader finished late counts, too."""
-        topic_id_partition = partition.view.topic_id_partition
-        await self._metadata.catch_up(topic_id_partition)
-        await self._state.catch_up()
-        lineage = await self._lineages.lineage(topic_id_partition)
-        segments = tuple(self._metadata.list_remote_log_segments(topic_id_partition))
-        asked = [ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(topic_id_partition)]
-        epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
-        claims = [one for one in self._state.cleaner_claims(topic_id_partition) if one.leader_epoch in epochs]
-        view = ChainView(
-            segments=segments,
-            trash=self._state.trash(topic_id_partition),
-            lineage=lineage,
-            start_offset=self._state.partition_state(topic_id_partition).start_in(lineage),
-            asked=asked,
-            hidden=hidden_segments(self._metadata, segments),
-        )
-        return _Look(
-            lineage=lineage,
-            segments=segments,
-            chain=decide_chain(view),
-            known=decide_cleaner_offsets(claims),
-            due_by_ms=horizons_due_by(view),
-        )
-
-    async def _plan(self, partition: TieredPartition, look: _Look, settings: CleanerSettings) -> CompactionPlan:
+    async def _plan(self, partition: TieredPartition, look: CleanLook, settings: CleanerSettings) -> CompactionPlan:
         chain = look.chain.segments
         start = chain[0].start_offset if chain else Offset(0)
         free_bytes = await self._passes.free_bytes()
@@ -231,7 +182,7 @@ class CleanTask:
             last_stable_offset=stable,
             free_disk_bytes=free_bytes,
         )
-        compaction = settings.compaction_in(partition.policy.mode)
+        compaction = settings.remote_compaction
         return decide_compaction(view, compaction, now_ms=self._clock.now_ms())
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
@@ -246,7 +197,7 @@ class CleanTask:
     async def _clean(
         self,
         partition: TieredPartition,
-        look: _Look,
+        look: CleanLook,
         plan: CompactionPlan,
         settings: CleanerSettings,
         swapper: _ChunkSwapper,
@@ -338,7 +289,7 @@ class _ChunkSwapper:
         self,
         *,
         partition: TieredPartition,
-        look_again: Callable[[], Awaitable[_Look]],
+        look_again: Callable[[], Awaitable[CleanLook]],
         reason_to_end: Callable[[], Awaitable[str]],
         trash: SwapTrash,
         ownership: Ownership,

@@ -186,6 +186,8 @@ class DiskWatch:
                 topic_id_partition.topic_id
             ):
                 continue  # what it is to give will not come: the others have to give it
+            if topic_id_partition.topic in self._table.compacted_topics:
+                continue  # it gives what its cleaners allow, and no more
             start = self._table.record(topic_id_partition).log_start_offset
             sealed = [segment for segment in local.sealed_segments if (segment.next_base_offset or 0) > start]
             # A partition that is halted for a removed place gives nothing but to drop-oldest: first what is remote elsewhere.

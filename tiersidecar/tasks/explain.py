@@ -89,7 +89,8 @@ class ExplainTask:
         everything = self._why_nothing(topic_id_partition)
         refused = self._table.refused_topics.get(topic_id_partition.topic, "")
         retain = self._lanes.reason_at_rest(topic_id_partition, Lane.RETAIN)
-        unproven = self._table.record(topic_id_partition).unproven
+        record = self._table.record(topic_id_partition)
+        unproven, uncleaned = record.unproven, record.uncleaned
         return Stops(
             copy=everything
             or refused
@@ -109,6 +110,8 @@ class ExplainTask:
             or ("" if unproven else retain),
             unproven="" if unproven is None else unproven.reason,
             unproven_from=None if unproven is None else unproven.base_offset,
+            uncleaned="" if uncleaned is None else uncleaned.reason,
+            uncleaned_from=None if uncleaned is None else uncleaned.base_offset,
             hold=await self._gate.hold(tiered, await self._blocking.run(decide_trim, view.trim)),
         )
 

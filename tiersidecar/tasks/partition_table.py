@@ -195,6 +195,14 @@ NO_LOG_DIRS = LogDirsView(partitions={}, faults={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Uncleaned:
+    """The local segment of a compacted topic at ``base_offset``, before which trimming waits for one of the two cleaners."""
+
+    base_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnprovenCopy:
     """The local segment at ``base_offset`` whose remote copy could not be read back, ``failures`` times in a row.
 
@@ -281,6 +289,9 @@ class PartitionRecord:
 
     behind_trash: str = ""
     """The reason why a trim waits for what is in the trash. Written by the trim lane."""
+
+    uncleaned: Uncleaned | None = None
+    """The reason why a trim of a compacted topic that is due waits. Written by the trims of compacted topics."""
 
     unproven: UnprovenCopy | None = None
     """The remote copy before which trimming waits. Written by :class:`~tiersidecar.tasks.read_back.Unproven`."""

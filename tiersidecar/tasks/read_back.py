@@ -54,6 +54,19 @@ def local_slice_bytes(rate: int | None) -> int:
     return min(max(_SLICE_BYTES, (rate or 0) // _SLICES_PER_S), _MOST_SLICE_BYTES)
 
 
+async def local_slices(file: SegmentFile, pace: Pace, look: Callable[[memoryview], None]) -> AsyncGenerator[int]:
+    """Show ``look`` a local .log from its first byte to its last, and yield the size of each slice."""
+    rate = pace.bytes_per_s
+    read_into = file.read_into if rate is None else file.read_with_rests
+    slice_bytes = local_slice_bytes(rate)
+    buffer = memoryview(bytearray(min(slice_bytes, file.size_bytes)))
+    for position in range(0, file.size_bytes, slice_bytes):
+        part = buffer[: file.size_bytes - position]
+        read = await read_into(position, part, lambda _, seen: look(seen))
+        file.let_go(position, read)
+        yield read
+
+
 class FeedRemoteLog(Protocol):
     def feed_log(
         self, metadata: RemoteLogSegmentMetadata, look: Callable[[memoryview], None], pace: Pace
@@ -109,7 +122,7 @@ class ReadBack:
         async with self._log_dirs.open_segment(step.local) as file:
             if file.size_bytes != step.local.size_bytes:
                 return False
-            async with aclosing(self._slices(file, found.feed)) as slices:
+            async with aclosing(local_slices(file, self._pace, found.feed)) as slices:
                 async for _ in slices:
                     pass
         if (found.value, found.size_bytes) == (stored, step.local.size_bytes):
@@ -148,22 +161,10 @@ class ReadBack:
         """Feed slice by slice, each with its bytes: the disk is read no faster than the store."""
         async with self._log_dirs.open_segment(segment) as file:
             digest.begin_segment(segment.log_path)
-            async with aclosing(self._slices(file, digest.feed)) as slices:
+            async with aclosing(local_slices(file, self._pace, digest.feed)) as slices:
                 async for read in slices:
                     yield read
             digest.end_segment()
-
-    async def _slices(self, file: SegmentFile, look: Callable[[memoryview], None]) -> AsyncGenerator[int]:
-        """Show ``look`` the file from its first byte to its last, and yield the size of each slice."""
-        rate = self._pace.bytes_per_s
-        read_into = file.read_into if rate is None else file.read_with_rests
-        slice_bytes = local_slice_bytes(rate)
-        buffer = memoryview(bytearray(min(slice_bytes, file.size_bytes)))
-        for position in range(0, file.size_bytes, slice_bytes):
-            part = buffer[: file.size_bytes - position]
-            read = await read_into(position, part, lambda _, seen: look(seen))
-            file.let_go(position, read)
-            yield read
 
     async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> AsyncGenerator[int]:
         """Feed part by part, each with its bytes, and paid for before it is read."""

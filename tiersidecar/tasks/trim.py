@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim, reason_behind_trash
 from tiersidecar.domain.errors import (
@@ -26,6 +27,7 @@ from tiersidecar.domain.errors import (
     ObjectNotFoundError,
     OwnerMissingError,
     StoreError,
+    UncleanedError,
     UnknownPlaceError,
     WrongPlaceError,
 )
@@ -41,6 +43,7 @@ from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.local_start import ASKED_WITHIN_S
 from tiersidecar.tasks.read_back import Unproven
 from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.trim_compacted import CompactedTrims
 from tiersidecar.tasks.trim_gate import TrimGate
 
 log = structlog.get_logger(__name__)
@@ -73,10 +76,11 @@ class TrimTask:
         checks: TopicChecks,
         verifier: VerifyStep,
         gate: TrimGate,
+        compacted: CompactedTrims,
     ) -> None:
         self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
         self._state, self._lineages = sources.state, sources.lineages
-        self._checks, self._verifier, self.gate = checks, verifier, gate
+        self._checks, self._verifier, self.gate, self._compacted = checks, verifier, gate, compacted
         self._guard, self._ownership, self._observe_only = actor.guard, actor.ownership, actor.observe_only
         self._blocking, self._clock = edges.blocking, edges.clock
         self._telemetry, self._failpoints = edges.telemetry, edges.failpoints
@@ -85,20 +89,17 @@ class TrimTask:
         """The offset that was reported last of each partition, where nothing is done."""
 
     def may_have_work(self, partition: TieredPartition) -> bool:
-        """Return whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote.
-
-        Nothing of a compacted topic is trimmed: brokers refuse DeleteRecords on it, or have cleaned what it is to be compared
-        with."""
+        """Return whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
         policy, topic_id_partition = partition.policy, partition.view.topic_id_partition
         limits = (policy.effective_local_retention_ms, policy.effective_local_retention_bytes)
-        if policy.mode is not RetentionMode.STRICT or topic_id_partition.topic in self._table.compacted_topics:
+        if policy.mode is not RetentionMode.STRICT or self._compacted.reason_not_to(topic_id_partition.topic):
             return False
-        pressure = self._table.pressure_trims.get(topic_id_partition)
+        pressure = self._pressure(topic_id_partition)
         if pressure is not None and pressure.offset > self._table.record(topic_id_partition).log_start_offset:
             return True
         if all(limit == UNLIMITED for limit in limits):
             return False
-        local = self._table.local_partition(topic_id_partition)
+        local = self._local(topic_id_partition)
         copied_offset = self._table.record(topic_id_partition).last_copied
         log_start_offset = self._table.record(topic_id_partition).log_start_offset
         return local is not None and any(
@@ -108,10 +109,22 @@ class TrimTask:
             for segment in local.segments
         )
 
+    def _local(self, topic_id_partition: TopicIdPartition) -> LocalPartition | None:
+        """Return what is on the disk; of a compacted topic without what its pins hold of an earlier moment."""
+        if self._compacted.is_compacted(topic_id_partition.topic):
+            return self._table.local.partitions.get(topic_id_partition)
+        return self._table.local_partition(topic_id_partition)
+
+    def _pressure(self, topic_id_partition: TopicIdPartition) -> PressureTrim | None:
+        """Return what a full disk asks for: of a compacted topic nothing, which gives what its cleaners allow alone."""
+        if self._compacted.is_compacted(topic_id_partition.topic):
+            return None
+        return self._table.pressure_trims.get(topic_id_partition)
+
     def is_forced(self, partition: TieredPartition) -> bool:
         """Return whether a full disk takes something from the partition that drop-oldest would rather lose than wait for."""
         topic_id_partition = partition.view.topic_id_partition
-        pressure = self._table.pressure_trims.get(topic_id_partition)
+        pressure = self._pressure(topic_id_partition)
         log_start_offset = self._table.record(topic_id_partition).log_start_offset
         return pressure is not None and pressure.drops and pressure.offset > log_start_offset
 
@@ -141,7 +154,8 @@ class TrimTask:
             if not proven:
                 return
             await self._failpoints.reach("trim.verified")
-            await self._trim(partition, proven, generation)
+            if not await self._trim(partition, proven, generation):
+                return
 
     async def _owned(self, topic_id_partition: TopicIdPartition, steps: tuple[TrimStep, ...]) -> tuple[TrimStep, ...]:
         """Return ``steps``, if what is remote of the topic is this cluster's.  Where that cannot be known, or it is not, return
@@ -189,8 +203,11 @@ class TrimTask:
                 break
             try:
                 if held:
-                    await self._verifier.verify(step)
+                    await (self._compacted.verifier if step.is_compacted else self._verifier).verify(step)
                     self._unproven.proven(topic_id_partition, step)
+            except UncleanedError as error:
+                self._compacted.failed(topic_id_partition, step, error)
+                break
             except (CorruptDataError, DataKeyError, ObjectNotFoundError, UnknownPlaceError) as error:
                 self._unproven.failed(topic_id_partition, step, error)
                 if not step.is_last_resort:
@@ -212,14 +229,14 @@ class TrimTask:
 
     async def _due_steps(self, partition: TieredPartition, log_start_offset: Offset) -> tuple[TrimStep, ...]:
         topic_id_partition = partition.view.topic_id_partition
-        local = self._table.local_partition(topic_id_partition)
+        local = self._local(topic_id_partition)
         if local is None:
             return ()
         try:
             view = await self.view(partition, local, log_start_offset)
             steps = decide_trim(view)
         except (CorruptDataError, StoreError):
-            pressure = self._table.pressure_trims.get(topic_id_partition)
+            pressure = self._pressure(topic_id_partition)
             if pressure is None or not pressure.drops:
                 raise
             view = await self.view(
@@ -229,6 +246,8 @@ class TrimTask:
             steps = tuple(takewhile(lambda step: step.forced, decide_trim(view)))
             if not steps:
                 raise
+        if view.is_compacted:
+            return await self._compacted.allowed(partition, view, steps)
         if not steps and (reason := reason_behind_trash(view)):
             self._table.record(topic_id_partition).behind_trash = reason
         return steps
@@ -248,7 +267,9 @@ class TrimTask:
             CorruptDataError, StoreError: the lineage could not be read.
         """
         topic_id_partition = partition.view.topic_id_partition
-        pressure = self._table.pressure_trims.get(topic_id_partition)
+        pressure = self._pressure(topic_id_partition)
+        is_compacted = self._compacted.is_compacted(topic_id_partition.topic)
+        local = self._local(topic_id_partition) or local
         drop_offset = -1
         if lineage is None:
             lineage = await self._lineages.lineage(topic_id_partition)
@@ -273,6 +294,8 @@ class TrimTask:
             last_resort_offset=-1 if pressure is None else pressure.last_resort,
             given_up_offset=given_up_offset,
             erased=replaced_segments(self._state.trash(topic_id_partition)),
+            is_compacted=is_compacted,
+            untrimmable=self._compacted.reason_not_to(topic_id_partition.topic),
         )
 
     async def _is_allowed(self, topic_id_partition: TopicIdPartition) -> bool:
@@ -285,7 +308,8 @@ class TrimTask:
             )
         return not reason
 
-    async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...], generation: int) -> None:
+    async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...], generation: int) -> bool:
+        """Trim, if all is still as it was; return whether another look is worth it at once."""
         topic_id_partition, offset = partition.view.topic_id_partition, steps[-1].offset
         held = max((step.offset for step in steps if step.remote), default=None)
         known = self._state.partition_state(topic_id_partition)
@@ -296,17 +320,22 @@ class TrimTask:
         # Everything before this line took time: settings, groups and leadership are looked at once more.
         await self._checks.check([topic_id_partition.topic])
         if not await self.gate.is_open(partition, steps):
-            return
+            return True
+        if not await self._compacted.is_still_so(partition, steps):
+            return False
         await self._log_start_offset(partition)
         if not self._table.leads(topic_id_partition, partition.view.leader_epoch) or not await self._is_allowed(
             topic_id_partition
         ):
-            return
+            return True
         if any(one.from_trash for one in steps) and await self._is_undone(topic_id_partition, generation):
-            return
+            return True
         await self._failpoints.reach("trim.allowed")
         self._ownership.require_role()
         low_watermark = await self._delete_records(partition, offset)
+        if low_watermark is None:
+            self._compacted.refused(topic_id_partition, steps)
+            return False
         await self._failpoints.reach("trim.records.deleted")
         self._table.record(topic_id_partition).log_start_offset = low_watermark
         self._unproven.gone(topic_id_partition, low_watermark)
@@ -323,6 +352,7 @@ class TrimTask:
             bytes=size_bytes,
             reason=steps[-1].reason,
         )
+        return True
 
     async def _is_undone(self, topic_id_partition: TopicIdPartition, generation: int) -> bool:
         """Return whether an undelete has set the remote log start back since ``generation``: asked right before what it would
@@ -340,9 +370,9 @@ class TrimTask:
             raise MetadataNotReadyError(subject=str(topic_id_partition))
         return False
 
-    async def _delete_records(self, partition: TieredPartition, offset: Offset) -> Offset:
-        """Send DeleteRecords, and return the new log start.  A leader that waits for a follower in vain has moved its own long
-        since."""
+    async def _delete_records(self, partition: TieredPartition, offset: Offset) -> Offset | None:
+        """Send DeleteRecords, and return the new log start; None where the policy of a compacted topic forbids it by now.  A
+        leader that waits for a follower in vain has moved its own long since."""
         topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
         answer = (
             await self._broker.delete_records(
@@ -353,6 +383,8 @@ class TrimTask:
             return answer.low_watermark
         if answer.error == "REQUEST_TIMED_OUT" and (reached := await self._log_start_offset(partition)) >= offset:
             return reached
+        if answer.error == "POLICY_VIOLATION" and self._compacted.is_compacted(topic_id_partition.topic):
+            return None
         raise BrokerRefusedError(api="DeleteRecords", subject=str(topic_id_partition), error=answer.error)
 
     async def _log_start_offset(self, partition: TieredPartition) -> Offset:

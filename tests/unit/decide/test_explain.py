@@ -299,6 +299,16 @@ SITUATIONS = [
         id="its remote copy could not be read back",
     ),
     pytest.param(
+        Given(remote=FINISHED_3, local=(0, 100, 200, 300), policy={"local_retention_ms": 0}),
+        Stops(uncleaned="it still has a tombstone at offset 120", uncleaned_from=100),
+        150,
+        RowState.BOTH,
+        "trim",
+        "it waits for a cleaner: it still has a tombstone at offset 120",
+        None,
+        id="of a compacted topic one of the cleaners has to act first",
+    ),
+    pytest.param(
         Given(remote=FINISHED_3, local=(0, 100, 200, 300), policy={"mode": RetentionMode.RACE}),
         Stops(),
         0,

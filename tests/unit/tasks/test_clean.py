@@ -405,17 +405,16 @@ async def test_what_the_topics_settings_forbid_is_left(
     assert len(world.segments()) == 2
 
 
-@pytest.mark.parametrize("mode", [RetentionMode.RACE, RetentionMode.STRICT])
+@pytest.mark.parametrize("policy", ["compact,delete", "compact"])
 async def test_where_readers_pass_to_the_brokers_log_no_dirty_ratio_holds_the_cleaner_up(
-    world: CleanWorld, mode: RetentionMode
+    world: CleanWorld, policy: str
 ) -> None:
     """There the tombstone of what is still remote may be gone (seen in the simulation)."""
     await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", None)))
-    world.configure(cleanup_policy="compact,delete", min_cleanable_dirty_ratio="1")
-    world.table.assignment = {world.owner: replace(world.partition, policy=TopicPolicy(mode=mode))}
+    world.configure(cleanup_policy=policy, min_cleanable_dirty_ratio="1")
     done = await world.clean()
-    assert (done.cleaner_offset == 3) is (mode is RetentionMode.RACE)
-    assert done.reason.startswith("the dirty ratio") is (mode is RetentionMode.STRICT)
+    assert (done.cleaner_offset == 3) is (policy == "compact,delete")
+    assert done.reason.startswith("the dirty ratio") is (policy == "compact")
 
 
 async def test_nor_does_a_producer_whose_clock_is_far_ahead(world: CleanWorld) -> None:

@@ -280,7 +280,7 @@ async def test_a_follower_that_always_has_segments_above_the_high_watermark_take
         end = 50 * (number + 1)
         shell.see(*range(0, end + 50, 50))
         shell.log_dirs.offsets[TOPIC_ID_PARTITION] = end - 50
-        shell.pins.cleaner_offset = end
+        shell.pins.brokers_cleaner_offset = end
         shell.clock.jump(0.1)  # delete.retention.ms is a second
         await shell.round()
         assert shell.known[-1] == (end - 100, end - 50)

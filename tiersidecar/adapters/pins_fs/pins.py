@@ -179,6 +179,13 @@ class FilesystemPins:
         except OSError as error:
             raise PinError(path=pins[0].log_dir, reason=explain_os_error(error)) from error
 
+    async def cleaner_offset(self, local: LocalPartition) -> int | None:
+        """Return up to where the broker's cleaner has cleaned; -1 where it was never there, None where that is not known."""
+        try:
+            return await self._blocking.run(_cleaner_offset, local)
+        except OSError:
+            return None
+
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         """Return the last look given to :meth:`note_look`; None where there is none."""
         return await self._blocking.run(_read_look, self._look_path(local))

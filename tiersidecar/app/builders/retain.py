@@ -17,6 +17,7 @@ from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.reading.remote_objects import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.contained_read_back import ContainedReadBack
 from tiersidecar.tasks.copy_admission import CopyQuota
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.expiry_look import ExpirySettings
@@ -30,6 +31,7 @@ from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.topic_deletion import TopicDeletion
 from tiersidecar.tasks.topic_owners import ClaimLook
 from tiersidecar.tasks.trim import TrimTask
+from tiersidecar.tasks.trim_compacted import CompactedTrims
 from tiersidecar.tasks.trim_gate import GroupReads, TrimGate
 
 
@@ -45,6 +47,14 @@ def build_trim_gate(parts: Parts) -> TrimGate:
 
 def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: TrimGate, quota: CopyQuota) -> TrimTask:
     """Return what is read back before a trim goes at the rates of copying."""
+    remote = SegmentStream(
+        store=parts.store,
+        blocking=parts.blocking,
+        key_prefix=parts.config.store.key_prefix,
+        key_ring=parts.key_ring,
+        most_chunk_bytes=parts.config.store.chunk_size,
+        most_index_bytes=parts.config.read.index_max_bytes,
+    )
     return TrimTask(
         sources=parts.sources,
         edges=parts.edges,
@@ -52,19 +62,25 @@ def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: Trim
         checks=checks,
         verifier=ReadBack(
             log_dirs=parts.log_dirs,
-            remote=SegmentStream(
-                store=parts.store,
-                blocking=parts.blocking,
-                key_prefix=parts.config.store.key_prefix,
-                key_ring=parts.key_ring,
-                most_chunk_bytes=parts.config.store.chunk_size,
-                most_index_bytes=parts.config.read.index_max_bytes,
-            ),
+            remote=remote,
             quota=quota,
             pace=parts.tuning.upload_pace,
             trusts_checksums=parts.config.store.verify_read_back is VerifyReadBack.CHECKSUM,
         ),
         gate=gate,
+        compacted=CompactedTrims(
+            sources=parts.sources,
+            edges=parts.edges,
+            cleaner=parts.pins,
+            verifier=ContainedReadBack(
+                log_dirs=parts.log_dirs,
+                remote=remote,
+                quota=quota,
+                pace=parts.tuning.upload_pace,
+                blocking=parts.blocking,
+            ),
+            is_enabled=parts.config.compaction_trim_enabled,
+        ),
     )
 
 

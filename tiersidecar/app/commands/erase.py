@@ -99,9 +99,8 @@ def erase(
     Every remote segment is read. Those that have such records are rewritten without them under new ids: all other records keep
     offset, time, headers and producer. The old segments go into the trash for user.delete.delay, or until `trash purge`. They
     are not read any more, and no undelete brings them back. What brokers still hold locally is not rewritten: the report names
-    it, and the command can be run again once it is trimmed. Nothing of a compacted topic is trimmed: all that is remote is
-    rewritten, and what is copied later is left to another run. Exit code 3: done, but segments remain that may have such
-    records.
+    it, and the command can be run again once it is trimmed. Of a compacted topic all that is remote is rewritten, and what is
+    copied later is left to another run. Exit code 3: done, but segments remain that may have such records.
     """
     keys = read_keys(keys_file, key_format)
     progress = StepProgress()

@@ -300,8 +300,14 @@ class TopLevelKeys(Section):
 
     compaction_enabled: bool = False
     """Tier topics with cleanup.policy compact or compact,delete, too. Segments are copied from hard links that were created
-    together, and the remote log is cleaned as the broker cleans its own. Nothing of these topics is trimmed. Needs
-    pins.enabled beside every broker. Experimental: see docs/operations/topics.md."""
+    together, and the remote log is cleaned as the broker cleans its own. Their local logs stay whole, unless
+    compaction.trim.enabled is set. Needs pins.enabled beside every broker. Experimental: see docs/operations/topics.md."""
+
+    compaction_trim_enabled: bool = False
+    """Trim the local logs of topics with cleanup.policy compact,delete in strict mode, by local.retention.ms and
+    local.retention.bytes. Consumers of the broker then see only the rest of the table, as of any trimmed topic: all of it is
+    read through the gateway. Brokers refuse it for topics with compact alone. Experimental: see
+    docs/operations/topics.md."""
 
     compaction_interval_ms: PositiveDurationMs = 15_000
     """Minimum interval between two checks of a led compacted partition's remote log (`log.cleaner.backoff.ms`)."""

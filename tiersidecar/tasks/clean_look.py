@@ -1,0 +1,69 @@
+"""The remote log of a led compacted partition as its cleaner finds it: the chain of segments, and how far they are clean
+(docs/design/0017-remote-compaction.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
+from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.reading.hidden_segments import hidden_segments
+from tiersidecar.tasks.edges import Sources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLook:
+    """The partition as one look found it.  ``known`` are the cleaner offsets that count; ``due_by_ms`` as
+    :func:`horizons_due_by` has it."""
+
+    lineage: Lineage
+    segments: Sequence[RemoteLogSegmentMetadata]
+    chain: CleaningChain
+    known: CleanerOffsets
+    due_by_ms: int | None
+
+    @property
+    def cleaner_offset(self) -> Offset | None:
+        """Return it as far as it holds in this history, and the segments are those that were cleaned."""
+        if self.known.cleaner_offset is None:
+            return None
+        last = self.known.accepted[-1]
+        offset = self.lineage.as_of(self.known.cleaner_offset, last.leader_epoch)
+        return clean_up_to(self.chain.segments, offset, last.segments)
+
+
+class CleanLooks:
+    """Looks at one partition at a time; the cleaner lane and trims of compacted topics share the rules."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._metadata, self._state, self._lineages = sources.metadata, sources.state, sources.lineages
+
+    async def look(self, partition: TieredPartition) -> CleanLook:
+        """Look with both topics read to their ends: what a deposed leader finished late counts, too."""
+        topic_id_partition = partition.view.topic_id_partition
+        await self._metadata.catch_up(topic_id_partition)
+        await self._state.catch_up()
+        lineage = await self._lineages.lineage(topic_id_partition)
+        segments = tuple(self._metadata.list_remote_log_segments(topic_id_partition))
+        asked = [ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(topic_id_partition)]
+        epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
+        claims = [one for one in self._state.cleaner_claims(topic_id_partition) if one.leader_epoch in epochs]
+        view = ChainView(
+            segments=segments,
+            trash=self._state.trash(topic_id_partition),
+            lineage=lineage,
+            start_offset=self._state.partition_state(topic_id_partition).start_in(lineage),
+            asked=asked,
+            hidden=hidden_segments(self._metadata, segments),
+        )
+        return CleanLook(
+            lineage=lineage,
+            segments=segments,
+            chain=decide_chain(view),
+            known=decide_cleaner_offsets(claims),
+            due_by_ms=horizons_due_by(view),
+        )
