@@ -235,8 +235,8 @@ class History:
         if reader.offset < self.world.log_start:
             segment = self.world.remote.given(reader.offset)
             assert segment is not None, f"no log has offset {reader.offset}"
-            log, stop = await self.world.remote.log_of(segment), segment.next_offset
-            stop = min(int(stop), self.world.log_start)
+            log = await self.world.remote.log_of(segment)
+            stop = min(int(segment.next_offset), self.world.log_start)
         else:
             local = next(
                 one for one in self.replicas[self.leader].log if one.base_offset <= reader.offset < one.next_base_offset
