@@ -7,6 +7,7 @@ the sidecar trims, and a consumer through the gateway builds the whole table (S-
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -76,6 +77,12 @@ async def write(client_settings: Mapping[str, Any], topic: str, wave: int, table
                 table.pop(key, None)
                 if value is not None:
                     table[key] = value
+        once: list[tuple[bytes, bytes | None]] = [(b"once-%d" % wave, b"of one wave"), (b"once-%d" % (wave - 1), None)]
+        async with producer.transaction():
+            for key, value in once:  # no later record takes the place of these tombstones
+                await producer.send_and_wait(topic, key=key, value=value, partition=0)
+            table[once[0][0]] = b"of one wave"
+            table.pop(once[1][0], None)
         async with producer.transaction():
             for number in range(3):
                 key, value = b"filler-%d" % number, draw.randbytes(6000)
@@ -156,7 +163,9 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 (account, *_) = answer_of(daemon.config_path, "explain", f"{topic}/0", "0")["accounts"]
                 explained[topic] = " ".join(one["says"] for one in account["findings"])
             of_gateway = asyncio.run(consumed(through, TRIMMED, stop))
-            partitions = {row["topic"]: row for row in answer_of(daemon.config_path, "status", KEPT)["partitions"]}
+            partitions = {
+                row["topic"]: row for row in json.loads(daemon.status(f"/status?topic={KEPT}")[1])["partitions"]
+            }
             yield Seen(
                 refused=refused,
                 starts={topic: admin.earliest_offset(topic, 0) for topic in (TRIMMED, KEPT)},
