@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,12 @@ from tests.support.clean_world import COMPACTED, CleanWorld, KilledError, live
 from tests.support.compacted_logs import LogSegment, clean, committed_records, table
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.lane_parts import edges_of, sources_of
+from tests.support.pins import epochs_of
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
-from tiersidecar.decide.topics import read_cleaner_settings
+from tiersidecar.decide.topics import PartitionRole, read_cleaner_settings
 from tiersidecar.domain.errors import CleanedBeforePinnedError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import LocalPartition, LocalSegment, Unpin
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, PictureLook, Unpin
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.tasks.partition_table import PinTable
@@ -47,6 +49,7 @@ class Broker:
         (log_dir / "meta.properties").write_text("version=1\n")
         self.writing, self.written = Writing(), list[LogSegment]()
         self.sealed, self.cleaned_up_to = list[LogSegment](), 0
+        self.epochs: tuple[tuple[int, int], ...] = ((0, 0),)
         self._write(LogSegment(base_offset=0, next_base_offset=0, log=b""))
 
     def roll(self) -> None:
@@ -58,6 +61,9 @@ class Broker:
                 for _ in range(self.draw.randint(1, 3))
             ]
             self.writing.data(records, 0, -1)
+        self._seal()
+
+    def _seal(self) -> None:
         segment = segment_of(self.writing.batches)
         self.written.append(segment)
         self.sealed.append(segment)
@@ -91,6 +97,13 @@ class Broker:
             path.with_suffix(f".{kind}").touch()
         path.with_suffix(".snapshot").write_bytes(write_producer_snapshot())
 
+    def seal(self, *records: tuple[bytes, bytes | None]) -> None:
+        """Write these and seal them."""
+        self.writing.batches.clear()
+        for record in records:
+            self.writing.data([record], 0, -1)
+        self._seal()
+
     def local(self, world: CleanWorld) -> LocalPartition:
         segments = tuple(
             LocalSegment(
@@ -111,7 +124,7 @@ class Broker:
             log_dir=str(self.log_dir),
             directory=str(self.directory),
             segments=(*segments, active),
-            leader_epochs=world.lineages.known.entries,
+            leader_epochs=epochs_of(*self.epochs),
         )
 
 
@@ -171,9 +184,22 @@ class History:
         assert await self.pins.prepare() == {}
         self.world.table.pins.add_all((await self.pins.scan(sweep=True)).pins)
 
-    async def run(self) -> None:
+    async def open(self) -> None:
         assert await self.pins.prepare() == {}
         await self.world.builder.run.metadata.assign([self.world.owner])
+
+    async def move(self, role: PartitionRole) -> None:
+        """The log is another broker's, which has fetched it: it has no pins, no looks, and no cleaner's checkpoint."""
+        self.broker.epochs = (*self.broker.epochs, (len(self.broker.epochs), self.broker.writing.offset))
+        self.broker.cleaned_up_to = 0
+        (self.broker.log_dir / "cleaner-offset-checkpoint").unlink(missing_ok=True)
+        shutil.rmtree(f"{self.broker.log_dir}.tiersidecar-pins")
+        self.world.lead(self.broker.epochs[-1][0], role)
+        self.start()
+        assert await self.pins.prepare() == {}
+
+    async def run(self) -> None:
+        await self.open()
         for _ in range(STEPS):
             acts: list[tuple[int, Callable[[], Any]]] = [
                 (5, self.roll),
@@ -304,3 +330,60 @@ async def test_a_planted_fault_is_found(
         except AssertionError:
             return
     pytest.fail(f"{MOST_SEEDS} histories went well")
+
+
+async def behind(directory: Path, *, cleans: int) -> History:
+    """One whose leader has pinned a tombstone and not uploaded it, while its cleaner was there so often; another broker has
+    what was left by then."""
+    history = History(directory, 1)
+    await history.open()
+    history.broker.seal((b"a", b"old"), (b"x", b"1"))
+    await history.look()
+    await history.copy()
+    history.broker.seal((b"a", None), (b"b", b"1"))
+    for _ in range(cleans):
+        await history.look()
+        history.broker.clean(history.world.clock.now_ms())
+        history.world.clock.jump(1.5)
+        history.broker.seal((b"c", b"1"))
+    return history
+
+
+async def test_a_replica_that_was_built_from_a_log_whose_tombstones_were_gone_halts(tmp_path: Path) -> None:
+    """Its own cleaner was never there, and yet offsets are missing that it has not written itself."""
+    history = await behind(tmp_path, cleans=2)
+    await history.move(PartitionRole.LEADER)
+    await history.look()
+    assert history.is_halted
+    assert history.world.table.pins.of(history.world.owner) == ()
+
+
+async def test_it_does_not_once_its_own_cleaner_was_there_either(tmp_path: Path) -> None:
+    """Nor as long as it follows; it goes on when the former leader, which has the links, has uploaded all of it."""
+    history = await behind(tmp_path, cleans=2)
+    await history.move(PartitionRole.FOLLOWER)
+    look = PictureLook(end_offset=Offset(2), at_ms=history.world.clock.now_ms())
+    await history.pins.note_look(history.broker.local(history.world), look)
+    await history.look()
+    assert history.is_halted
+    history.is_halted = False
+    history.broker.clean(history.world.clock.now_ms())
+    await history.look()
+    assert history.is_halted
+    history.is_halted = False
+    await history.world.add(*history.broker.written[1:])
+    await history.look()
+    assert not history.is_halted
+    history.broker.seal((b"d", b"1"))
+    await history.look()
+    assert not history.is_halted
+    assert len(history.world.table.pins.of(history.world.owner)) == 1
+
+
+async def test_a_replica_of_a_log_that_no_cleaner_was_in_goes_on(tmp_path: Path) -> None:
+    history = await behind(tmp_path, cleans=0)
+    await history.move(PartitionRole.LEADER)
+    await history.look()
+    assert not history.is_halted
+    await history.copy()
+    assert live(await history.world.table_read()) == live(table(committed_records(history.broker.written)))

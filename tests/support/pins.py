@@ -82,6 +82,7 @@ class MemoryPins:
         self.swept = False
         self.cleaner_offset: int | None = -1
         self.look: PictureLook | None = None
+        self.hole: Offset | None = None
         self.replaced: set[int] = set()
 
     async def scan(self, *, sweep: bool) -> PinsView:
@@ -119,11 +120,17 @@ class MemoryPins:
             raise
         return Picture(pins=tuple(pins), cleaner_offset=self.cleaner_offset)
 
+    async def first_hole(self, pins: Sequence[Pin], start: Offset, stop: int) -> Offset | None:
+        return self.hole if self.hole is not None and start <= self.hole < stop else None
+
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         return self.look
 
     async def note_look(self, local: LocalPartition, look: PictureLook) -> None:
         self.look = look
+
+    async def forget_look(self, local: LocalPartition) -> None:
+        self.look = None
 
     async def unpin(self, pin: Pin) -> None:
         if pin.base_offset in self.stuck:

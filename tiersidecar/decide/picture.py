@@ -81,9 +81,33 @@ def decide_picture(view: PictureView) -> PicturePlan:
     )
 
 
+def may_lack_tombstones(
+    plan: PicturePlan,
+    *,
+    cleaner_offset: int | None,
+    written_from: int,
+    newest_known_ms: int,
+    now_ms: int,
+    delete_retention_ms: int,
+) -> bool:
+    """Return whether offsets that are missing from what ``plan`` has taken would show that another broker's cleaner may have
+    taken tombstones from it, before this broker fetched it.
+
+    What it has written itself, from ``written_from`` on, no other one had.  Where its own cleaner has been, that may be why
+    they are missing; ``reason_missed`` goes by the looks there.  And nothing that was written a short time ago was cleaned
+    twice: all of it is later than ``newest_known_ms``, the last timestamp of what is known, -1 where there is none.
+    """
+    if not plan.take or plan.known_end == 0 or plan.known_end >= written_from:
+        return False
+    if cleaner_offset is None or cleaner_offset > plan.known_end:
+        return False
+    return newest_known_ms < 0 or now_ms - newest_known_ms >= delete_retention_ms * _LATEST_SHARE
+
+
 def reason_missed(
     plan: PicturePlan,
     *,
+    hole: int | None = None,
     cleaner_offset: int | None,
     last: PictureLook | None,
     now_ms: int,
@@ -92,14 +116,16 @@ def reason_missed(
     """Return why a tombstone may have gone from what ``plan`` has taken, before it was taken; empty where none can have.
 
     ``cleaner_offset`` is the broker's own, up to where it has cleaned by the end of the picture, -1 where it never did, None
-    where that is not known.  ``last`` is the last look at which all that the cleaner
-    might touch was pinned or remote.
+    where that is not known.  ``hole`` is an offset that is missing, where that tells of another broker's cleaner.  ``last`` is
+    the last look at which all that the cleaner might touch was pinned or remote.
 
     One round of a cleaner takes no tombstone: it gives them their horizon.  So nothing is missed while no round has ended that
     went beyond what was known; nor if all was pinned a shorter time ago than a tombstone stays.
     """
     if not plan.take or plan.known_end == 0:
         return ""
+    if hole is not None:
+        return f"offsets {hole} to {plan.end - 1} were not pinned before another broker's cleaner had been there"
     if cleaner_offset is not None and cleaner_offset <= plan.known_end:
         return ""
     where = f"offsets {plan.known_end} to {plan.end - 1} were not pinned before the broker's cleaner had been there"

@@ -327,7 +327,7 @@ class CleanedBeforePinnedError(
     PartitionHaltedError,
     message="{subject}: {reason}: tombstones may have been removed, and a copy could restore old values",
 ):
-    """The broker's cleaner may have taken away what had to be pinned first."""
+    """A broker's cleaner may have taken away what had to be pinned first: this broker's, or that of the one it fetched from."""
 
 
 class DataKeyError(PartitionHaltedError, message="data key under key id {key_id!r} cannot be opened: {reason}"):

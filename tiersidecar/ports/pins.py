@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, Picture, PictureLook, Pin
 
 
@@ -62,6 +63,14 @@ class TakePictures(Protocol):
             PinError: links cannot be made there (now).
         """
 
+    async def first_hole(self, pins: Sequence[Pin], start: Offset, stop: int) -> Offset | None:
+        """Return the first offset from ``start`` on and below ``stop`` that ``pins``, which ascend, should have and no record
+        has: a cleaner was there.  None where there is none, or where a .log cannot be understood, which its copy will tell.
+
+        Raises:
+            PinError: one cannot be read.
+        """
+
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         """Return the last look given to :meth:`note_look`; None where there is none."""
 
@@ -70,6 +79,13 @@ class TakePictures(Protocol):
 
         Raises:
             PinError: it cannot be written.
+        """
+
+    async def forget_look(self, local: LocalPartition) -> None:
+        """Forget the last look.
+
+        Raises:
+            PinError: it cannot be removed.
         """
 
 

@@ -8,13 +8,28 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
+from tiersidecar.decide.picture import (
+    PicturePlan,
+    PictureView,
+    decide_picture,
+    may_lack_tombstones,
+    reason_missed,
+)
 from tiersidecar.decide.pin import is_cut_off, is_remote
-from tiersidecar.decide.topics import CleanerSettings, TieredPartition
-from tiersidecar.domain.errors import CleanedBeforePinnedError, SegmentChangedError
+from tiersidecar.decide.topics import CleanerSettings, PartitionRole, TieredPartition
+from tiersidecar.domain.errors import CleanedBeforePinnedError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Lineage, Offset
-from tiersidecar.domain.segments import DropReason, LocalPartition, Picture, PictureLook, Pin, Unpin
+from tiersidecar.domain.segments import (
+    NO_LOG_END,
+    NO_TIMESTAMP_MS,
+    DropReason,
+    LocalPartition,
+    Picture,
+    PictureLook,
+    Pin,
+    Unpin,
+)
 from tiersidecar.ports.pins import MakePins, TakePictures
 from tiersidecar.tasks.copy_admission import copied_offset_of
 from tiersidecar.tasks.edges import Edges, Sources
@@ -121,8 +136,10 @@ class Pictures:
         plan, picture = await self._linked(local, plan)
         if not plan.take:
             return plan
+        hole = await self._hole_of_another(partition, local, plan, picture, settings)
         missed = reason_missed(
             plan,
+            hole=hole,
             cleaner_offset=picture.cleaner_offset,
             last=last,
             now_ms=self._clock.now_ms(),
@@ -130,6 +147,9 @@ class Pictures:
         )
         if missed:
             await self._give_up(picture.pins)
+            if hole is not None:
+                # Soon this broker's own cleaner will have been there: no look of before may excuse what is missing then.
+                await self._pins.forget_look(local)
             if is_first and not self._table.record(topic_id_partition).is_pictured:
                 # Nothing is remote, and nothing of it was copied by this process: what a killed one left is no loss.
                 await self._give_up(self._table.pins.of(topic_id_partition))
@@ -172,6 +192,47 @@ class Pictures:
                 plan = plan.after(error.path)
         return plan, Picture(pins=(), cleaner_offset=None)
 
+    async def _hole_of_another(
+        self,
+        partition: TieredPartition,
+        local: LocalPartition,
+        plan: PicturePlan,
+        picture: Picture,
+        settings: CleanerSettings,
+    ) -> Offset | None:
+        """Return an offset that another broker's cleaner took away, and may have twice; None where there is none."""
+        topic_id_partition = partition.view.topic_id_partition
+        written_from = _written_from(partition, local)
+        is_doubtful = may_lack_tombstones(
+            plan,
+            cleaner_offset=picture.cleaner_offset,
+            written_from=written_from,
+            newest_known_ms=self._newest_known_ms(topic_id_partition, plan.known_end),
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=settings.delete_retention_ms,
+        )
+        if not is_doubtful:
+            return None
+        start = max(
+            plan.known_end, plan.take[0].base_offset
+        )  # what lies between is not the cleaner's: retention took it
+        try:
+            return await self._pins.first_hole(picture.pins, start, written_from)
+        except PinError:
+            await self._give_up(picture.pins)
+            raise
+
+    def _newest_known_ms(self, topic_id_partition: TopicIdPartition, known_end: Offset) -> int:
+        """Return the last timestamp of what ends at ``known_end``, which is pinned or remote; -1 where it has none."""
+        pinned = [one for one in self._table.pins.of(topic_id_partition) if one.next_base_offset == known_end]
+        if pinned:
+            return pinned[-1].segment.max_timestamp_ms
+        segments_at = self._copies.segments_at(topic_id_partition)
+        epoch = self._table.lineage_on_disk(topic_id_partition).epoch_for_offset(known_end - 1)
+        if segments_at is None or epoch is None:
+            return NO_TIMESTAMP_MS
+        return max((one.max_timestamp_ms for one in segments_at(epoch, known_end - 1)), default=NO_TIMESTAMP_MS)
+
     def _waits(self, topic_id_partition: TopicIdPartition) -> bool:
         """Return whether a companion that is missing may still come."""
         now_s = self._clock.monotonic_s()
@@ -181,3 +242,14 @@ class Pictures:
         for pin in pins:
             await self._pins.unpin(pin)
             self._table.pins.remove(pin)
+
+
+def _written_from(partition: TieredPartition, local: LocalPartition) -> int:
+    """Return the offset from which on this broker has written the log as its leader; all else it may have fetched."""
+    last = local.leader_epochs[-1] if local.leader_epochs else None
+    is_leader = partition.role is PartitionRole.LEADER
+    return (
+        last.start_offset
+        if is_leader and last is not None and last.epoch == partition.view.leader_epoch
+        else NO_LOG_END
+    )

@@ -8,7 +8,13 @@ import pytest
 
 from tests.support.pins import local_partition, pin_of
 from tests.support.segments import local_segments
-from tiersidecar.decide.picture import PicturePlan, PictureView, decide_picture, reason_missed
+from tiersidecar.decide.picture import (
+    PicturePlan,
+    PictureView,
+    decide_picture,
+    may_lack_tombstones,
+    reason_missed,
+)
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import DropReason, PictureLook, Pin
 
@@ -139,3 +145,40 @@ def test_whether_a_tombstone_may_have_gone_before(
     )
     assert (said in reason) if said else reason == ""
     assert not said or "offsets 50 to 99" in reason
+
+
+def test_an_offset_that_another_brokers_cleaner_took_is_named() -> None:
+    reason = reason_missed(
+        NEXT, hole=70, cleaner_offset=-1, last=look(RECENT), now_ms=NOW_MS, delete_retention_ms=RETENTION_MS
+    )
+    assert "offsets 70 to 99" in reason
+    assert "another broker's cleaner" in reason
+
+
+@pytest.mark.parametrize(
+    ("found", "cleaner_offset", "written_from", "age_ms", "expected"),
+    [
+        pytest.param(NEXT, -1, 100, OLD, True, id="another broker wrote it, long ago"),
+        pytest.param(NEXT, 50, 51, OLD, True, id="at least the first offset of it"),
+        pytest.param(NEXT, -1, 100, RECENT, False, id="what was written a short time ago was not cleaned twice"),
+        pytest.param(NEXT, -1, 100, -5_000, False, id="a producer's clock is ahead"),
+        pytest.param(NEXT, -1, 100, NOW_MS + 1, True, id="what is known has no timestamps"),
+        pytest.param(NEXT, -1, 50, OLD, False, id="this broker has written it itself"),
+        pytest.param(NEXT, 51, 100, OLD, False, id="its own cleaner was there, and the looks say the rest"),
+        pytest.param(NEXT, None, 100, OLD, False, id="where its own cleaner was is not known"),
+        pytest.param(FIRST, -1, 100, OLD, False, id="the first picture is of one moment"),
+        pytest.param(plan(0, 50, remote_end=50), -1, 100, OLD, False, id="there is nothing to be pinned"),
+    ],
+)
+def test_whether_missing_offsets_say_that_another_cleaner_was_there(
+    found: PicturePlan, cleaner_offset: int | None, written_from: int, age_ms: int, expected: bool
+) -> None:
+    is_doubtful = may_lack_tombstones(
+        found,
+        cleaner_offset=cleaner_offset,
+        written_from=written_from,
+        newest_known_ms=NOW_MS - age_ms,
+        now_ms=NOW_MS,
+        delete_retention_ms=RETENTION_MS,
+    )
+    assert is_doubtful is expected

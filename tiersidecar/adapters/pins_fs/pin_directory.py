@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from tiersidecar.formats.kafka.log_dir_files import (
     read_leader_epochs,
     write_leader_epochs,
 )
-from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
+from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, RecordBatchHeader, read_batch_header
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
 
 PIN_PREFIX = "tiersidecar-pin."
@@ -128,15 +128,50 @@ def read_segment_epochs(log_path: str, base_offset: int) -> SegmentEpochs:
         CorruptDataError: it does not hold batches, or ends within a header.
     """
     entries: list[tuple[int, int]] = []
-    position, next_offset = 0, base_offset
+    next_offset = base_offset
+    for header in _headers(log_path):
+        epoch = header.partition_leader_epoch
+        if epoch != NO_EPOCH and (not entries or entries[-1][0] != epoch):
+            entries.append((epoch, header.base_offset))
+        next_offset = header.last_offset + 1
+    return SegmentEpochs(Lineage.of(entries).entries, Offset(next_offset))
+
+
+def first_hole(segments: Sequence[LocalSegment], start: int, stop: int) -> Offset | None:
+    """Return the first offset from ``start`` on and below ``stop`` that ``segments``, which ascend and are sealed, should have
+    and no record has; None where there is none.  Of a batch of which records are gone it is the first one that is looked at.
+
+    Raises:
+        OSError: one cannot be read.
+        CorruptDataError: one does not hold batches, or ends within a header.
+    """
+    expected = start
+    for segment in segments:
+        for header in _headers(segment.log_path):
+            if header.last_offset < expected:
+                continue
+            if expected >= stop:
+                return None
+            is_thinned = header.magic == _COUNTS_RECORDS and header.record_count <= header.last_offset_delta
+            if header.base_offset > expected or is_thinned:
+                return Offset(expected)
+            expected = header.last_offset + 1
+        if expected < min(segment.next_base_offset or expected, stop):
+            return Offset(expected)
+    return None
+
+
+_COUNTS_RECORDS = 2
+"""The message format with the number of records in a batch's header."""
+
+
+def _headers(log_path: str) -> Iterator[RecordBatchHeader]:
+    position = 0
     with Path(log_path).open("rb", buffering=0) as file:
         while head := os.pread(file.fileno(), BATCH_HEADER_SIZE, position):
             header = read_batch_header(head, where=log_path, position=position)
-            epoch = header.partition_leader_epoch
-            if epoch != NO_EPOCH and (not entries or entries[-1][0] != epoch):
-                entries.append((epoch, header.base_offset))
-            position, next_offset = position + header.size_bytes, header.last_offset + 1
-    return SegmentEpochs(Lineage.of(entries).entries, Offset(next_offset))
+            yield header
+            position += header.size_bytes
 
 
 Link = Callable[[str, str], None]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tiersidecar.adapters.os_errors import explain_os_error
-from tiersidecar.adapters.pins_fs.pin_directory import PIN_PREFIX, PROBE_NAME, Link, PinDirectory, PinName
+from tiersidecar.adapters.pins_fs.pin_directory import PIN_PREFIX, PROBE_NAME, Link, PinDirectory, PinName, first_hole
 from tiersidecar.domain.errors import CorruptDataError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Offset
@@ -170,6 +170,15 @@ class FilesystemPins:
             raise PinError(path=directory.path, reason=explain_link_error(error)) from error
         return Picture(pins=pins, cleaner_offset=cleaner_offset)
 
+    async def first_hole(self, pins: Sequence[Pin], start: Offset, stop: int) -> Offset | None:
+        """Return the first offset that should be there and is not."""
+        try:
+            return await self._blocking.run(first_hole, [pin.segment for pin in pins], start, stop)
+        except CorruptDataError:
+            return None
+        except OSError as error:
+            raise PinError(path=pins[0].log_dir, reason=explain_os_error(error)) from error
+
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         """Return the last look given to :meth:`note_look`; None where there is none."""
         return await self._blocking.run(_read_look, self._look_path(local))
@@ -179,6 +188,14 @@ class FilesystemPins:
         path = self._look_path(local)
         try:
             await self._blocking.run(_write_look, path, local, look)
+        except OSError as error:
+            raise PinError(path=str(path), reason=explain_os_error(error)) from error
+
+    async def forget_look(self, local: LocalPartition) -> None:
+        """Forget the last look."""
+        path = self._look_path(local)
+        try:
+            await self._blocking.run(partial(path.unlink, missing_ok=True))
         except OSError as error:
             raise PinError(path=str(path), reason=explain_os_error(error)) from error
 

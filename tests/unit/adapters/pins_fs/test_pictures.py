@@ -13,7 +13,7 @@ from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.adapters.clock import ThreadBlocking
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
-from tiersidecar.domain.errors import SegmentChangedError
+from tiersidecar.domain.errors import PinError, SegmentChangedError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, PictureLook
 
@@ -177,6 +177,30 @@ async def test_a_renamed_segment_that_ends_elsewhere_is_named_and_leaves_no_pict
         assert (await pins.scan(sweep=False)).pins == ()
 
 
+async def test_the_first_offset_that_a_cleaner_took_is_found(broker: Broker) -> None:
+    """A batch that is gone, records that are gone from one, and a segment's end that is."""
+    log = b"".join(data_batch(base, [(b"key", b"value")] * 10) for base in (0, 10, 30))
+    broker.file(0, "log").write_bytes(log)
+    broker.file(50, "log").write_bytes(data_batch(50, [(b"key", b"value")] * 50))
+    async with ThreadBlocking(max_threads=1) as blocking:
+        pins = await opened(broker, AtLinks(), blocking)
+        taken = (await pins.take_picture(broker.local, broker.local.sealed_segments)).pins
+        holes = [
+            await pins.first_hole(taken, Offset(start), stop)
+            for start, stop in ((0, 200), (0, 20), (0, 21), (30, 40), (30, 41), (50, 200))
+        ]
+        assert holes == [20, None, 20, None, 40, None]
+        thinned = bytearray(data_batch(50, [(b"key", b"value")] * 50))
+        thinned[57:61] = (49).to_bytes(4)
+        broker.file(50, "log").write_bytes(thinned)
+        assert await pins.first_hole(taken, Offset(50), 200) == 50
+        broker.file(50, "log").write_bytes(b"no batch" * 20)
+        assert await pins.first_hole(taken, Offset(50), 200) is None, "its copy will tell"
+        Path(taken[1].segment.log_path).unlink()
+        with pytest.raises(PinError):
+            await pins.first_hole(taken, Offset(50), 200)
+
+
 async def test_a_look_is_kept_for_the_next_process_unless_a_segment_was_sealed_since(broker: Broker) -> None:
     first, second = (PictureLook(end_offset=Offset(100), at_ms=at_ms) for at_ms in (1, 2))
     seen = broker.local
@@ -188,3 +212,5 @@ async def test_a_look_is_kept_for_the_next_process_unless_a_segment_was_sealed_s
         await pins.note_look(seen, second)
         assert await (await opened(broker, AtLinks(), blocking)).last_look(seen) == first
         assert (await pins.scan(sweep=True)).pins == (), "it is no pin"
+        await pins.forget_look(seen)
+        assert await pins.last_look(seen) is None
