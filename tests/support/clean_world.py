@@ -12,7 +12,7 @@ from tests.support.compacted_logs import LogSegment, committed_records, table
 from tests.support.delete_switch import DeleteSwitch
 from tests.support.held_journal import HeldJournal
 from tests.support.inline_blocking import InlineBlocking
-from tests.support.lane_parts import actor_of, edges_of, sources_of
+from tests.support.lane_parts import actor_of, sources_of
 from tests.support.local_batches import LocalBatch
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import LaggingMetadataLog
@@ -36,7 +36,8 @@ from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.reading.segment_stream import SegmentStream
-from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask
+from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask, local_engine
+from tiersidecar.tasks.clean_rights import LeadersRights
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
@@ -82,6 +83,7 @@ class CleanWorld:
     journal: HeldJournal = field(default_factory=HeldJournal)
     switch: DeleteSwitch = field(default_factory=DeleteSwitch)
     dedupe_bytes: int = 24 * 10_000
+    takes_all: bool = False
     layout: LayoutSettings = field(default_factory=LayoutSettings)
     states: ProducerStates = field(default_factory=ProducerStates)
     walk: TransactionWalk = field(default_factory=TransactionWalk)
@@ -203,21 +205,34 @@ class CleanWorld:
         swap = SegmentSwap(
             metadata=metadata, store=segments, clock=self.clock, ids=ids, failpoints=failpoints, place="clean"
         )
+        sources = sources_of(
+            table=self.table, broker=self.broker, metadata=metadata, state=self.state, lineages=self.lineages
+        )
+        in_flight = InFlight(clock=self.clock, telemetry=telemetry, journal=self.journal)
+        rights = LeadersRights(sources, actor_of(self.switch, broker_id=BROKER), in_flight, self.clock)
+        settings = CleanSettings(
+            dedupe_buffer_bytes=self.dedupe_bytes,
+            scratch=self.scratch,
+            filters=self.filters,
+            delays=TrashDelays(retention_ms=3_600_000, user_ms=60_000),
+            takes_all=self.takes_all,
+        )
+        engine = local_engine(
+            settings,
+            segments,
+            swap,
+            blocking=blocking,
+            failpoints=failpoints,
+            cleaned_here=rights.cleaned_here,
+        )
         return CleanTask(
-            sources=sources_of(
-                table=self.table, broker=self.broker, metadata=metadata, state=self.state, lineages=self.lineages
-            ),
-            edges=edges_of(self.clock, ids=ids, blocking=blocking, telemetry=telemetry, failpoints=failpoints),
-            actor=actor_of(self.switch, broker_id=BROKER),
-            swap=swap,
-            store=segments,
-            in_flight=InFlight(clock=self.clock, telemetry=telemetry, journal=self.journal),
-            settings=CleanSettings(
-                dedupe_buffer_bytes=self.dedupe_bytes,
-                scratch=self.scratch,
-                filters=self.filters,
-                delays=TrashDelays(retention_ms=3_600_000, user_ms=60_000),
-            ),
+            sources=sources,
+            clock=self.clock,
+            failpoints=failpoints,
+            rights=rights,
+            engine=engine,
+            blobs=blobs,
+            settings=settings,
         )
 
     def _reading(self) -> tuple[SegmentStream, IndexBlobReader, UploadPace]:

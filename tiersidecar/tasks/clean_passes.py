@@ -34,6 +34,7 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transacti
 from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.tasks.segment_swap import NewSegment, SwapStore, require
 
 
@@ -49,6 +50,19 @@ class CleanedSegment:
     def is_unchanged(self) -> bool:
         """Return whether it has the same bytes as before."""
         return self.tally.untouched_batches == self.tally.batches_read
+
+
+async def aborted_of(blobs: IndexBlobReader, chain: Sequence[RemoteLogSegmentMetadata]) -> list[AbortedTransaction]:
+    """Return the aborted transactions of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a
+    segment is completed from its batches."""
+    found: list[AbortedTransaction] = []
+    for segment in chain:
+        if segment.txn_index_empty:
+            continue
+        data = (await blobs.read_index_files(segment)).transaction_index
+        where = f"transaction index of {segment.remote_log_segment_id}"
+        found += read_transaction_index(data, base_offset=segment.start_offset, where=where)
+    return found
 
 
 class CleanPasses:
@@ -70,22 +84,14 @@ class CleanPasses:
         except OSError as error:
             raise StateDirError(path=str(self._scratch), reason=error.strerror or str(error)) from error
 
-    async def aborted(self, chain: Sequence[RemoteLogSegmentMetadata]) -> list[AbortedTransaction]:
-        """Return those of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a segment is
-        completed from its batches."""
-        found: list[AbortedTransaction] = []
-        for segment in chain:
-            if segment.txn_index_empty:
-                continue
-            data = (await self._blobs.read_index_files(segment)).transaction_index
-            where = f"transaction index of {segment.remote_log_segment_id}"
-            found += read_transaction_index(data, base_offset=segment.start_offset, where=where)
-        return found
-
     async def offset_map(
-        self, dirty: Sequence[RemoteLogSegmentMetadata], first_dirty: Offset, aborted: Sequence[AbortedTransaction]
+        self,
+        dirty: Sequence[RemoteLogSegmentMetadata],
+        first_dirty: Offset,
+        aborted: Sequence[AbortedTransaction],
+        progress: Callable[[str], None] = lambda text: None,
     ) -> OffsetMap:
-        """Fill a map with as much of the dirty segments as it takes.
+        """Fill a map with as much of the dirty segments as it takes; ``progress`` is told of each.
 
         Raises:
             StoreError, CorruptDataError: a segment could not be read.
@@ -96,6 +102,7 @@ class CleanPasses:
         offset_map = await self._blocking.run(OffsetMap, size_bytes)
         builder = OffsetMapBuilder(offset_map, first_dirty_offset=first_dirty, aborted=aborted)
         for segment in dirty:
+            progress(f"reading what is dirty: offsets {segment.start_offset} to {segment.end_offset}")
             filling = _Filling(builder, str(segment.remote_log_segment_id))
             await self._feed(segment, filling.look)
             if not filling.takes_more:
