@@ -28,15 +28,18 @@ from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import ProducerState, ProducerStates, TransactionWalk
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_control_marker, read_records
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask, local_engine
+from tiersidecar.tasks.clean_passes import aborted_of
 from tiersidecar.tasks.clean_rights import LeadersRights
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -179,29 +182,8 @@ class CleanWorld:
     def task(self, actions: dict[str, Callable[[], Awaitable[None]]] | None = None) -> CleanTask:
         """Return a new process's."""
         blocking, ids, failpoints = InlineBlocking(), SystemIds(), ScriptedFailpoints(actions)
-        store, metadata = self.builder.run.store, self.builder.run.metadata
-        stream, blobs, pace = self._reading()
-        telemetry = NoTelemetry()
-
-        @asynccontextmanager
-        async def opened(segment: LocalSegment) -> AsyncIterator[OpenSegmentFile]:
-            file = OpenSegmentFile(segment, blocking=blocking)
-            await file.open()
-            try:
-                yield file
-            finally:
-                await file.close()
-
-        segments = SwapStore(
-            objects=SegmentObjects(
-                settings=self.layout, store=store, blocking=blocking, ids=ids, failpoints=failpoints
-            ),
-            stream=stream,
-            blobs=blobs,
-            pace=pace,
-            open_file=opened,
-            most_custom_metadata_bytes=128,
-        )
+        metadata, telemetry = self.builder.run.metadata, NoTelemetry()
+        segments = self.swap_store(failpoints)
         swap = SegmentSwap(
             metadata=metadata, store=segments, clock=self.clock, ids=ids, failpoints=failpoints, place="clean"
         )
@@ -231,8 +213,34 @@ class CleanWorld:
             failpoints=failpoints,
             rights=rights,
             engine=engine,
-            blobs=blobs,
+            blobs=segments.blobs,
             settings=settings,
+        )
+
+    def swap_store(self, failpoints: Failpoints = NO_FAILPOINTS) -> SwapStore:
+        """Return what segments are read and put with."""
+        blocking, store = InlineBlocking(), self.builder.run.store
+        stream, blobs, pace = self._reading()
+
+        @asynccontextmanager
+        async def opened(segment: LocalSegment) -> AsyncIterator[OpenSegmentFile]:
+            file = OpenSegmentFile(segment, blocking=blocking)
+            await file.open()
+            try:
+                yield file
+            finally:
+                await file.close()
+
+        objects = SegmentObjects(
+            settings=self.layout, store=store, blocking=blocking, ids=SystemIds(), failpoints=failpoints
+        )
+        return SwapStore(
+            objects=objects,
+            stream=stream,
+            blobs=blobs,
+            pace=pace,
+            open_file=opened,
+            most_custom_metadata_bytes=128,
         )
 
     def _reading(self) -> tuple[SegmentStream, IndexBlobReader, UploadPace]:
@@ -266,6 +274,10 @@ class CleanWorld:
         async for _ in stream.feed_log(metadata, lambda part: parts.append(bytes(part)), pace):
             await asyncio.sleep(0)
         return b"".join(parts)
+
+    async def aborted_in(self, metadata: RemoteLogSegmentMetadata) -> list[AbortedTransaction]:
+        _, blobs, _ = self._reading()
+        return await aborted_of(blobs, [metadata])
 
     def given(self, offset: int) -> RemoteLogSegmentMetadata | None:
         """Return what a reader of the offset is given."""

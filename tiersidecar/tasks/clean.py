@@ -108,6 +108,9 @@ class _Look:
         return clean_up_to(self.chain.segments, offset, last.segments)
 
 
+LONGEST_ROUND_MS = 3 * 86_400_000
+"""A round without a bound may take days.  It is given up after this time, by which its tombstones stay longer."""
+
 _NOT_COMPACTED = "the topic is not compacted, or its settings are not known"
 
 
@@ -266,9 +269,12 @@ class CleanTask:
         )
         mapped = await self._engine.read_dirty(chunk)
         await self._failpoints.reach("clean.mapped")
+        # Horizons count from here, and a reader may get an older value until the last swap of the round.
+        now_ms, longest_ms = self._clock.now_ms(), LONGEST_ROUND_MS if self._settings.takes_all else 0
+        swapper.until_ms = now_ms + longest_ms if longest_ms else None
         terms = CleaningTerms(
-            now_ms=self._clock.now_ms(),
-            delete_retention_ms=planned.settings.delete_retention_ms,
+            now_ms=now_ms,
+            delete_retention_ms=planned.settings.delete_retention_ms + longest_ms,
             upper_bound_offset=NO_OFFSET,  # the last batch of every segment stays: see SegmentCleaner
             first_dirty_offset=plan.first_dirty_offset,
             due_by_ms=look.due_by_ms,

@@ -21,13 +21,7 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.cleaning import Cleaner, SegmentCleaner
 from tiersidecar.formats.compaction.key_filter import KeyFilter, SegmentKeys
-from tiersidecar.formats.compaction.offset_map import (
-    BYTES_PER_SLOT,
-    LOAD_FACTOR,
-    OffsetMap,
-    OffsetMapBuilder,
-    most_keys,
-)
+from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder, bytes_for, most_keys
 from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally
 from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
@@ -98,7 +92,7 @@ class CleanPasses:
             OffsetMapTooSmallError: one batch has more keys than the map may hold.
         """
         offsets = dirty[-1].next_offset - first_dirty
-        size_bytes = min(self._dedupe_buffer_bytes, (int(offsets / LOAD_FACTOR) + 2) * BYTES_PER_SLOT)
+        size_bytes = min(self._dedupe_buffer_bytes, bytes_for(offsets))
         offset_map = await self._blocking.run(OffsetMap, size_bytes)
         builder = OffsetMapBuilder(offset_map, first_dirty_offset=first_dirty, aborted=aborted)
         for segment in dirty:

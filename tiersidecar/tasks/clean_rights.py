@@ -113,7 +113,7 @@ class Looked(Protocol):
 class ChunkSwapper:
     """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one chunk, while its partition is led in that epoch.
 
-    ``reason_to_end`` asks the rights, and the broker whether we lead."""
+    ``reason_to_end`` asks the rights, and the broker whether we lead.  ``until_ms`` is when the round is given up."""
 
     def __init__(
         self,
@@ -131,10 +131,13 @@ class ChunkSwapper:
         self._trash, self._clock = trash, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
         self._looked_s = 0.0
+        self.until_ms: int | None = None
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
         their ends first: a command that has claimed its lease before that is seen."""
+        if self.until_ms is not None and self._clock.now_ms() > self.until_ms:
+            return "the round has taken too long for the delete horizons that it sets; another one goes on from here"
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
         now = await self._look_again()

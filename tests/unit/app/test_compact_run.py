@@ -33,6 +33,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
 from tiersidecar.ports.state_log import TopicState
+from tiersidecar.tasks.clean import LONGEST_ROUND_MS
 
 Actions = dict[str, Callable[[], Awaitable[None]]]
 MANY = 24 * 10_000
@@ -65,6 +66,7 @@ class Beside:
     world: CleanWorld
     broker: LeadersFile
     session: Session
+    root: Path
     scratch: Path
 
     def compactor(self, actions: Actions | None = None, *, dedupe_bytes: int = MANY) -> Compactor:
@@ -109,7 +111,7 @@ def beside(tmp_path: Path) -> Beside:
         metadata=world.builder.run.metadata,
         clock=world.clock,
     )
-    return Beside(world=world, broker=broker, session=session, scratch=scratch)
+    return Beside(world=world, broker=broker, session=session, root=root, scratch=scratch)
 
 
 async def test_a_backlog_is_cleaned_in_one_round_whatever_the_ratio_and_the_lane_goes_on_from_there(
@@ -225,6 +227,21 @@ async def test_killed_anywhere_no_key_is_lost_none_comes_back_and_the_next_run_g
     assert all(list(path.iterdir()) == [] for path in beside.scratch.iterdir() if path.name == "cleaned")
 
 
+async def test_a_round_that_takes_longer_than_its_horizons_bear_is_left_and_the_next_goes_on(beside: Beside) -> None:
+    """A reader may get an older value until the last swap, and its tombstone's time has begun with the round."""
+    log = random_log(4, steps=60)
+    await beside.world.add(*log)
+
+    async def take_long() -> None:
+        beside.world.clock.jump(LONGEST_ROUND_MS / 1000 + 1)
+
+    done = await beside.compact({"clean.trashed": take_long})
+    assert "too long" in done.left
+    assert (len(done.rounds), done.cleaner_offset) == (1, None)
+    assert (await beside.compact()).left == ""
+    assert live(await beside.world.table_read()) == live(table(committed_records(log)))
+
+
 async def test_what_another_history_has_hidesnothing_more_though_no_segment_of_this_one_is_remote(
     beside: Beside,
 ) -> None:
@@ -270,15 +287,15 @@ async def test_a_leader_that_refuses_and_stays_ends_it_with_its_error(beside: Be
         await beside.compact()
 
 
-def at_once(beside: Beside, seconds: float, doing: Callable[[], Awaitable[None]]) -> None:
+def at_once(beside: Beside, these: float, doing: Callable[[], Awaitable[None]]) -> None:
     """Let waits of this length do something instead."""
     sleep = beside.world.clock.sleep
 
-    async def instead(asked: float) -> None:
-        if asked == seconds:
+    async def instead(seconds: float) -> None:
+        if seconds == these:
             await doing()
         else:
-            await sleep(asked)
+            await sleep(seconds)
 
     beside.world.clock.sleep = instead  # type: ignore[method-assign]
 
