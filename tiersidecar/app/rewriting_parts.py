@@ -12,9 +12,10 @@ from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import layout_settings, open_key_ring, open_store
 from tiersidecar.app.commands.session import Session
+from tiersidecar.app.config.config import Config
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.segments import LocalSegment
-from tiersidecar.ports.clock import Blocking, Ids
+from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -34,21 +35,23 @@ class RewritingParts:
     """Open for one command."""
 
     store: Store
+    key_prefix: str
     swap_store: SwapStore
     swap: SegmentSwap
     blocking: Blocking
+    kafka_version: tuple[int, int]
 
 
 @asynccontextmanager
-async def open_rewriting(
-    session: Session, ids: Ids, failpoints: Failpoints, *, place: str
-) -> AsyncIterator[RewritingParts]:
-    """Open the store for as long as the body runs; ``place`` is the first part of the names of the swap's failpoints."""
-    config, clock, telemetry = session.config, session.clock, NoTelemetry()
+async def open_swap_store(
+    config: Config, kafka_version: tuple[int, int], clock: Clock, ids: Ids, failpoints: Failpoints, *, name: str
+) -> AsyncIterator[tuple[Store, SwapStore, Blocking]]:
+    """Open the store for as long as the body runs, with threads of this ``name``; ``kafka_version`` is that of the broker whose
+    bytes are written."""
     pace, key_ring = UploadPace(None, clock), open_key_ring(config)
     async with (
-        open_store(config, pace=pace, clock=clock, ids=ids, telemetry=telemetry) as store,
-        ThreadBlocking(max_threads=_THREADS, name=place) as blocking,
+        open_store(config, pace=pace, clock=clock, ids=ids, telemetry=NoTelemetry()) as store,
+        ThreadBlocking(max_threads=_THREADS, name=name) as blocking,
     ):
         manifests = ManifestCache(
             store=store,
@@ -68,7 +71,7 @@ async def open_rewriting(
             most_index_bytes=config.read.index_max_bytes,
         )
         objects = SegmentObjects(
-            settings=layout_settings(config, key_ring, await session.broker.kafka_version()),
+            settings=layout_settings(config, key_ring, kafka_version),
             store=store,
             blocking=blocking,
             ids=ids,
@@ -82,12 +85,30 @@ async def open_rewriting(
             open_file=partial(_opened, blocking=blocking),
             most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
         )
+        yield store, swap_store, blocking
+        await manifests.aclose()
+
+
+@asynccontextmanager
+async def open_rewriting(
+    session: Session, ids: Ids, failpoints: Failpoints, *, place: str
+) -> AsyncIterator[RewritingParts]:
+    """Open the store for as long as the body runs; ``place`` is the first part of the names of the swap's failpoints."""
+    version, clock = await session.broker.kafka_version(), session.clock
+    async with open_swap_store(session.config, version, clock, ids, failpoints, name=place) as opened:
+        store, swap_store, blocking = opened
         assert session.metadata is not None, "a command that rewrites opens its session with metadata"
         swap = SegmentSwap(
             metadata=session.metadata, store=swap_store, clock=clock, ids=ids, failpoints=failpoints, place=place
         )
-        yield RewritingParts(store=store, swap_store=swap_store, swap=swap, blocking=blocking)
-        await manifests.aclose()
+        yield RewritingParts(
+            store=store,
+            key_prefix=session.config.store.key_prefix,
+            swap_store=swap_store,
+            swap=swap,
+            blocking=blocking,
+            kafka_version=version,
+        )
 
 
 async def topic_owners(session: Session, store: Store, *, incarnation: str) -> TopicOwners:

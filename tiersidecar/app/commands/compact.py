@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
-from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.app.commands.complaints import FAILED, complain
+from tiersidecar.app.commands.options import ConfigFile, quantity, spark_setting
+from tiersidecar.app.config.config import load_config
 from tiersidecar.app.scratch import open_scratch
+from tiersidecar.domain.errors import TiersidecarError
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
-    from tiersidecar.app.compact_run import Compactor, PartitionCompacted, PartitionLook
+    from tiersidecar.app.compact_run import Compactor, EngineOf, PartitionCompacted, PartitionLook
 
 Partition = Annotated[
     int | None, typer.Option("--partition", "-p", metavar="N", min=0, help="The partition; without it, each.")
@@ -40,12 +46,33 @@ DedupeBuffer = Annotated[
 ]
 
 
+Spark = Annotated[
+    bool,
+    typer.Option(
+        "--spark",
+        help="Read and rewrite segments on Spark. Executors need the configuration file and the store; --dedupe-buffer and "
+        "--scratch do not apply.",
+    ),
+]
+Master = Annotated[str, typer.Option(metavar="URL", help="Spark's master, unless spark-submit names one.")]
+SparkConf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")
+]
+
+
+_SPARK_SETTINGS = {"spark.sql.adaptive.coalescePartitions.enabled": "false"}
+"""Little data does not mean little work: a task is to have one segment."""
+
+
 def compact(
     topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic's name.")],
     config_file: ConfigFile,
     partition: Partition = None,
     dedupe_buffer: DedupeBuffer = None,
     scratch: Scratch = None,
+    spark: Spark = False,
+    master: Master = "local[*]",
+    conf: SparkConf = None,
     carry: Annotated[
         bool, typer.Option("--carry-out", help="Do it; without this option only show what would be done.")
     ] = False,
@@ -57,19 +84,51 @@ def compact(
     command takes all that may be cleaned at once, on any machine that reaches brokers and store, whatever
     min.cleanable.dirty.ratio is; a larger map needs fewer rounds, each of which reads what is dirty twice and what is clean
     once. The rules, and which records stay, are the sidecars' own, and they go on from where it ends. Meanwhile their cleaners
-    wait. It may be ended and run again at any time. Exit code 3: done, but a partition was not finished.
+    wait. It may be ended and run again at any time. With --spark executors do the work, one segment a task, and no map bounds a
+    round. Exit code 3: done, but a partition was not finished.
     """
     progress = StepProgress()
     manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
-    with open_scratch(scratch, "tiersidecar-compact-") as directory:
+    settings = dict(spark_setting(text) for text in conf or ())
+    with ExitStack() as stack:
+        directory = stack.enter_context(open_scratch(scratch, "tiersidecar-compact-"))
+        engine_of = stack.enter_context(_spark_engines(manner, master, settings)) if spark and carry else None
         wanted = Wanted(
             topic=topic,
             partition=partition,
             scratch=directory,
             dedupe_buffer_bytes=dedupe_buffer,
             progress=progress,
+            engine_of=engine_of,
+            is_on_spark=spark,
         )
         carry_out(lambda session: look_at_compaction(session, wanted), manner)
+
+
+@contextmanager
+def _spark_engines(manner: Manner, master: str, settings: dict[str, str]) -> Iterator[EngineOf]:
+    """Open the session of Spark, in which the engines work, for as long as the body runs.
+
+    Raises:
+        typer.Exit: the configuration is wrong, or there is no Spark.
+    """
+    try:
+        load_config(manner.config_file, os.environ)  # a wrong one is the first thing to say
+        from tiersidecar.app.compact_spark import SparkEngines
+        from tiersidecar.spark.session import open_session
+
+        with manner.console.status("starting Spark"):
+            session = open_session(app_name="tiersidecar compact", master=master, settings=_SPARK_SETTINGS | settings)
+    except TiersidecarError as error:
+        raise typer.Exit(complain(error, manner.console, manner.config_file)) from None
+    except ImportError as error:
+        reason = f"[red]error:[/red] {escape(str(error))}: install tiersidecar with its extra `spark`"
+        manner.console.print(reason, soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+    try:
+        yield SparkEngines(spark=session, config_file=manner.config_file)
+    finally:
+        session.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +140,8 @@ class Wanted:
     partition: int | None = None
     dedupe_buffer_bytes: int | None = None
     progress: Callable[[str], None] = field(default=lambda text: None)
+    engine_of: EngineOf | None = None
+    is_on_spark: bool = False
 
 
 async def look_at_compaction(session: Session, wanted: Wanted) -> Intent:
@@ -93,6 +154,7 @@ async def look_at_compaction(session: Session, wanted: Wanted) -> Intent:
     if refused := await _refusal(session, wanted):
         return Intent(facts=facts, refusal=refused)
     buffer_bytes = wanted.dedupe_buffer_bytes or session.config.compaction_dedupe_buffer_size
+    engine = {} if wanted.engine_of is None else {"engine_of": wanted.engine_of}
     compactor = Compactor(
         session,
         Compacting(
@@ -104,6 +166,7 @@ async def look_at_compaction(session: Session, wanted: Wanted) -> Intent:
         ),
         progress=wanted.progress,
         failpoints=EnvironmentFailpoints.from_environment(),
+        **engine,
     )
     found = await compactor.look()
     steps = [step for one in found for step in _step(one)]
@@ -112,7 +175,7 @@ async def look_at_compaction(session: Session, wanted: Wanted) -> Intent:
         facts=facts
         | {
             "partitions": len(found),
-            "dedupe_buffer_bytes": buffer_bytes,
+            **({"engine": "spark"} if wanted.is_on_spark else {"engine": "local", "dedupe_buffer_bytes": buffer_bytes}),
             "cleanable_segments": sum(one["cleanable_segments"] for one in partitions),
             "cleanable_bytes": sum(one["cleanable_bytes"] for one in partitions),
             "clean_bytes": sum(one["clean_bytes"] for one in partitions),
