@@ -5,8 +5,7 @@ use crate::header::{HEADER_SIZE, sound_batch};
 use crate::records::{Frame, Record, read_records};
 
 const DIGEST_SIZE: usize = 16;
-const WORD_SIZE: usize = 4;
-const WORDS: usize = DIGEST_SIZE / WORD_SIZE;
+const HALF: usize = DIGEST_SIZE / 2;
 
 /// Digests of the keys that a run had, and when the first of its tombstones may go (`i64::MAX`: it has none).
 pub struct Keys {
@@ -88,19 +87,23 @@ pub fn has_any(bits: &[u8], probes: usize, digests: &[u8], offsets: &[i64]) -> b
         })
 }
 
-/// The places of a key's bits: words of its digest, then of the MD5 of the digest and the number of four words each.
+/// The places of a key's bits: of its digest's halves and a mix of both, the first one, the step, and what is added to the step.
 fn places(digest: &[u8], probes: usize, size: usize) -> impl Iterator<Item = usize> {
-    let first: [u8; DIGEST_SIZE] = std::array::from_fn(|index| digest[index]);
-    let mut block = first;
-    (0..probes).map(move |probe| {
-        let word = probe % WORDS;
-        if word == 0 && probe > 0 {
-            let mut salted = [0; DIGEST_SIZE + 1];
-            salted[..DIGEST_SIZE].copy_from_slice(&first);
-            salted[DIGEST_SIZE] = (probe / WORDS) as u8;
-            block = md5::compute(salted).0;
-        }
-        let bytes = std::array::from_fn(|index| block[word * WORD_SIZE + index]);
-        u32::from_be_bytes(bytes) as usize % (size * 8)
+    let half = |begin: usize| u64::from_be_bytes(std::array::from_fn(|at| digest[begin + at]));
+    let (mut place, mut step) = (half(0), half(HALF));
+    let change = mixed(place ^ step.rotate_left(32));
+    let bits = size as u128 * 8;
+    (0..probes).map(move |_| {
+        let found = (u128::from(place) * bits) >> 64;
+        place = place.wrapping_add(step);
+        step = step.wrapping_add(change);
+        found as usize
     })
+}
+
+/// The last step of SplitMix64.
+fn mixed(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }

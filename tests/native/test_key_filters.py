@@ -29,7 +29,7 @@ def answers(log: bytes, asked: tuple[bytes, ...], most_asked: int) -> object:
         offset_map = OffsetMap(24 * 5)
         offset_map.put(key, 7)
         found.append(one.rules_out(offset_map, now_ms=NOW_MS))
-    return write_key_filter(one, bytes(16)), found
+    return b"".join(write_key_filter(one, bytes(16))), found
 
 
 def some_keys(lots: Random) -> tuple[bytes, ...]:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 MODULE = "tiersidecar_native"
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 """The only version that is used: the one that pyproject.toml pins."""
 
 HIGHEST = (1 << 63) - 1
@@ -134,7 +134,7 @@ class KeyFilterFunctions(Protocol):
     def collect_keys_from_records(self, records: bytes, frame: FrameParts, /) -> tuple[bytes, int] | None:
         """Do the same with the opened records of one batch; None where the run would stop."""
 
-    def fill_filter(self, bits: bytearray, probes: int, digests: bytearray, /) -> None:
+    def fill_filter(self, bits: bytearray, probes: int, digests: bytes | bytearray, /) -> None:
         """Set the bits of all digests."""
 
     def filter_has_any(self, bits: Buffer, probes: int, slots: MapParts, /) -> bool:

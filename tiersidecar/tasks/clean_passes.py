@@ -31,6 +31,8 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.tasks.segment_swap import NewSegment, SwapStore, require
 
+_SLICE_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedSegment:
@@ -182,7 +184,7 @@ class CleanPasses:
         )
         key_filter = None
         if keys is not None:
-            key_filter = await self._blocking.run(keys.key_filter, most_keys(self._dedupe_buffer_bytes))
+            key_filter = await self._blocking.run(_key_filter, keys, path, most_keys(self._dedupe_buffer_bytes))
         return CleanedSegment(new=new, tally=tally, key_filter=key_filter)
 
     async def _feed(self, segment: RemoteLogSegmentMetadata, look: Callable[[memoryview], None]) -> None:
@@ -200,6 +202,18 @@ class _Filling:
     def look(self, part: memoryview) -> None:
         """Add the next bytes; what comes after the map was full is passed over."""
         self.takes_more = self.takes_more and self._builder.feed(self.batches, part, where=self.where)
+
+
+def _key_filter(keys: SegmentKeys, path: Path, most_asked: int) -> KeyFilter | None:
+    """Return the filter of the .log at ``path``, whose batches ``keys`` was shown when they were written."""
+    if not keys.are_too_many_to_hold:
+        return keys.key_filter(most_asked)
+    again, where, tail = keys.for_second_look(most_asked), str(path), b""
+    with path.open("rb", buffering=0) as file:
+        while part := file.read(_SLICE_BYTES):
+            batches = tail + part
+            tail = batches[again.look(batches, where=where) :]
+    return again.key_filter(most_asked)
 
 
 def _free_bytes(directory: Path) -> int:

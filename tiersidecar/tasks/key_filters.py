@@ -6,7 +6,7 @@ They are caches: without the one of a segment the next round reads the segment, 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.compaction.key_filter import KeyFilter, read_key_filter, write_key_filter
 from tiersidecar.formats.compaction.offset_map import OffsetMap
+from tiersidecar.formats.kafka.record_batches import Buffer
 from tiersidecar.ports.clock import Blocking
 
 log = structlog.get_logger(__name__)
@@ -42,8 +43,8 @@ class KeyFilters:
         """Keep the filter of the segment, if it has one and the disk has room."""
         if key_filter is None:
             return
-        data = write_key_filter(key_filter, segment.remote_log_segment_id.uuid)
-        reason = await self._blocking.run(_write, self._path(segment), data)
+        parts = write_key_filter(key_filter, segment.remote_log_segment_id.uuid)
+        reason = await self._blocking.run(_write, self._path(segment), parts)
         if reason:
             log.info("segment.filter.not_kept", segment_id=str(segment.remote_log_segment_id), reason=reason)
 
@@ -74,16 +75,17 @@ def _rules_out(path: Path, segment_id: bytes, offset_map: OffsetMap, now_ms: int
     return key_filter is not None and key_filter.rules_out(offset_map, now_ms=now_ms)
 
 
-def _write(path: Path, data: bytes) -> str:
+def _write(path: Path, parts: Sequence[Buffer]) -> str:
     """Return why the file was not written.  It is renamed when it is whole, and not synced: what a power cut has left of it is
     found by its checksum."""
     new = path.with_name(path.name + _NEW_SUFFIX)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         disk = shutil.disk_usage(path.parent)
-        if disk.free - len(data) < disk.total // _LEAST_FREE_SHARE:
+        if disk.free - sum(map(len, parts)) < disk.total // _LEAST_FREE_SHARE:
             return "the disk is nearly full"
-        new.write_bytes(data)
+        with new.open("wb") as file:
+            file.writelines(parts)
         new.replace(path)
     except OSError as error:
         with suppress(OSError):

@@ -6,6 +6,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import CleanWorld, KilledError, live
 from tests.support.compacted_logs import ABORT, COMMIT, LogSegment, all_records, committed_records, table
 from tests.support.faulty_store import FaultyStore
+from tiersidecar.formats.compaction import key_filter
 from tiersidecar.formats.compaction.key_filter import KeyFilter
+from tiersidecar.tasks import clean_passes
 
 SEGMENTS = 10
 RETENTION_S = 1.0
@@ -49,15 +52,21 @@ def logs_read(store: FaultyStore) -> int:
     return len({key for key, _ in store.log_fetches()})
 
 
-async def test_the_segment_with_the_key_is_read_and_the_others_are_not(world: CleanWorld) -> None:
+@pytest.mark.parametrize("keys", ["few keys", "more keys than are held"])
+async def test_the_segment_with_the_key_is_read_and_the_others_are_not(
+    world: CleanWorld, keys: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if keys != "few keys":
+        monkeypatch.setattr(key_filter, "MOST_DIGESTS", 1)
+        monkeypatch.setattr(clean_passes, "_SLICE_BYTES", 100)  # so that batches go on in the next slice
     await clean_log(world)
     await world.add(puts(30, (b"4-1", b"2"), (b"new", b"1")))
     store = counted(world)
     done = await world.clean()
     assert (done.carried, len(done.swapped), done.cleaner_offset) == (SEGMENTS - 1, 1, 32)
     assert logs_read(store) == 3, "the dirty one, the one with its key, and what was made of that, to compare"
-    keys = [one.key for segment in await world.read() for one in all_records(segment.log)]
-    assert sorted(filter(None, keys)) == sorted({*(b"%d-%d" % (n, key) for n in range(10) for key in range(3)), b"new"})
+    left = [one.key for segment in await world.read() for one in all_records(segment.log)]
+    assert sorted(filter(None, left)) == sorted({*(b"%d-%d" % (n, key) for n in range(10) for key in range(3)), b"new"})
 
 
 async def test_the_segments_that_a_round_made_or_left_have_filters_and_no_other_has(world: CleanWorld) -> None:
@@ -123,21 +132,23 @@ async def test_filters_that_cannot_be_written_are_done_without(world: CleanWorld
 
 
 @pytest.mark.parametrize("write", [2, 11], ids=["the first filters", "that of what a round made"])
-@pytest.mark.parametrize("step", ["write_bytes", "replace"])
+@pytest.mark.parametrize("step", ["open", "replace"])
 async def test_a_process_killed_within_a_write_leaves_no_filter_there_and_the_next_round_removes_the_rest(
     world: CleanWorld, monkeypatch: pytest.MonkeyPatch, step: str, write: int
 ) -> None:
     """``write`` counts from the first filter of a log of ten segments."""
     real, count = getattr(Path, step), 0
 
-    def killed(path: Path, what: bytes | Path) -> object:
+    def killed(path: Path, *what: Any, **options: Any) -> object:
         nonlocal count
-        count += path.parent.parent == world.filters
-        if count == write:
-            if isinstance(what, bytes):
-                real(path, what[: len(what) // 2])
+        is_filter = path.parent.parent == world.filters and (step == "replace" or what == ("wb",))
+        count += is_filter
+        if count == write and is_filter:
+            if step == "open":
+                with real(path, *what) as file:
+                    file.write(b"TSKF")
             raise KilledError
-        return real(path, what)
+        return real(path, *what, **options)
 
     monkeypatch.setattr(Path, step, killed)
 

@@ -18,7 +18,7 @@ from yarl import URL
 from tiersidecar.adapters.stores.azure_errors import azure_errors, refused, says_away
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.azure_upload import AzureUpload
-from tiersidecar.adapters.stores.obstore_reads import get_object, get_range
+from tiersidecar.adapters.stores.obstore_reads import RangeReads, get_object
 from tiersidecar.adapters.stores.tls import tls_context
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
@@ -51,6 +51,7 @@ class AzureStore:
         token_deletes: TokenDeletes | None = None,
     ) -> None:
         self._store, self._settings, self._blocking, self._ids = store, settings, blocking, ids
+        self._ranges = RangeReads(store)
         self._token_deletes = token_deletes
         self._upload_slots = asyncio.Semaphore(settings.uploads_in_blocks)
 
@@ -92,7 +93,7 @@ class AzureStore:
             return b""
         require_valid_key("fetch", key)
         with azure_errors("fetch", key):
-            data = await get_range(self._store, key, byte_range)
+            data = await self._ranges.get(key, byte_range)
         if len(data) != len(byte_range):
             asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")

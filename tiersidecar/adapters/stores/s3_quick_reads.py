@@ -13,7 +13,7 @@ import structlog
 from obstore.exceptions import BaseError
 from obstore.store import S3Store as RustS3Store
 
-from tiersidecar.adapters.stores.obstore_reads import get_object, get_range
+from tiersidecar.adapters.stores.obstore_reads import RangeReads, get_object
 from tiersidecar.adapters.stores.s3_settings import CONNECT_TIMEOUT_S, S3Settings
 from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
@@ -44,11 +44,12 @@ class S3QuickReads:
 
     def __init__(self, store: RustS3Store, *, description: str) -> None:
         self._store, self._description = store, description
+        self._ranges = RangeReads(store)
         self._failures = 0
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> memoryview | None:
         """Return the bytes, or None if they did not come this way, whatever the reason."""
-        data = await self._fetch(key, lambda: get_range(self._store, key, byte_range))
+        data = await self._fetch(key, lambda: self._ranges.get(key, byte_range))
         return None if data is None or len(data) != len(byte_range) else data
 
     async def fetch_object(self, key: str, *, max_bytes: int) -> bytes | None:

@@ -4,8 +4,9 @@ first of its tombstones may go.
 A round asks for every key of its map at once.  So a filter is sized for the largest map that there may be: of all rounds in
 which a segment has none of the keys, at most ``MOST_FALSE`` read it in vain, however many keys they ask for.
 
-The places of a key's bits are words of 32 bits: of its MD5, then of the MD5 of that and a number.  Two hashes that are added up
-would not do: with so few false answers per key, the pairs that collide would be most of them.
+The places of a key's bits follow from its MD5, by triple hashing: the first half is a place, the second a step, and a mix of
+both is added to the step each time.  Double hashing would not do: with so few false answers per key, the pairs of keys that
+share all places would be most of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import md5
-from itertools import count
 from math import ceil, log
 from struct import Struct
 
@@ -28,14 +28,17 @@ from tiersidecar.formats.native import HIGHEST
 
 MOST_FALSE = 0.008
 """Share of segments and rounds: enough below 1 % that chance does not pass that."""
-MOST_KEYS = 2_000_000
-"""A segment with more gets no filter: their digests are in memory while it is read, 16 bytes each."""
+MOST_DIGESTS = 2_000_000
+"""Of a segment with more keys they are not held, 16 bytes each, but counted: its filter is made when it is looked at again."""
+MOST_KEYS = 6_000_000
+"""A segment with more gets no filter, which would have more than 30 MiB and be in memory beside the map."""
 
 _DIGEST_BYTES = 16
-_WORDS = Struct(">4I")
-_SPARE_BYTES = 64
-"""A filter of few keys has more false answers than the formula says."""
-_MAGIC = b"TSKF\x01"
+_HALVES = Struct(">2Q")
+_WORD = 2**64 - 1
+_SPARE_BYTES = 512
+"""Of few keys there would be too few places for all keys to differ."""
+_MAGIC = b"TSKF\x02"
 _HEAD = Struct(">5s16sBqq")
 """Magic and version, id of the segment, probes, time from which the segment must be read, and number of keys asked at once."""
 _CRC = Struct(">I")
@@ -73,11 +76,23 @@ class SegmentKeys:
 
     def __init__(self) -> None:
         self._native = native.core.walks
-        self._digests, self._due_ms = bytearray(), HIGHEST
+        self._digests, self._due_ms, self._count = bytearray(), HIGHEST, 0
+        self._bits: _Bits | None = None
         self._has_filter = True
 
-    def look(self, batches: Buffer, *, where: str) -> None:
-        """See the next ones, whole and with right checksums.
+    @property
+    def are_too_many_to_hold(self) -> bool:
+        """Return whether a filter needs a second look, since only the number of keys is known by now."""
+        return self._has_filter and self._bits is None and self._count > MOST_DIGESTS
+
+    def for_second_look(self, most_asked: int) -> SegmentKeys:
+        """Return what is to be shown the same batches again: it holds a filter of the right size and no digests."""
+        again = SegmentKeys()
+        again._bits = _Bits.for_keys(self._count, most_asked)
+        return again
+
+    def look(self, batches: Buffer, *, where: str) -> int:
+        """See the next ones, with right checksums; return where the last whole one ends.
 
         Raises:
             CorruptDataError: they cannot be read.
@@ -89,32 +104,27 @@ class SegmentKeys:
             if header is not None:
                 self._take(view[place : place + header.size_bytes], header, where)
                 place += header.size_bytes
-            if len(self._digests) > MOST_KEYS * _DIGEST_BYTES:
+            if self._count > MOST_KEYS:
                 self._give_up()
             if header is None:
-                return
+                break
+        return place if self._has_filter else len(view)
 
     def key_filter(self, most_asked: int) -> KeyFilter | None:
         """Return the filter for rounds that ask for at most this many keys at once, after all batches."""
-        if not self._has_filter:
+        if not self._has_filter or self.are_too_many_to_hold:
             return None
-        rate = MOST_FALSE / most_asked
-        probes = ceil(-log(rate, 2))
-        size_bits = len(self._digests) // _DIGEST_BYTES * -log(rate) / log(2) ** 2
-        bits = bytearray(ceil(size_bits / 8) + _SPARE_BYTES)
-        if self._native is not None:
-            self._native.fill_filter(bits, probes, self._digests)
-        else:
-            for begin in range(0, len(self._digests), _DIGEST_BYTES):
-                for place in _places(self._digests[begin : begin + _DIGEST_BYTES], probes, len(bits) * 8):
-                    bits[place >> 3] |= 1 << (place & 7)
-        return KeyFilter(bits=bits, probes=probes, most_asked=most_asked, due_ms=self._due_ms)
+        bits = self._bits
+        if bits is None:
+            bits = _Bits.for_keys(self._count, most_asked)
+            bits.add(self._digests)
+        return KeyFilter(bits=bits.bits, probes=bits.probes, most_asked=bits.most_asked, due_ms=self._due_ms)
 
     def _take_run(self, view: memoryview, place: int) -> int:
         if self._native is None:
             return place
         place, digests, due_ms = self._native.collect_keys(view, place)
-        self._digests += digests
+        self._add(digests)
         self._due_ms = min(self._due_ms, due_ms)
         return place
 
@@ -129,7 +139,7 @@ class SegmentKeys:
                     return
                 if record.is_tombstone and horizon_ms is not None:
                     self._due_ms = min(self._due_ms, horizon_ms)
-                self._digests += md5(record.key, usedforsecurity=False).digest()
+                self._add(md5(record.key, usedforsecurity=False).digest())
 
     def _take_natively(self, batch: memoryview, header: RecordBatchHeader, where: str) -> bool:
         frame = native_frame(header)
@@ -139,18 +149,53 @@ class SegmentKeys:
         done = self._native.collect_keys_from_records(records, frame)
         if done is None:
             return False
-        self._digests += done[0]
+        self._add(done[0])
         self._due_ms = min(self._due_ms, done[1])
         return True
 
+    def _add(self, digests: bytes) -> None:
+        self._count += len(digests) // _DIGEST_BYTES
+        if self._bits is not None:
+            self._bits.add(digests)
+        elif self._count <= MOST_DIGESTS:
+            self._digests += digests
+        else:
+            self._digests = bytearray()
+
     def _give_up(self) -> None:
-        self._has_filter, self._digests = False, bytearray()
+        self._has_filter, self._digests, self._bits = False, bytearray(), None
 
 
-def write_key_filter(key_filter: KeyFilter, segment_id: bytes) -> bytes:
-    """Return the filter of the segment with this id (16 bytes) as a file."""
+@dataclass(frozen=True, slots=True)
+class _Bits:
+    """A filter that is being made."""
+
+    bits: bytearray
+    probes: int
+    most_asked: int
+
+    @classmethod
+    def for_keys(cls, keys: int, most_asked: int) -> _Bits:
+        """Return an empty one for that many keys."""
+        rate = MOST_FALSE / most_asked
+        size_bits = keys * -log(rate) / log(2) ** 2
+        return cls(bytearray(ceil(size_bits / 8) + _SPARE_BYTES), ceil(-log(rate, 2)), most_asked)
+
+    def add(self, digests: bytes | bytearray) -> None:
+        """Set the bits of all of them."""
+        bits, probes = self.bits, self.probes
+        if native.core.walks is not None:
+            native.core.walks.fill_filter(bits, probes, digests)
+            return
+        for begin in range(0, len(digests), _DIGEST_BYTES):
+            for place in _places(digests[begin : begin + _DIGEST_BYTES], probes, len(bits) * 8):
+                bits[place >> 3] |= 1 << (place & 7)
+
+
+def write_key_filter(key_filter: KeyFilter, segment_id: bytes) -> tuple[Buffer, ...]:
+    """Return the filter of the segment with this id (16 bytes) as the parts of a file."""
     head = _HEAD.pack(_MAGIC, segment_id, key_filter.probes, key_filter.due_ms, key_filter.most_asked)
-    return b"".join((head, key_filter.bits, _CRC.pack(crc32c(key_filter.bits, crc32c(head)))))
+    return head, key_filter.bits, _CRC.pack(crc32c(key_filter.bits, crc32c(head)))
 
 
 def read_key_filter(data: bytes, segment_id: bytes) -> KeyFilter | None:
@@ -165,11 +210,16 @@ def read_key_filter(data: bytes, segment_id: bytes) -> KeyFilter | None:
 
 
 def _places(digest: Buffer, probes: int, size_bits: int) -> Iterator[int]:
-    left = probes
-    for number in count():
-        block = md5(bytes(digest) + bytes((number,)), usedforsecurity=False).digest() if number else digest
-        for word in _WORDS.unpack(block):
-            if not left:
-                return
-            yield word % size_bits
-            left -= 1
+    place, step = _HALVES.unpack(digest)
+    change = _mixed(place ^ (step << 32 & _WORD | step >> 32))
+    for _ in range(probes):
+        yield place * size_bits >> 64
+        place = place + step & _WORD
+        step = step + change & _WORD
+
+
+def _mixed(word: int) -> int:
+    """Return the last step of SplitMix64 for ``word``."""
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
+    return word ^ word >> 31
