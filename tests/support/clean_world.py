@@ -12,7 +12,7 @@ from tests.support.compacted_logs import LogSegment, committed_records, table
 from tests.support.delete_switch import DeleteSwitch
 from tests.support.held_journal import HeldJournal
 from tests.support.inline_blocking import InlineBlocking
-from tests.support.lane_parts import actor_of, edges_of, sources_of
+from tests.support.lane_parts import actor_of, sources_of
 from tests.support.local_batches import LocalBatch
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import LaggingMetadataLog
@@ -28,15 +28,19 @@ from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Lineage, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import ProducerState, ProducerStates, TransactionWalk
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, read_control_marker, read_records
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.remote_objects import ManifestCache
 from tiersidecar.reading.segment_stream import SegmentStream
-from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask
+from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask, local_engine
+from tiersidecar.tasks.clean_passes import aborted_of
+from tiersidecar.tasks.clean_rights import LeadersRights
 from tiersidecar.tasks.ownership import InFlight
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
@@ -82,6 +86,7 @@ class CleanWorld:
     journal: HeldJournal = field(default_factory=HeldJournal)
     switch: DeleteSwitch = field(default_factory=DeleteSwitch)
     dedupe_bytes: int = 24 * 10_000
+    takes_all: bool = False
     layout: LayoutSettings = field(default_factory=LayoutSettings)
     states: ProducerStates = field(default_factory=ProducerStates)
     walk: TransactionWalk = field(default_factory=TransactionWalk)
@@ -177,9 +182,45 @@ class CleanWorld:
     def task(self, actions: dict[str, Callable[[], Awaitable[None]]] | None = None) -> CleanTask:
         """Return a new process's."""
         blocking, ids, failpoints = InlineBlocking(), SystemIds(), ScriptedFailpoints(actions)
-        store, metadata = self.builder.run.store, self.builder.run.metadata
+        metadata, telemetry = self.builder.run.metadata, NoTelemetry()
+        segments = self.swap_store(failpoints)
+        swap = SegmentSwap(
+            metadata=metadata, store=segments, clock=self.clock, ids=ids, failpoints=failpoints, place="clean"
+        )
+        sources = sources_of(
+            table=self.table, broker=self.broker, metadata=metadata, state=self.state, lineages=self.lineages
+        )
+        in_flight = InFlight(clock=self.clock, telemetry=telemetry, journal=self.journal)
+        rights = LeadersRights(sources, actor_of(self.switch, broker_id=BROKER), in_flight, self.clock)
+        settings = CleanSettings(
+            dedupe_buffer_bytes=self.dedupe_bytes,
+            scratch=self.scratch,
+            filters=self.filters,
+            delays=TrashDelays(retention_ms=3_600_000, user_ms=60_000),
+            takes_all=self.takes_all,
+        )
+        engine = local_engine(
+            settings,
+            segments,
+            swap,
+            blocking=blocking,
+            failpoints=failpoints,
+            cleaned_here=rights.cleaned_here,
+        )
+        return CleanTask(
+            sources=sources,
+            clock=self.clock,
+            failpoints=failpoints,
+            rights=rights,
+            engine=engine,
+            blobs=segments.blobs,
+            settings=settings,
+        )
+
+    def swap_store(self, failpoints: Failpoints = NO_FAILPOINTS) -> SwapStore:
+        """Return what segments are read and put with."""
+        blocking, store = InlineBlocking(), self.builder.run.store
         stream, blobs, pace = self._reading()
-        telemetry = NoTelemetry()
 
         @asynccontextmanager
         async def opened(segment: LocalSegment) -> AsyncIterator[OpenSegmentFile]:
@@ -190,34 +231,16 @@ class CleanWorld:
             finally:
                 await file.close()
 
-        segments = SwapStore(
-            objects=SegmentObjects(
-                settings=self.layout, store=store, blocking=blocking, ids=ids, failpoints=failpoints
-            ),
+        objects = SegmentObjects(
+            settings=self.layout, store=store, blocking=blocking, ids=SystemIds(), failpoints=failpoints
+        )
+        return SwapStore(
+            objects=objects,
             stream=stream,
             blobs=blobs,
             pace=pace,
             open_file=opened,
             most_custom_metadata_bytes=128,
-        )
-        swap = SegmentSwap(
-            metadata=metadata, store=segments, clock=self.clock, ids=ids, failpoints=failpoints, place="clean"
-        )
-        return CleanTask(
-            sources=sources_of(
-                table=self.table, broker=self.broker, metadata=metadata, state=self.state, lineages=self.lineages
-            ),
-            edges=edges_of(self.clock, ids=ids, blocking=blocking, telemetry=telemetry, failpoints=failpoints),
-            actor=actor_of(self.switch, broker_id=BROKER),
-            swap=swap,
-            store=segments,
-            in_flight=InFlight(clock=self.clock, telemetry=telemetry, journal=self.journal),
-            settings=CleanSettings(
-                dedupe_buffer_bytes=self.dedupe_bytes,
-                scratch=self.scratch,
-                filters=self.filters,
-                delays=TrashDelays(retention_ms=3_600_000, user_ms=60_000),
-            ),
         )
 
     def _reading(self) -> tuple[SegmentStream, IndexBlobReader, UploadPace]:
@@ -251,6 +274,10 @@ class CleanWorld:
         async for _ in stream.feed_log(metadata, lambda part: parts.append(bytes(part)), pace):
             await asyncio.sleep(0)
         return b"".join(parts)
+
+    async def aborted_in(self, metadata: RemoteLogSegmentMetadata) -> list[AbortedTransaction]:
+        _, blobs, _ = self._reading()
+        return await aborted_of(blobs, [metadata])
 
     def given(self, offset: int) -> RemoteLogSegmentMetadata | None:
         """Return what a reader of the offset is given."""

@@ -14,19 +14,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from tiersidecar.adapters.clock import SystemIds, ThreadBlocking
-from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
-from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.builders.store import layout_settings, open_key_ring, open_store
+from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.deletion_doubts import reason_not_ours
 from tiersidecar.app.erase_partition import ErasedSegment, ErasureTools, PartitionEraser, PartitionErasure, seen_now
 from tiersidecar.app.erase_segment import SegmentEraser
 from tiersidecar.app.held_lease import HeldLease, claimed_lease
 from tiersidecar.app.repair_run import LEASE
+from tiersidecar.app.rewriting_parts import open_rewriting, topic_owners
 from tiersidecar.decide.erasure import (
     Erasing,
     ErasureStep,
@@ -43,21 +40,11 @@ from tiersidecar.domain.errors import (
     ObjectNotFoundError,
     TiersidecarError,
 )
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.segments import LeaderView, LocalSegment
-from tiersidecar.ports.clock import Blocking
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
-from tiersidecar.ports.store import Store
-from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.remote_objects import ManifestCache, SegmentPresence
-from tiersidecar.reading.segment_stream import SegmentStream
-from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.segment_objects import SegmentObjects
-from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
-from tiersidecar.tasks.topic_owners import Claimant, TopicOwners
+from tiersidecar.reading.remote_objects import SegmentPresence
 
-_THREADS = 2
 _RENEW_WITHIN_S = 10.0
 
 _OF_ONE_SEGMENT = (CorruptDataError, CustomMetadataTooLargeError, ObjectNotFoundError)
@@ -131,7 +118,8 @@ class Eraser:
             await self._settle()
         async with self._open_tools() as tools, claimed_lease(self._session, self._ids, LEASE) as lease:
             if rewriting:
-                await self._claim(tools.store, rewriting[0])
+                owners = await topic_owners(self._session, tools.store, incarnation="erase")
+                await owners.claim(rewriting[0], anew=True)
             if _is_compacted(found):
                 found = await self._look_behind_the_cleaner(found, tools, lease)
             for partition in found:
@@ -175,24 +163,6 @@ class Eraser:
             for one in found
         ]
 
-    async def _claim(self, store: Store, owner: TopicIdPartition) -> None:
-        """Claim the topic where its new segments go, as a sidecar does before its first copy to a place: a segment without an
-        owner object beside it means that the place is not the same store as before."""
-        cluster_id = (await self._session.broker.describe_cluster()).cluster_id
-        config = self._session.config
-        assert self._session.metadata is not None, "an erasure opens its session with metadata"
-        owners = TopicOwners(
-            store=store,
-            key_prefix=config.store.key_prefix,
-            state=self._session.state,
-            metadata=self._session.metadata,
-            table=PartitionTable(),
-            clock=self._session.clock,
-            claimant=Claimant(cluster_id=cluster_id, broker_id=BrokerId(-1), incarnation="erase"),
-            place_of_topic=config.place_of_topic,
-        )
-        await owners.claim(owner, anew=True)
-
     async def _settle(self) -> None:
         """Wait until each broker has written its log start to its disk: a killed one comes back with the last one written."""
         left_s = self._settle_s - (self._session.clock.monotonic_s() - self._looked_s)
@@ -233,75 +203,18 @@ class Eraser:
 
     @asynccontextmanager
     async def _open_tools(self) -> AsyncIterator[ErasureTools]:
-        config, clock, telemetry = self._session.config, self._session.clock, NoTelemetry()
-        pace, key_ring = UploadPace(None, clock), open_key_ring(config)
-        async with (
-            open_store(config, pace=pace, clock=clock, ids=self._ids, telemetry=telemetry) as store,
-            ThreadBlocking(max_threads=_THREADS, name="erase") as blocking,
-        ):
-            manifests = ManifestCache(
-                store=store,
-                blocking=blocking,
-                key_prefix=config.store.key_prefix,
-                key_ring=key_ring,
-                max_bytes=0,
-                most_chunk_bytes=config.store.chunk_size,
-                most_index_bytes=config.read.index_max_bytes,
-            )
-            stream = SegmentStream(
-                store=store,
-                blocking=blocking,
-                key_prefix=config.store.key_prefix,
-                key_ring=key_ring,
-                most_chunk_bytes=config.store.chunk_size,
-                most_index_bytes=config.read.index_max_bytes,
-            )
-            objects = SegmentObjects(
-                settings=layout_settings(config, key_ring, await self._session.broker.kafka_version()),
-                store=store,
-                blocking=blocking,
-                ids=self._ids,
-                failpoints=self._failpoints,
-            )
-            blobs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
+        async with open_rewriting(self._session, self._ids, self._failpoints, place="erase") as opened:
             eraser = SegmentEraser(
                 keys=self._keys,
                 scratch=self._scratch,
-                stream=stream,
-                blobs=blobs,
-                pace=pace,
-                blocking=blocking,
+                stream=opened.swap_store.stream,
+                blobs=opened.swap_store.blobs,
+                pace=opened.swap_store.pace,
+                blocking=opened.blocking,
             )
-            assert self._session.metadata is not None, "an erasure opens its session with metadata"
-            swap = SegmentSwap(
-                metadata=self._session.metadata,
-                store=SwapStore(
-                    objects=objects,
-                    stream=stream,
-                    blobs=blobs,
-                    pace=pace,
-                    open_file=partial(_opened, blocking=blocking),
-                    most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
-                ),
-                clock=clock,
-                ids=self._ids,
-                failpoints=self._failpoints,
-                place="erase",
-            )
-            presence = SegmentPresence(store, config.store.key_prefix)
-            yield ErasureTools(store=store, eraser=eraser, swap=swap, presence=presence)
-            await manifests.aclose()
+            presence = SegmentPresence(opened.store, self._session.config.store.key_prefix)
+            yield ErasureTools(store=opened.store, eraser=eraser, swap=opened.swap, presence=presence)
 
 
 def _is_compacted(found: Sequence[PartitionErasure]) -> bool:
     return any(one.seen.is_compacted for one in found)
-
-
-@asynccontextmanager
-async def _opened(segment: LocalSegment, *, blocking: Blocking) -> AsyncIterator[OpenSegmentFile]:
-    file = OpenSegmentFile(segment, blocking=blocking)
-    await file.open()
-    try:
-        yield file
-    finally:
-        await file.close()

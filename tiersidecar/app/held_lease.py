@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 
+import structlog
+
 from tiersidecar.app.commands.session import Session
 from tiersidecar.domain.errors import LeaseHeldError, TiersidecarError
 from tiersidecar.domain.ids import format_uuid
@@ -20,6 +22,9 @@ from tiersidecar.ports.state_records import Leases
 _DURATION_MS = 60_000
 _MARGIN_MS = 5_000
 _LOOK_AGAIN_S = 0.5
+_RENEW_EACH_S = 10.0
+
+_log = structlog.get_logger(__name__)
 
 
 class HeldLease:
@@ -75,6 +80,29 @@ class HeldLease:
         over = replace(self._lease, renewed_ms=self._clock.now_ms(), renewal=True, released=True)
         async with asyncio.timeout(self.left_ms / 1000):
             await self._leases.publish_lease(over)
+
+
+@asynccontextmanager
+async def kept_renewed(lease: HeldLease, clock: Clock) -> AsyncIterator[None]:
+    """Renew the lease for as long as the body runs, whatever that waits for.  Where that fails, :meth:`HeldLease.require`
+    raises in time."""
+
+    async def renew() -> None:
+        while True:
+            await clock.sleep(_RENEW_EACH_S)
+            try:
+                await lease.renew()
+            except LeaseHeldError:
+                return
+            except TiersidecarError as error:
+                _log.warning("lease.not_renewed", error=str(error))
+
+    renewing = asyncio.create_task(renew(), name="renew the lease")
+    try:
+        yield
+    finally:
+        renewing.cancel()
+        await asyncio.wait([renewing])
 
 
 @asynccontextmanager

@@ -61,7 +61,7 @@ class ExecutorStore:
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[Store]:
-        clock, config = SystemClock(), _config(self.config_file)
+        clock, config = SystemClock(), executor_config(self.config_file)
         pace = UploadPace(config.store.upload_rate_limit_bytes_per_second, clock)
         async with open_store(config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()) as store:
             yield store
@@ -78,7 +78,8 @@ class ExecutorKeyRing:
 
 
 @cache
-def _config(config_file: str) -> Config:
+def executor_config(config_file: str) -> Config:
+    """Return the configuration by the file on this executor's machine, or the one that ``spark-submit --files`` brought."""
     path = Path(config_file)
     if not path.exists():
         from pyspark import SparkFiles
@@ -89,7 +90,7 @@ def _config(config_file: str) -> Config:
 
 @cache
 def _key_ring(config_file: str) -> DataKeys | None:
-    return open_key_ring(_config(config_file))
+    return open_key_ring(executor_config(config_file))
 
 
 def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say: Callable[[str], None]) -> Summary:

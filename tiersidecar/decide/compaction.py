@@ -47,13 +47,15 @@ class CleanableSegment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionView:
     """``segments`` ascend and do not overlap.  ``cleaner_offset`` is the first offset that was not cleaned, None where nothing
-    was; ``free_disk_bytes`` what temporary files may take."""
+    was; ``free_disk_bytes`` what temporary files may take.  ``takes_all``: an operator has asked for one chunk of all that may
+    be cleaned, whatever the dirty ratio is."""
 
     segments: Sequence[CleanableSegment]
     cleaner_offset: Offset | None
     remote_log_start_offset: Offset
     last_stable_offset: Offset
     free_disk_bytes: int
+    takes_all: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,7 @@ def decide_compaction(view: CompactionView, settings: CompactionSettings, *, now
     clean_bytes = sum(segment.size_bytes for segment in view.segments if segment.end_offset < first_dirty)
     dirty_bytes = sum(one.size_bytes for one in cleanable)
     ratio = dirty_bytes / (clean_bytes + dirty_bytes) if dirty_bytes else 0.0
-    is_forced = _is_overdue(dirty, settings, now_ms)
-    most_bytes = min(settings.segment_bytes, view.free_disk_bytes // _SHARE_OF_DISK)
+    is_forced = view.takes_all or _is_overdue(dirty, settings, now_ms)
     reason = ""
     if not dirty_bytes:
         reason = "no dirty segment may be cleaned yet"
@@ -98,7 +99,7 @@ def decide_compaction(view: CompactionView, settings: CompactionSettings, *, now
             f"a segment has {largest} bytes, and a third of the free disk is {view.free_disk_bytes // _SHARE_OF_DISK}"
         )
     return CompactionPlan(
-        chunks=() if reason else _chunks(cleanable, most_bytes),
+        chunks=() if reason else _chunks(cleanable, _most_bytes(view, settings, clean_bytes)),
         reason=reason,
         first_dirty_offset=first_dirty,
         first_uncleanable_offset=uncleanable,
@@ -152,6 +153,17 @@ def _cleanable(
 def _is_overdue(dirty: Sequence[CleanableSegment], settings: CompactionSettings, now_ms: int) -> bool:
     earliest_ms = min((segment.first_timestamp_ms for segment in dirty if segment.first_timestamp_ms > 0), default=None)
     return earliest_ms is not None and earliest_ms < now_ms - max(settings.max_compaction_lag_ms, 0)
+
+
+def _most_bytes(view: CompactionView, settings: CompactionSettings, clean_bytes: int) -> int:
+    """Return how much one chunk takes: ``segment.bytes`` at least (S-250), and as much as the clean part has, which each round
+    goes over again.  So all rounds of a backlog together read no more than about three times what it has.
+
+    Only with ``takes_all`` is there no bound: then the map bounds what a round takes, as in Kafka.  What streams past needs no
+    room on the disk."""
+    if view.takes_all:
+        return sum(segment.size_bytes for segment in view.segments)
+    return min(max(settings.segment_bytes, clean_bytes), view.free_disk_bytes // _SHARE_OF_DISK)
 
 
 def _chunks(segments: Sequence[CleanableSegment], most_bytes: int) -> tuple[tuple[CleanableSegment, ...], ...]:

@@ -568,6 +568,10 @@ class ErasureError(_OfSubject, TiersidecarError, message="erasure of {subject}: 
     """Records of ``subject``, a topic, cannot be erased."""
 
 
+class CompactionError(_OfSubject, TiersidecarError, message="compaction of {subject}: {reason}"):
+    """A partition whose remote log no command may clean."""
+
+
 class HandoverError(_OfSubject, TiersidecarError, message="hand-over of {subject}: {reason}"):
     """A hand-over between the sidecar and native tiering cannot go on.  ``subject`` is a topic, a file or a directory."""
 

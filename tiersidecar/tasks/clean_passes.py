@@ -21,19 +21,14 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.compaction.cleaning import Cleaner, SegmentCleaner
 from tiersidecar.formats.compaction.key_filter import KeyFilter, SegmentKeys
-from tiersidecar.formats.compaction.offset_map import (
-    BYTES_PER_SLOT,
-    LOAD_FACTOR,
-    OffsetMap,
-    OffsetMapBuilder,
-    most_keys,
-)
+from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder, bytes_for, most_keys
 from tiersidecar.formats.compaction.segments import SegmentRewriter, SegmentTally
 from tiersidecar.formats.compaction.whole_batches import WholeBatches
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index, write_transaction_index
 from tiersidecar.formats.kafka.log_dir_files import write_leader_epochs
 from tiersidecar.formats.kafka.producer_state import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.tasks.segment_swap import NewSegment, SwapStore, require
 
 _SLICE_BYTES = 1 << 20
@@ -51,6 +46,19 @@ class CleanedSegment:
     def is_unchanged(self) -> bool:
         """Return whether it has the same bytes as before."""
         return self.tally.untouched_batches == self.tally.batches_read
+
+
+async def aborted_of(blobs: IndexBlobReader, chain: Sequence[RemoteLogSegmentMetadata]) -> list[AbortedTransaction]:
+    """Return the aborted transactions of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a
+    segment is completed from its batches."""
+    found: list[AbortedTransaction] = []
+    for segment in chain:
+        if segment.txn_index_empty:
+            continue
+        data = (await blobs.read_index_files(segment)).transaction_index
+        where = f"transaction index of {segment.remote_log_segment_id}"
+        found += read_transaction_index(data, base_offset=segment.start_offset, where=where)
+    return found
 
 
 class CleanPasses:
@@ -72,32 +80,25 @@ class CleanPasses:
         except OSError as error:
             raise StateDirError(path=str(self._scratch), reason=error.strerror or str(error)) from error
 
-    async def aborted(self, chain: Sequence[RemoteLogSegmentMetadata]) -> list[AbortedTransaction]:
-        """Return those of the whole chain: a marker may lie beyond the chunk.  The index that goes up beside a segment is
-        completed from its batches."""
-        found: list[AbortedTransaction] = []
-        for segment in chain:
-            if segment.txn_index_empty:
-                continue
-            data = (await self._blobs.read_index_files(segment)).transaction_index
-            where = f"transaction index of {segment.remote_log_segment_id}"
-            found += read_transaction_index(data, base_offset=segment.start_offset, where=where)
-        return found
-
     async def offset_map(
-        self, dirty: Sequence[RemoteLogSegmentMetadata], first_dirty: Offset, aborted: Sequence[AbortedTransaction]
+        self,
+        dirty: Sequence[RemoteLogSegmentMetadata],
+        first_dirty: Offset,
+        aborted: Sequence[AbortedTransaction],
+        progress: Callable[[str], None] = lambda text: None,
     ) -> OffsetMap:
-        """Fill a map with as much of the dirty segments as it takes.
+        """Fill a map with as much of the dirty segments as it takes; ``progress`` is told of each.
 
         Raises:
             StoreError, CorruptDataError: a segment could not be read.
             OffsetMapTooSmallError: one batch has more keys than the map may hold.
         """
         offsets = dirty[-1].next_offset - first_dirty
-        size_bytes = min(self._dedupe_buffer_bytes, (int(offsets / LOAD_FACTOR) + 2) * BYTES_PER_SLOT)
+        size_bytes = min(self._dedupe_buffer_bytes, bytes_for(offsets))
         offset_map = await self._blocking.run(OffsetMap, size_bytes)
         builder = OffsetMapBuilder(offset_map, first_dirty_offset=first_dirty, aborted=aborted)
         for segment in dirty:
+            progress(f"reading what is dirty: offsets {segment.start_offset} to {segment.end_offset}")
             filling = _Filling(builder, str(segment.remote_log_segment_id))
             await self._feed(segment, filling.look)
             if not filling.takes_more:

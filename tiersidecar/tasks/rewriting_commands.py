@@ -1,4 +1,4 @@
-"""Whether an operator's command, an erasure or a repair, changes remote segments now: the cleaner waits until it has ended.
+"""Whether an operator's command, an erasure, a repair or a compaction, changes remote segments now: the cleaner waits for it.
 
 Both would put new segments in the place of the same old ones.  Each looks again right before COPY_SEGMENT_FINISHED; but of two
 that have looked at the same moment the later one would win, with the records that the other has taken out.
@@ -40,4 +40,4 @@ class RewritingCommands:
             self._seen, self._seen_s = lease, self._clock.monotonic_s()
         if (self._clock.monotonic_s() - self._seen_s) * 1000 >= lease.duration_ms:
             return ""
-        return f"an erasure or a repair acts: process {lease.pid} on {lease.host}"
+        return f"an erasure, a repair or a compaction acts: process {lease.pid} on {lease.host}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tiersidecar.decide.trash import MOST_NAMED, TrashDelays, replaced
@@ -61,6 +61,30 @@ class NewSegment:
     is_compressed: bool
     digest: str
     max_timestamp_ms: int
+
+    @property
+    def facts(self) -> NewFacts:
+        """Return what the event says of it."""
+        return NewFacts(
+            start_offset=self.local.base_offset,
+            end_offset=Offset(next_base_offset_of(self.local) - 1),
+            size_bytes=self.local.size_bytes,
+            max_timestamp_ms=self.max_timestamp_ms,
+            txn_index_empty=not self.artefacts.transaction_index,
+            digest=self.digest,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFacts:
+    """A segment that is to go up, without its bytes."""
+
+    start_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    max_timestamp_ms: int
+    txn_index_empty: bool
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -162,15 +186,51 @@ class SegmentSwap:
             KeyServiceError, KeyRefusedError: the key service gives no key: nothing was begun.
             TiersidecarError: what the swapper or a publish raises.
         """
-        segment_id = RemoteLogSegmentId(topic_id_partition=old[0].topic_id_partition, uuid=self._ids.random_uuid())
+        segment_id = self._new_id(old)
         # Before STARTED, of which nothing would come without a key; and before the look, which is old by the time it is there.
         encryption = await self._store.objects.new_encryption(segment_id)
         if reason := await swapper.reason_to_leave(old):
             return reason
-        later_ms = max(self._clock.now_ms(), swapper.after_ms() + 1)
-        started = self._started(segment_id, old, new, broker_id, later_ms)
+        started = self._started(segment_id, old, new.facts, broker_id, self._later_ms(swapper))
         async with swapper.copying(segment_id):
             finished = await self._copy(old, started, new, swapper, encryption)
+        if not isinstance(finished, str):
+            await swapper.retire(old, finished)
+        return finished
+
+    async def begin(
+        self, old: Sequence[RemoteLogSegmentMetadata], new: NewFacts, swapper: Swapper, *, broker_id: BrokerId
+    ) -> RemoteLogSegmentMetadata | str:
+        """Publish COPY_SEGMENT_STARTED of a segment that another process puts up (:func:`put_segment`), before :meth:`end`.
+        Return it, or why nothing was begun.
+
+        Raises:
+            TiersidecarError: what the swapper or a publish raises.
+        """
+        if reason := await swapper.reason_to_leave(old):
+            return reason
+        started = self._started(self._new_id(old), old, new, broker_id, self._later_ms(swapper))
+        swapper.require()
+        await self._metadata.publish(started)
+        await self._reach("started")
+        return started
+
+    async def end(
+        self,
+        old: Sequence[RemoteLogSegmentMetadata],
+        started: RemoteLogSegmentMetadata,
+        custom_metadata: bytes | None,
+        swapper: Swapper,
+    ) -> RemoteLogSegmentMetadata | str:
+        """Publish COPY_SEGMENT_FINISHED of a segment that was put up and read back, and retire ``old``; return it, finished and
+        durable, or why nothing was finished.
+
+        Raises:
+            TiersidecarError: what the swapper or a publish raises.
+        """
+        await self._reach("proven")
+        update = self._update(started, custom_metadata)
+        finished = await self._finish(old, started.with_update(update), update, swapper)
         if not isinstance(finished, str):
             await swapper.retire(old, finished)
         return finished
@@ -186,18 +246,21 @@ class SegmentSwap:
         swapper.require()
         await self._metadata.publish(started)
         await self._reach("started")
-        custom_metadata = await self._upload(started, new, encryption)
+        custom_metadata = await _upload(self._store, started, new, encryption)
         await self._reach("uploaded")
-        update = RemoteLogSegmentMetadataUpdate(
-            remote_log_segment_id=started.remote_log_segment_id,
-            broker_id=started.broker_id,
-            event_timestamp_ms=max(self._clock.now_ms(), started.event_timestamp_ms),
-            state=State.COPY_SEGMENT_FINISHED,
-            custom_metadata=custom_metadata,
-        )
+        update = self._update(started, custom_metadata)
         finished = started.with_update(update)
-        await self._read_back(finished, new, swapper.prover(finished))
+        await _read_back(self._store, finished, new, swapper.prover(finished))
         await self._reach("proven")
+        return await self._finish(old, finished, update, swapper)
+
+    async def _finish(
+        self,
+        old: Sequence[RemoteLogSegmentMetadata],
+        finished: RemoteLogSegmentMetadata,
+        update: RemoteLogSegmentMetadataUpdate,
+        swapper: Swapper,
+    ) -> RemoteLogSegmentMetadata | str:
         if reason := await swapper.reason_to_leave(old):
             return reason
         await self._reach("finishing")
@@ -210,71 +273,103 @@ class SegmentSwap:
         await self._reach("finished")
         return finished
 
+    def _new_id(self, old: Sequence[RemoteLogSegmentMetadata]) -> RemoteLogSegmentId:
+        return RemoteLogSegmentId(topic_id_partition=old[0].topic_id_partition, uuid=self._ids.random_uuid())
+
+    def _later_ms(self, swapper: Swapper) -> int:
+        return max(self._clock.now_ms(), swapper.after_ms() + 1)
+
+    def _update(
+        self, started: RemoteLogSegmentMetadata, custom_metadata: bytes | None
+    ) -> RemoteLogSegmentMetadataUpdate:
+        return RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=started.remote_log_segment_id,
+            broker_id=started.broker_id,
+            event_timestamp_ms=max(self._clock.now_ms(), started.event_timestamp_ms),
+            state=State.COPY_SEGMENT_FINISHED,
+            custom_metadata=custom_metadata,
+        )
+
     def _started(
         self,
         segment_id: RemoteLogSegmentId,
         old: Sequence[RemoteLogSegmentMetadata],
-        new: NewSegment,
+        new: NewFacts,
         broker_id: BrokerId,
         event_timestamp_ms: int,
     ) -> RemoteLogSegmentMetadata:
         return RemoteLogSegmentMetadata(
             remote_log_segment_id=segment_id,
-            start_offset=new.local.base_offset,
-            end_offset=Offset(next_base_offset_of(new.local) - 1),
+            start_offset=new.start_offset,
+            end_offset=new.end_offset,
             max_timestamp_ms=new.max_timestamp_ms,
             broker_id=broker_id,
             event_timestamp_ms=event_timestamp_ms,
-            segment_size_in_bytes=new.local.size_bytes,
+            segment_size_in_bytes=new.size_bytes,
             segment_leader_epochs=_epochs_of(old),
-            txn_index_empty=not new.artefacts.transaction_index,
+            txn_index_empty=new.txn_index_empty,
             custom_metadata=self._store.objects.custom_metadata_of_started(old[0].topic_id_partition.topic),
         )
 
-    async def _upload(
-        self, started: RemoteLogSegmentMetadata, new: NewSegment, encryption: SegmentEncryption | None
-    ) -> bytes | None:
-        """Store the three objects of ``started``, durably; return the custom metadata that names them."""
-        async with self._store.open_file(new.local) as file:
-            reading = _FileReading(started, new)
-            custom = await self._store.objects.put(
-                started, file, reading, is_compressed=new.is_compressed, encryption=encryption
-            )
-        if len(custom or b"") > self._store.most_custom_metadata_bytes:
-            raise CustomMetadataTooLargeError(
-                segment=str(started.remote_log_segment_id),
-                size_bytes=len(custom or b""),
-                limit_bytes=self._store.most_custom_metadata_bytes,
-            )
-        return custom
-
-    async def _read_back(self, stored: RemoteLogSegmentMetadata, new: NewSegment, prover: Prover) -> None:
-        """Read the objects again, and compare them with what was written."""
-        digest = hashlib.sha256()
-
-        def look(part: memoryview) -> None:
-            digest.update(part)
-            prover.look(part)
-
-        async for _ in self._store.stream.feed_log(stored, look, self._store.pace):
-            pass
-        require(stored, digest.hexdigest() == new.digest, "its .log differs from what was uploaded")
-        prover.finish()
-        indexes = await self._store.blobs.read_index_files(stored)
-        epochs = tuple(await self._store.blobs.read_leader_epochs(stored))
-        producers = write_producer_snapshot(await self._store.blobs.read_producer_snapshot(stored))
-        said = new.artefacts
-        is_same = (
-            indexes.offset_index == said.offset_index
-            and indexes.time_index == said.time_index
-            and indexes.transaction_index == (said.transaction_index or b"")
-            and write_leader_epochs(epochs) == said.leader_epochs
-            and producers == said.producer_snapshot
-        )
-        require(stored, is_same, "its indexes differ from what was uploaded")
-
     async def _reach(self, point: str) -> None:
         await self._failpoints.reach(f"{self._place}.{point}")
+
+
+async def put_segment(store: SwapStore, started: RemoteLogSegmentMetadata, new: NewSegment) -> bytes | None:
+    """Put up a segment that was begun (:meth:`SegmentSwap.begin`) and read it back; return the custom metadata that its
+    COPY_SEGMENT_FINISHED names.
+
+    Raises:
+        StoreError, CorruptDataError, CustomMetadataTooLargeError: it is not there.
+        KeyServiceError, KeyRefusedError: the key service gives no key.
+    """
+    encryption = await store.objects.new_encryption(started.remote_log_segment_id)
+    custom_metadata = await _upload(store, started, new, encryption)
+    stored = started if custom_metadata is None else replace(started, custom_metadata=custom_metadata)
+    await _read_back(store, stored, new, DigestAlone())
+    return custom_metadata
+
+
+async def _upload(
+    store: SwapStore, started: RemoteLogSegmentMetadata, new: NewSegment, encryption: SegmentEncryption | None
+) -> bytes | None:
+    """Store the three objects of ``started``, durably; return the custom metadata that names them."""
+    async with store.open_file(new.local) as file:
+        reading = _FileReading(started, new)
+        custom = await store.objects.put(started, file, reading, is_compressed=new.is_compressed, encryption=encryption)
+    if len(custom or b"") > store.most_custom_metadata_bytes:
+        raise CustomMetadataTooLargeError(
+            segment=str(started.remote_log_segment_id),
+            size_bytes=len(custom or b""),
+            limit_bytes=store.most_custom_metadata_bytes,
+        )
+    return custom
+
+
+async def _read_back(store: SwapStore, stored: RemoteLogSegmentMetadata, new: NewSegment, prover: Prover) -> None:
+    """Read the objects again, and compare them with what was written."""
+    digest = hashlib.sha256()
+
+    def look(part: memoryview) -> None:
+        digest.update(part)
+        prover.look(part)
+
+    async for _ in store.stream.feed_log(stored, look, store.pace):
+        pass
+    require(stored, digest.hexdigest() == new.digest, "its .log differs from what was uploaded")
+    prover.finish()
+    indexes = await store.blobs.read_index_files(stored)
+    epochs = tuple(await store.blobs.read_leader_epochs(stored))
+    producers = write_producer_snapshot(await store.blobs.read_producer_snapshot(stored))
+    said = new.artefacts
+    is_same = (
+        indexes.offset_index == said.offset_index
+        and indexes.time_index == said.time_index
+        and indexes.transaction_index == (said.transaction_index or b"")
+        and write_leader_epochs(epochs) == said.leader_epochs
+        and producers == said.producer_snapshot
+    )
+    require(stored, is_same, "its indexes differ from what was uploaded")
 
 
 class SwapTrash:

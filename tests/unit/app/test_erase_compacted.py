@@ -172,7 +172,7 @@ async def test_a_swap_between_the_look_and_the_deed_is_looked_at_too(beside: Bes
 async def test_the_cleaner_waits_while_a_command_acts(beside: Beside) -> None:
     await beside.world.add(*planted())
     async with claimed_lease(beside.session, SystemIds(), LEASE):
-        assert "an erasure or a repair acts" in (await beside.world.clean()).reason
+        assert "an erasure, a repair or a compaction acts" in (await beside.world.clean()).reason
     assert (await beside.world.clean()).cleaner_offset == 8
 
 
@@ -184,7 +184,7 @@ async def test_the_cleaner_gives_up_the_swap_in_hand_when_a_command_begins(besid
         await claim.__aenter__()
 
     done = await beside.world.clean({"clean.proven": begin})
-    assert "an erasure or a repair acts" in done.left
+    assert "an erasure, a repair or a compaction acts" in done.left
     assert done.swapped == ()
     await claim.__aexit__(None, None, None)
 
@@ -201,7 +201,7 @@ async def test_a_command_that_was_killed_holds_the_cleaner_up_for_its_leases_tim
     assert lease is not None
     beside.world.state.leases[LEASE] = replace(lease, released=False)  # a killed process releases nothing
     task = beside.world.task()
-    assert "an erasure or a repair acts" in (await task.run(beside.world.partition)).reason
+    assert "an erasure, a repair or a compaction acts" in (await task.run(beside.world.partition)).reason
     await beside.world.clock.advance(lease.duration_ms / 1000)
     assert (await task.run(beside.world.partition)).cleaner_offset == 8
 

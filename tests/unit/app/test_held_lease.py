@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.manual_clock import ManualClock
 from tests.support.scripted import MemoryStateLog
-from tiersidecar.app.held_lease import HeldLease
+from tiersidecar.app.held_lease import HeldLease, kept_renewed
+from tiersidecar.domain.errors import LeaseHeldError
 from tiersidecar.domain.lease import Lease
 
 CLAIM = Lease(
@@ -31,3 +34,30 @@ async def test_it_is_released_only_while_nobody_else_can_have_claimed_it(passed_
     await clock.advance(passed_s)
     await held.release()
     assert topic.leases["repair"].released is released
+
+
+async def test_it_is_renewed_for_as_long_as_what_it_is_held_for_lasts() -> None:
+    clock, topic = ManualClock(), MemoryStateLog()
+    await topic.publish_lease(CLAIM)
+    held = HeldLease(topic, clock, CLAIM, sent_s=clock.monotonic_s())
+    async with kept_renewed(held, clock):
+        for _ in range(60):
+            await clock.advance(10)
+        held.require()
+        assert topic.leases["repair"].renewal
+    await clock.advance(60)
+    with pytest.raises(LeaseHeldError):
+        held.require()
+
+
+async def test_one_that_another_process_has_taken_is_not_renewed_any_more() -> None:
+    clock, topic = ManualClock(), MemoryStateLog()
+    await topic.publish_lease(CLAIM)
+    held = HeldLease(topic, clock, CLAIM, sent_s=clock.monotonic_s())
+    async with kept_renewed(held, clock):
+        topic.leases["repair"] = taken = replace(CLAIM, incarnation="another", term=2)
+        for _ in range(7):
+            await clock.advance(10)
+        with pytest.raises(LeaseHeldError):
+            held.require()
+    assert topic.leases["repair"] == taken

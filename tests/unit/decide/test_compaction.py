@@ -59,6 +59,22 @@ def test_the_dirty_region_goes_in_chunks_of_a_segments_size() -> None:
     assert not plan.was_reset
 
 
+def test_a_chunk_is_as_large_as_the_clean_part_that_its_round_goes_over() -> None:
+    settings = replace(SETTINGS, min_cleanable_dirty_ratio=0.4)
+    plan = decide_compaction(replace(VIEW, cleaner_offset=Offset(40)), settings, now_ms=NOW_MS)
+    assert starts(plan) == [[40, 50, 60, 70]]
+
+
+def test_what_an_operator_asks_for_is_one_chunk_whatever_ratio_disk_and_sizes_are() -> None:
+    asked = replace(VIEW, takes_all=True, free_disk_bytes=300)
+    settings = replace(SETTINGS, min_cleanable_dirty_ratio=1.0)
+    assert starts(decide_compaction(asked, settings, now_ms=NOW_MS)) == [[20, 30, 40, 50, 60, 70]]
+    lagging = decide_compaction(asked, replace(settings, min_compaction_lag_ms=NOW_MS + 1), now_ms=NOW_MS)
+    assert lagging.reason == "no dirty segment may be cleaned yet"
+    small = decide_compaction(replace(asked, free_disk_bytes=299), settings, now_ms=NOW_MS)
+    assert "a third of the free disk" in small.reason
+
+
 def test_a_third_of_the_free_disk_bounds_a_chunk() -> None:
     plan = decide_compaction(replace(VIEW, free_disk_bytes=600), SETTINGS, now_ms=NOW_MS)
     assert starts(plan) == [[20, 30], [40, 50], [60, 70]]

@@ -231,6 +231,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     ("TopicLossError", {"subject": "a subject", "reason": "a reason"}, "a subject: a reason"),
     ("TrashError", {"subject": "a subject", "reason": "a reason"}, "trash of a subject: a reason"),
     ("ErasureError", {"subject": "a topic", "reason": "a reason"}, "erasure of a topic: a reason"),
+    ("CompactionError", {"subject": "a topic", "reason": "a reason"}, "compaction of a topic: a reason"),
     (
         "TruncatedDataError",
         {"where": "a where", "position": 22, "reason": "a reason"},

@@ -249,13 +249,27 @@ async def test_a_map_that_is_too_small_takes_several_rounds(world: CleanWorld) -
 
 
 async def test_chunks_are_of_one_segments_size_and_each_moves_the_cleaner_offset(world: CleanWorld) -> None:
+    """Later ones are as large as what is clean, which each round goes over again."""
     log = random_log(8, steps=60)
     await world.add(*log)
     world.configure(segment_bytes="14")
     done = await world.clean_all()
     offsets = [one.cleaner_offset for one in done if one.cleaner_offset >= 0]
-    assert offsets == [one.next_base_offset for one in log]
+    assert offsets[:3] == [one.next_base_offset for one in log[:3]]
+    assert offsets[3:] == [log[-1].next_base_offset], "both segments that were left are smaller than what was clean"
     assert await world.table_read() == table(committed_records(log))
+
+
+async def test_an_operators_round_takes_all_that_the_map_takes_whatever_the_ratio_is(world: CleanWorld) -> None:
+    log = random_log(8, steps=60)
+    await world.add(*log)
+    world.configure(segment_bytes="14", min_cleanable_dirty_ratio="1")
+    assert "dirty ratio" in (await world.clean()).reason
+    world.takes_all = True
+    done = await world.clean()
+    assert (done.left, done.cleaner_offset) == ("", log[-1].next_base_offset)
+    assert await world.table_read() == table(committed_records(log))
+    assert (await world.clean()).reason == "no dirty segment may be cleaned yet"
 
 
 async def test_what_is_open_where_the_remote_log_ends_is_left(world: CleanWorld) -> None:

@@ -36,7 +36,7 @@ async def test_it_waits_from_the_claim_to_the_release() -> None:
     commands = RewritingCommands(state, clock)
     assert commands.reason_to_wait() == ""
     await state.publish_lease(HELD)
-    assert commands.reason_to_wait() == "an erasure or a repair acts: process 7 on desk"
+    assert commands.reason_to_wait() == "an erasure, a repair or a compaction acts: process 7 on desk"
     await state.publish_lease(replace(HELD, released=True, renewal=True))
     assert commands.reason_to_wait() == ""
 

@@ -11,8 +11,9 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.segment_stream import SegmentStream
-from tiersidecar.tasks.clean import CleanSettings, CleanTask
+from tiersidecar.tasks.clean import CleanSettings, CleanTask, local_engine
 from tiersidecar.tasks.clean_lane import CleanLane
+from tiersidecar.tasks.clean_rights import LeadersRights
 from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore
 from tiersidecar.tasks.segment_upload import CopyTarget
 
@@ -54,19 +55,29 @@ def build_clean(parts: Parts, role: TierParts, *, target: CopyTarget) -> CleanLa
         failpoints=parts.failpoints,
         place="clean",
     )
+    settings = CleanSettings(
+        dedupe_buffer_bytes=config.compaction_dedupe_buffer_size,
+        scratch=scratch,
+        filters=Path(config.state_dir) / _FILTERS,
+        delays=TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay),
+    )
+    rights = LeadersRights(parts.sources, role.actor, target.in_flight, parts.clock)
+    engine = local_engine(
+        settings,
+        store,
+        swap,
+        blocking=parts.blocking,
+        failpoints=parts.failpoints,
+        cleaned_here=rights.cleaned_here,
+    )
     task = CleanTask(
         sources=parts.sources,
-        edges=parts.edges,
-        actor=role.actor,
-        swap=swap,
-        store=store,
-        in_flight=target.in_flight,
-        settings=CleanSettings(
-            dedupe_buffer_bytes=config.compaction_dedupe_buffer_size,
-            scratch=scratch,
-            filters=Path(config.state_dir) / _FILTERS,
-            delays=TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay),
-        ),
+        clock=parts.clock,
+        failpoints=parts.failpoints,
+        rights=rights,
+        engine=engine,
+        blobs=store.blobs,
+        settings=settings,
     )
     return CleanLane(
         task=task,

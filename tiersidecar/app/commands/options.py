@@ -61,6 +61,18 @@ def moment_ms(text: str, *, option: str | None = None) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
+def spark_setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of ``key=value``.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--conf")
+    return key, value
+
+
 def parse_target(text: str) -> tuple[str, int | None]:
     """Return the topic and the partition of ``TOPIC`` or ``TOPIC/PARTITION``; a topic's name has no slash.
 

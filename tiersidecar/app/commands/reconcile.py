@@ -21,7 +21,7 @@ from rich.table import Table
 
 from tiersidecar.adapters.ending_loop import run_to_end
 from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
-from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.app.commands.options import ConfigFile, quantity, spark_setting
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.errors import TiersidecarError
@@ -142,7 +142,7 @@ def reconcile(
             if local:
                 summary = _run_locally(config, options, say)
             else:
-                summary = _run(config, options, master, dict(_setting(text) for text in conf or ()), say)
+                summary = _run(config, options, master, dict(spark_setting(text) for text in conf or ()), say)
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
     except ImportError as error:
@@ -206,13 +206,6 @@ def _progress(console: Console) -> Iterator[Callable[[str], None]]:
             progress.update(running, description=text)
 
         yield say
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--conf")
-    return key, value
 
 
 def _show(summary: Summary, report: Path, console: Console) -> None:

@@ -46,6 +46,7 @@ COMMANDS: Mapping[str, _Place] = MappingProxyType(
             "delete_records", "delete_records", "Delete records below an offset, remote and local."
         ),
         "erase": _Place("erase", "erase", "Erase the records of given keys from the remote log."),
+        "compact": _Place("compact", "compact", "Clean the remote log of a compacted topic now."),
         "accept-log-loss": _Place(
             "accept_log_loss", "accept_log_loss", "Confirm that all replicas of a partition were lost."
         ),

@@ -77,11 +77,19 @@ class CleaningTerms:
 
 
 class Cleaner:
-    """Takes every batch below the map's end, from the log's first on, in order."""
+    """Takes every batch below the map's end, from the log's first on, in order; or those of one segment, with the
+    ``transactions`` that its predecessors have left (:meth:`CleanedTransactions.resumed`)."""
 
-    def __init__(self, offset_map: OffsetMap, terms: CleaningTerms, aborted: Iterable[AbortedTransaction] = ()) -> None:
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        terms: CleaningTerms,
+        aborted: Iterable[AbortedTransaction] = (),
+        *,
+        transactions: CleanedTransactions | None = None,
+    ) -> None:
         self._map, self._terms = offset_map, terms
-        self._transactions = CleanedTransactions(aborted)
+        self._transactions = transactions or CleanedTransactions(aborted)
         self._native = native.core.walks
         lasts = {one.data_offset for one in terms.last_records.values() if one.data_offset is not None}
         self._kept_empty = array("q", sorted({terms.upper_bound_offset - 1, *lasts}))

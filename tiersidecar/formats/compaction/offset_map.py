@@ -34,6 +34,11 @@ def most_keys(size_bytes: int, load_factor: float = LOAD_FACTOR) -> int:
     return int(size_bytes // BYTES_PER_SLOT * load_factor)
 
 
+def bytes_for(keys: int) -> int:
+    """Return the size of a map that holds this many keys."""
+    return (int(keys / LOAD_FACTOR) + 2) * BYTES_PER_SLOT
+
+
 class OffsetMap:
     """Takes at most ``size_bytes`` (``log.cleaner.dedupe.buffer.size`` of one cleaner); nothing can be taken out again."""
 
@@ -87,7 +92,10 @@ class OffsetMap:
         Raises:
             ValueError: every slot is taken, which cannot happen to a caller that asks ``is_full`` first.
         """
-        digest = md5(key, usedforsecurity=False).digest()
+        self.put_digest(md5(key, usedforsecurity=False).digest(), offset)
+
+    def put_digest(self, digest: bytes, offset: int) -> None:
+        """Do what :meth:`put` does, of a key that is known by its MD5 alone."""
         slot = self._find(digest)
         if slot is None:
             raise ValueError("the offset map has no slot left")

@@ -16,6 +16,15 @@ class _Ongoing:
     is_seen: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedTransactions:
+    """State of a pass where one segment ends and the next begins: ``ongoing`` are aborted transactions that have begun, and
+    whether a batch of theirs was seen; ``committed`` are producers of whose other transactions one was."""
+
+    ongoing: tuple[tuple[AbortedTransaction, bool], ...] = ()
+    committed: frozenset[int] = frozenset()
+
+
 class CleanedTransactions:
     """Takes every batch of one pass, in the order of the log.
 
@@ -28,6 +37,20 @@ class CleanedTransactions:
         self._aborted: dict[int, _Ongoing] = {}
         self._committed: set[int] = set()
         self._retained: list[AbortedTransaction] = []
+
+    @classmethod
+    def resumed(cls, carried: CarriedTransactions, aborted: Iterable[AbortedTransaction]) -> CleanedTransactions:
+        """Return the state of a pass that goes on with a segment, where ``aborted`` are those that begin in it."""
+        resumed = cls(aborted)
+        resumed._aborted = {entry.producer_id: _Ongoing(entry, is_seen) for entry, is_seen in carried.ongoing}
+        resumed._committed = set(carried.committed)
+        return resumed
+
+    def carried(self, end_offset: int) -> CarriedTransactions:
+        """Return the state after a segment that ends at ``end_offset`` (inclusive), for :meth:`resumed`."""
+        self._begin_up_to(end_offset)
+        ongoing = tuple((one.entry, one.is_seen) for one in self._aborted.values())
+        return CarriedTransactions(ongoing=ongoing, committed=frozenset(self._committed))
 
     def pass_over(self, last_offset: int) -> None:
         """Take batches of data that are of no transaction, up to this offset (inclusive), the highest of theirs."""

@@ -1,0 +1,209 @@
+"""A backlog cleaned on Spark leaves byte for byte what the lane leaves, and an attempt that ends anywhere loses nothing
+(issue 23, S-250, S-255, S-258, S-259, S-261, S-276)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.clean_world import CleanWorld, KilledError, live
+from tests.support.compacted_logs import LogSegment, committed_records, table
+from tests.support.scripted import ScriptedFailpoints
+from tests.unit.app.test_compact_run import NOTHING_LEFT, Actions, Beside, beside
+from tests.unit.tasks.test_clean import puts, random_log
+from tiersidecar.app.compact_run import Compacting, Compactor, PartitionCompacted
+from tiersidecar.app.compact_spark import SparkEngine, SparkEngines
+from tiersidecar.domain.errors import SparkJobError
+from tiersidecar.domain.own_objects import ATTEMPTS
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["beside"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+PLACES = ("mapped", "rewritten", "started", "proven", "finishing", "finished", "trashed", "published")
+
+
+def compactor(there: Beside, spark: SparkSession, tmp_path: Path, actions: Actions | None = None) -> Compactor:
+    wanted = Compacting(
+        topic=there.world.owner.topic, partition=None, scratch=there.scratch, dedupe_buffer_bytes=24 * 10_000
+    )
+    engines = SparkEngines(spark=spark, config_file=tmp_path / "t.yaml")
+    return Compactor(there.session, wanted, engine_of=engines, failpoints=ScriptedFailpoints(actions))
+
+
+async def on_spark(
+    there: Beside, spark: SparkSession, tmp_path: Path, actions: Actions | None = None
+) -> PartitionCompacted:
+    (done,) = await compactor(there, spark, tmp_path, actions).apply()
+    return done
+
+
+def described(segments: list[RemoteLogSegmentMetadata]) -> list[object]:
+    """Return what their events say of them, without ids and times."""
+    return [
+        (
+            one.start_offset,
+            one.end_offset,
+            one.segment_size_in_bytes,
+            one.max_timestamp_ms,
+            one.segment_leader_epochs,
+            one.txn_index_empty,
+        )
+        for one in segments
+    ]
+
+
+def more(seed: int, after: list[LogSegment]) -> list[LogSegment]:
+    """A log that goes on where another one ends: puts and tombstones of the same keys."""
+    draw, offset = random.Random(seed), after[-1].next_base_offset
+    segments = []
+    for _ in range(3):
+        records = [(b"key-%d" % draw.randrange(12), draw.choice([None, b"%d" % offset])) for _ in range(6)]
+        segments.append(puts(offset, *records))
+        offset = segments[-1].next_base_offset
+    return segments
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_it_leaves_byte_for_byte_what_rounds_of_the_lane_leave(
+    beside: Beside, spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    """Three rounds: of all codecs, tombstones and overlapping transactions; then of what they have left and more of it."""
+    lane = CleanWorld(scratch=tmp_path / "lane", takes_all=True)
+    log = random_log(seed, steps=80)
+    for number in range(3):
+        added = log if number == 0 else more(seed + number, log)
+        log = log if number == 0 else [*log, *added]
+        await lane.add(*added)
+        await beside.world.add(*added)
+        round_of_lane = await lane.clean()
+        done = await on_spark(beside, spark, tmp_path)
+        assert (done.left, done.stopped) == ("", NOTHING_LEFT)
+        assert done.cleaner_offset == round_of_lane.cleaner_offset == log[-1].next_base_offset
+        assert [one.log for one in await beside.world.read()] == [one.log for one in await lane.read()]
+        assert described([_given(beside.world, one) for one in log]) == described([_given(lane, one) for one in log])
+        for segment in log:
+            ours, theirs = await _aborted(beside.world, segment), await _aborted(lane, segment)
+            assert ours == theirs
+        beside.world.clock.jump(4 * 86_400)
+        lane.clock.jump(4 * 86_400)
+    assert live(await beside.world.table_read()) == live(table(committed_records(log)))
+
+
+def _given(world: CleanWorld, segment: LogSegment) -> RemoteLogSegmentMetadata:
+    given = world.given(segment.base_offset)
+    assert given is not None
+    return given
+
+
+async def _aborted(world: CleanWorld, segment: LogSegment) -> list[AbortedTransaction]:
+    return await world.aborted_in(_given(world, segment))
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_driver_killed_anywhere_loses_nothing_and_the_next_run_goes_on(
+    beside: Beside, spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    log = random_log(3, steps=60)
+    await beside.world.add(*log)
+    expected = table(committed_records(log))
+
+    async def kill() -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        await on_spark(beside, spark, tmp_path, {f"clean.{place}": kill})
+    assert await beside.world.table_read() == expected
+    done = await on_spark(beside, spark, tmp_path)
+    assert (done.left, done.stopped) == ("", NOTHING_LEFT)
+    assert await beside.world.table_read() == expected
+    given = {_given(beside.world, one).remote_log_segment_id.uuid for one in log}
+    finished = {one.remote_log_segment_id.uuid for one in beside.world.segments(State.COPY_SEGMENT_FINISHED)}
+    assert finished - given == beside.world.in_trash()
+
+
+async def test_where_an_attempt_may_still_write_others_begin_under_other_ids(
+    beside: Beside, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = random_log(3, steps=60)
+    await beside.world.add(*log)
+    run, refused = SparkEngine.run, list[str]()
+
+    async def run_twice(self: SparkEngine, step: str, doing: Callable[[], object]) -> object:
+        """As if Spark ran all tasks of the first wave, lost the answers, and ran them again."""
+        done = await run(self, step, doing)
+        if refused or not step.startswith("putting up"):
+            return done
+        try:
+            return await run(self, step, doing)
+        except SparkJobError as error:
+            refused.append(str(error))
+            raise
+
+    monkeypatch.setattr(SparkEngine, "run", run_twice)
+    done = await on_spark(beside, spark, tmp_path)
+    assert "another attempt may still write under the same id" in refused[0]
+    assert (done.left, done.stopped) == ("", NOTHING_LEFT)
+    assert await beside.world.table_read() == table(committed_records(log))
+    left = beside.world.segments(State.COPY_SEGMENT_STARTED)
+    assert len(left) == len(done.rounds[0].swapped), (
+        "of the first ids; the leader's sidecar deletes them after the copy grace"
+    )
+    names = [path.name for path in (beside.root / ATTEMPTS).iterdir()]
+    assert len(names) == 2 * len(left)
+
+
+async def test_a_segment_that_cannot_be_read_ends_it_and_nothing_is_published(
+    beside: Beside, spark: SparkSession, tmp_path: Path
+) -> None:
+    first, *_ = await beside.world.add(*random_log(2))
+    next(beside.root.rglob(f"{first.start_offset:020d}-*.log")).unlink()
+    before = beside.world.segments()
+    with pytest.raises(SparkJobError):
+        await on_spark(beside, spark, tmp_path)
+    assert beside.world.segments() == before
+    assert beside.world.state.cleaner_claims(beside.world.owner) == ()
+
+
+async def test_a_command_that_is_ended_ends_its_jobs(spark: SparkSession) -> None:
+    """Or the end of its loop would wait for the thread, and the thread for the job."""
+    parts: Any = SimpleNamespace(swap=None)
+    job: Any = None
+    engine = SparkEngine(spark, job, parts, ScriptedFailpoints(), lambda text: None)
+    ended = threading.Event()
+
+    def wait() -> None:
+        try:
+            spark.sparkContext.parallelize([0], 1).foreach(_wait_long)
+        finally:
+            ended.set()
+
+    running = asyncio.create_task(engine.run("waiting", wait))
+    await asyncio.to_thread(_until_active, spark)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await asyncio.to_thread(ended.wait, 20)
+
+
+def _until_active(spark: SparkSession) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not tracker.getActiveJobsIds():
+        threading.Event().wait(0.05)
+
+
+def _wait_long(_row: int) -> None:
+    threading.Event().wait(120)

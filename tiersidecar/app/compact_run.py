@@ -1,0 +1,289 @@
+"""Clean the remote log of a compacted topic now, for an operator: the cleaner's rounds, by a command beside the sidecars.
+
+The rounds are those of the lane (:mod:`~tiersidecar.tasks.clean`).  What differs is the right to act: the lease ``repair``, for
+which the lanes wait, in the place of the role.  Leadership is not this process's, so the broker is asked with the leader epoch
+before each event and each claim, and a claim counts for the leader epoch in which it was made, as a leader's own does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.app.builders.retain import trash_delays
+from tiersidecar.app.commands.session import Session, operator
+from tiersidecar.app.deletion_doubts import reason_not_ours, reason_not_to_delete
+from tiersidecar.app.handover.look import Histories, leader_epochs_of, open_histories
+from tiersidecar.app.held_lease import HeldLease, claimed_lease, kept_renewed
+from tiersidecar.app.repair_run import LEASE
+from tiersidecar.app.rewriting_parts import RewritingParts, open_rewriting, topic_owners
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.errors import BrokerRefusedError, CompactionError, LeaseHeldError, TiersidecarError
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.policy import PauseKind
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
+from tiersidecar.tasks.clean import CleanedChunk, CleanSettings, CleanTask, PlannedRound, local_engine
+from tiersidecar.tasks.clean_engine import CleanEngine, Progress, quiet
+from tiersidecar.tasks.edges import Sources
+from tiersidecar.tasks.partition_table import PartitionTable
+from tiersidecar.tasks.topic_owners import TopicOwners
+
+_MOST_LEADERS = 5
+_NEXT_LEADER_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacting:
+    """The operator's request.  ``partition`` None is each; ``scratch`` is this process's alone; ``settle_s`` is how long the
+    cleaner of a sidecar may take to end what it had begun when the lease was claimed."""
+
+    topic: str
+    partition: int | None
+    scratch: Path
+    dedupe_buffer_bytes: int
+    settle_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLook:
+    """One partition, as it is: what a round would do, or why none can be planned."""
+
+    view: LeaderView
+    planned: PlannedRound | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionCompacted:
+    """One partition, when its rounds had ended.  ``left`` says why something was not done that could have been, and ``stopped``
+    why there was nothing more to do."""
+
+    owner: TopicIdPartition
+    rounds: Sequence[CleanedChunk]
+    stopped: str = ""
+    left: str = ""
+
+    @property
+    def cleaner_offset(self) -> Offset | None:
+        """Return the last one that was claimed; None where none was."""
+        return next((one.cleaner_offset for one in reversed(self.rounds) if one.cleaner_offset >= 0), None)
+
+
+EngineOf = Callable[[RewritingParts, CleanSettings, Failpoints, Progress], CleanEngine]
+
+
+def engine_of_this_process(
+    parts: RewritingParts, settings: CleanSettings, failpoints: Failpoints, progress: Progress
+) -> CleanEngine:
+    """Return the engine that streams everything past this process."""
+    return local_engine(
+        settings,
+        parts.swap_store,
+        parts.swap,
+        blocking=parts.blocking,
+        failpoints=failpoints,
+        cleaned_here=lambda owner: [owner],
+        progress=progress,
+    )
+
+
+class Compactor:
+    """Looks, and acts.  Every step may be abandoned and done again."""
+
+    def __init__(
+        self,
+        session: Session,
+        wanted: Compacting,
+        *,
+        engine_of: EngineOf = engine_of_this_process,
+        progress: Progress = quiet,
+        failpoints: Failpoints = NO_FAILPOINTS,
+    ) -> None:
+        self._session, self._wanted, self._engine_of = session, wanted, engine_of
+        self._progress, self._failpoints, self._ids = progress, failpoints, SystemIds()
+
+    async def look(self) -> list[PartitionLook]:
+        """Return what a round of each partition would do; nothing is changed.
+
+        Raises:
+            BrokerRefusedError: there is no such topic or partition, or its leader changes.
+            CompactionError: the topic's data are not this cluster's.
+            TiersidecarError: store or topics are away.
+        """
+        async with self._open(lease=None) as cleaning:
+            looks = []
+            for view in cleaning.views:
+                if reason := await reason_not_ours(
+                    self._session, cleaning.parts.store, view.topic_id_partition, lives_here=True
+                ):
+                    raise CompactionError(subject=self._wanted.topic, reason=reason)
+                self._progress(f"looking at partition {view.topic_id_partition.partition}")
+                partition = await cleaning.led(view)
+                looks.append(PartitionLook(view=view, planned=await cleaning.task.planned(partition)))
+            return looks
+
+    async def apply(self) -> list[PartitionCompacted]:
+        """Clean partition after partition, until nothing is left that may be.
+
+        Raises:
+            LeaseHeldError: another command acts.
+            TiersidecarError: the first that stood in the way, where nothing was done; else it is said in ``left``.
+        """
+        done: list[PartitionCompacted] = []
+        failed: TiersidecarError | None = None
+        async with (
+            claimed_lease(self._session, self._ids, LEASE) as lease,
+            kept_renewed(lease, self._session.clock),
+            self._open(lease=lease) as cleaning,
+        ):
+            if self._wanted.settle_s > 0:
+                self._progress(
+                    f"waiting {self._wanted.settle_s:.0f} s, until the cleaners have ended what they had begun"
+                )
+                await self._session.clock.sleep(self._wanted.settle_s)
+            for view in cleaning.views:
+                one, error = await self._compact(view, cleaning)
+                done.append(one)
+                failed = failed or error
+                if isinstance(error, LeaseHeldError):
+                    break
+        if failed is not None and not any(one.swapped for each in done for one in each.rounds):
+            raise failed
+        return done
+
+    async def _compact(
+        self, view: LeaderView, cleaning: _Cleaning
+    ) -> tuple[PartitionCompacted, TiersidecarError | None]:
+        owner, leaders, rounds = view.topic_id_partition, 1, list[CleanedChunk]()
+        while True:
+            try:
+                self._progress(f"partition {owner.partition}, round {len(rounds) + 1}")
+                now = await cleaning.task.run(await cleaning.led(view))
+            except BrokerRefusedError as error:
+                # Another leader, in another epoch: its round begins where the last claim ends.
+                await self._session.clock.sleep(_NEXT_LEADER_WITHIN_S)
+                after = await self._session.partition(owner.topic, owner.partition)
+                if after == view or after.topic_id_partition != owner or leaders == _MOST_LEADERS:
+                    return PartitionCompacted(owner=owner, rounds=rounds, left=f"it failed: {error}"), error
+                view, leaders = after, leaders + 1
+                continue
+            except TiersidecarError as error:
+                return PartitionCompacted(owner=owner, rounds=rounds, left=f"it failed: {error}"), error
+            if now.cleaner_offset >= 0 or now.swapped:
+                rounds.append(now)
+                leaders = 1
+            if now.cleaner_offset < 0:
+                return PartitionCompacted(owner=owner, rounds=rounds, stopped=now.reason, left=now.left), None
+
+    @asynccontextmanager
+    async def _open(self, *, lease: HeldLease | None) -> AsyncIterator[_Cleaning]:
+        session, wanted = self._session, self._wanted
+        views = [
+            view
+            for view in await session.partitions(wanted.topic)
+            if wanted.partition in (None, view.topic_id_partition.partition)
+        ]
+        if not views:
+            subject = f"{wanted.topic}-{wanted.partition}"
+            raise BrokerRefusedError(api="Metadata", subject=subject, error="UNKNOWN_TOPIC_OR_PARTITION")
+        settings = CleanSettings(
+            dedupe_buffer_bytes=wanted.dedupe_buffer_bytes,
+            scratch=wanted.scratch / "cleaned",
+            filters=wanted.scratch / "filters",
+            delays=trash_delays(session.config),
+            takes_all=True,
+        )
+        async with AsyncExitStack() as stack:
+            parts = await stack.enter_async_context(open_rewriting(session, self._ids, self._failpoints, place="clean"))
+            owners = [view.topic_id_partition for view in views]
+            histories = await open_histories(session, stack, parts.store, owners)
+            rights = CommandsRights(session, lease, await topic_owners(session, parts.store, incarnation="compact"))
+            task = CleanTask(
+                sources=Sources(
+                    table=PartitionTable(),
+                    broker=session.broker,
+                    metadata=histories.metadata,
+                    state=session.state,
+                    lineages=histories.lineages,
+                ),
+                clock=session.clock,
+                failpoints=self._failpoints,
+                rights=rights,
+                engine=self._engine_of(parts, settings, self._failpoints, self._progress),
+                blobs=parts.swap_store.blobs,
+                settings=settings,
+            )
+            yield _Cleaning(session=session, views=views, parts=parts, histories=histories, task=task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cleaning:
+    """What is open while a command looks or acts."""
+
+    session: Session
+    views: Sequence[LeaderView]
+    parts: RewritingParts
+    histories: Histories
+    task: CleanTask
+
+    async def led(self, view: LeaderView) -> TieredPartition:
+        """Return the partition for a round in this leader epoch, whose history is the leader's own file: while the epoch
+        lasts, nothing of it is cut off.
+
+        Raises:
+            BrokerRefusedError: another broker leads by now, or this one in another epoch.
+        """
+        owner, session = view.topic_id_partition, self.session
+        log_start = await session.offset(view, OffsetSpec.EARLIEST)
+        live = await leader_epochs_of(session.broker, view, log_start)
+        policy = session.policy(owner.topic, owner.topic_id)
+        if not live or policy is None:
+            reason = "its leader has no history of it" if policy is not None else "it is not tiered"
+            raise CompactionError(subject=str(owner), reason=reason)
+        self.histories.live.epochs[owner] = live
+        await self.histories.lineages.refresh(owner)
+        return TieredPartition(view=view, role=PartitionRole.LEADER, policy=policy)
+
+
+class CommandsRights:
+    """The :class:`~tiersidecar.tasks.clean_rights.CleaningRights` of a command that holds the lease; without one it looks."""
+
+    def __init__(self, session: Session, lease: HeldLease | None, owners: TopicOwners) -> None:
+        self._session, self._lease, self._owners = session, lease, owners
+
+    def reason_not_to_begin(self, partition: TieredPartition) -> str:
+        paused = self._session.state.why_paused(partition.view.topic_id_partition.topic_id, PauseKind.COPIES)
+        return (reason_not_to_delete(self._session) or "") or paused
+
+    def broker_id_of(self, partition: TieredPartition) -> BrokerId:
+        return partition.view.leader_id
+
+    def author_of(self, partition: TieredPartition) -> str:
+        return operator("compact")
+
+    async def confirm(self, owner: TopicIdPartition) -> None:
+        self.require()
+        await self._owners.claim(owner)
+        self.require()
+
+    def require(self) -> None:
+        self._held.require()
+
+    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
+        """Note nothing: the journal is the sidecar's, and what a killed command leaves goes after the copy grace."""
+        return nullcontext()
+
+    async def renewed_ms(self) -> int | None:
+        """Renew the lease: COPY_SEGMENT_FINISHED is read back while it holds, or given up."""
+        await self._held.renew_now()
+        return self._held.left_ms
+
+    @property
+    def _held(self) -> HeldLease:
+        assert self._lease is not None, "a command that only looks publishes nothing"
+        return self._lease

@@ -1,0 +1,179 @@
+"""By what right remote segments are cleaned: that of the leader's sidecar, or of a command that holds the lease ``repair``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from tiersidecar.decide.cleaning_chain import CleaningChain
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.policy import PauseKind
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.ports.clock import Clock
+from tiersidecar.tasks.edges import Actor, Sources
+from tiersidecar.tasks.ownership import InFlight
+from tiersidecar.tasks.rewriting_commands import CLEANER_FINISHES_WITHIN_S, RewritingCommands
+from tiersidecar.tasks.segment_swap import DigestAlone, Prover, SwapTrash
+
+
+class CleaningRights(Protocol):
+    """The right of one process.  Besides, the broker is asked before each event whether the leader epoch is still the last."""
+
+    def reason_not_to_begin(self, partition: TieredPartition) -> str:
+        """Return why nothing is cleaned now; empty where it may be."""
+
+    def broker_id_of(self, partition: TieredPartition) -> BrokerId:
+        """Return the broker that events of new segments name."""
+
+    def author_of(self, partition: TieredPartition) -> str:
+        """Return the author that entries of the trash name."""
+
+    async def confirm(self, owner: TopicIdPartition) -> None:
+        """Return once the topic's remote data are known for this cluster's, in this very store.
+
+        Raises:
+            TiersidecarError: they are not, or the right is lost.
+        """
+
+    def require(self) -> None:
+        """Return if this process may act now: called right before each act, without a wait between.
+
+        Raises:
+            TiersidecarError: another process may act in its place.
+        """
+
+    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
+        """Hold the copy of a new segment as this process's, until the context ends."""
+
+    async def renewed_ms(self) -> int | None:
+        """Renew the right, and return for how long it lasts; None where it has no end that could be waited for."""
+
+
+class LeadersRights:
+    """Those of the sidecar beside the leader: its role, the topic's ownership, and no command that acts."""
+
+    def __init__(self, sources: Sources, actor: Actor, in_flight: InFlight, clock: Clock) -> None:
+        self._table, self._state, self._actor, self._in_flight = sources.table, sources.state, actor, in_flight
+        self._commands = RewritingCommands(sources.state, clock)
+
+    def reason_not_to_begin(self, partition: TieredPartition) -> str:
+        owner = partition.view.topic_id_partition
+        if partition.role is not PartitionRole.LEADER or not self._table.leads(owner, partition.view.leader_epoch):
+            return "this broker does not lead it"
+        if self._actor.observe_only:
+            return "mode is observe"
+        return (
+            self._table.refused_topics.get(owner.topic, "")
+            or self._state.why_paused(owner.topic_id, PauseKind.COPIES)
+            or self._actor.guard.reason_not_to_delete_remote_of(owner.topic_id)
+            or self._commands.reason_to_wait()
+        )
+
+    def broker_id_of(self, partition: TieredPartition) -> BrokerId:
+        return self._actor.broker_id
+
+    def author_of(self, partition: TieredPartition) -> str:
+        return f"the cleaner beside broker {partition.view.leader_id}"
+
+    async def confirm(self, owner: TopicIdPartition) -> None:
+        await self._actor.ownership.confirm(owner)
+
+    def require(self) -> None:
+        self._actor.ownership.require_role()
+
+    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
+        return self._in_flight.copying(segment_id)
+
+    async def renewed_ms(self) -> int | None:
+        return None
+
+    def cleaned_here(self, owner: TopicIdPartition) -> list[TopicIdPartition]:
+        """Return this partition, and every other one of a compacted topic that the broker has."""
+        others = (one.view.topic_id_partition for one in self._table.assignment.values())
+        return [owner, *(one for one in others if one.topic in self._table.compacted_topics)]
+
+
+class Looked(Protocol):
+    """The partition as one look found it."""
+
+    @property
+    def segments(self) -> Sequence[RemoteLogSegmentMetadata]:
+        """Return all of it."""
+        ...
+
+    @property
+    def chain(self) -> CleaningChain:
+        """Return the part that may be cleaned."""
+        ...
+
+
+class ChunkSwapper:
+    """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one chunk, while its partition is led in that epoch.
+
+    ``reason_to_end`` asks the rights, and the broker whether we lead.  ``until_ms`` is when the round is given up."""
+
+    def __init__(
+        self,
+        *,
+        partition: TieredPartition,
+        rights: CleaningRights,
+        look_again: Callable[[], Awaitable[Looked]],
+        reason_to_end: Callable[[], Awaitable[str]],
+        trash: SwapTrash,
+        clock: Clock,
+    ) -> None:
+        self._owner = partition.view.topic_id_partition
+        self.broker_id = rights.broker_id_of(partition)
+        self._rights, self._look_again, self._reason_to_end = rights, look_again, reason_to_end
+        self._trash, self._clock = trash, clock
+        self._near: Sequence[RemoteLogSegmentMetadata] = ()
+        self._looked_s = 0.0
+        self.until_ms: int | None = None
+
+    async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
+        """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
+        their ends first: a command that has claimed its lease before that is seen."""
+        if self.until_ms is not None and self._clock.now_ms() > self.until_ms:
+            return "the round has taken too long for the delete horizons that it sets; another one goes on from here"
+        await self._rights.confirm(self._owner)
+        self._looked_s = self._clock.monotonic_s()
+        now = await self._look_again()
+        if reason := await self._reason_to_end():
+            return reason
+        if self._left_ms() <= 0:
+            return f"looking at it took more than {CLEANER_FINISHES_WITHIN_S} s: a command may have begun since"
+        given = {one.remote_log_segment_id for one in now.chain.segments}
+        if not all(one.remote_log_segment_id in given for one in old):
+            return now.chain.stopped or "it was replaced or deleted meanwhile"
+        first, last = old[0].start_offset, old[-1].end_offset
+        self._near = [one for one in now.segments if one.start_offset <= last and one.end_offset >= first]
+        return ""
+
+    def after_ms(self) -> int:
+        return max(one.event_timestamp_ms for one in self._near if one.state is State.COPY_SEGMENT_FINISHED)
+
+    def copying(self, segment_id: RemoteLogSegmentId) -> AbstractAsyncContextManager[None]:
+        return self._rights.copying(segment_id)
+
+    def require(self) -> None:
+        self._rights.require()
+
+    async def within_ms(self) -> int | None:
+        """Return a time far below any ``delete.retention.ms``: what a deposed leader finishes later than that could bring a key
+        back.  It counts from the last look, after which a command waits for that long before it acts."""
+        renewed_ms = await self._rights.renewed_ms()
+        left_ms = self._left_ms() if renewed_ms is None else min(self._left_ms(), renewed_ms)
+        return max(left_ms, 1)
+
+    def prover(self, stored: RemoteLogSegmentMetadata) -> Prover:
+        return DigestAlone()
+
+    async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
+        self._rights.require()
+        await self._trash.put(old)
+
+    def _left_ms(self) -> int:
+        return round((self._looked_s + CLEANER_FINISHES_WITHIN_S - self._clock.monotonic_s()) * 1000)

@@ -1,0 +1,230 @@
+"""One segment's share of a round, for an engine that gives segments to other processes (``tasks/clean_engine``).
+
+The rules are those of a round that goes through one segment after the other, and so is the code.  What such a round carries
+from one segment to the next is handed over instead: the map's entries of the segment's own keys, and the transactions.
+
+First pass: the last offset of each key that the segment has, and its batches and markers of transactions.  Second pass: the
+segment as the round leaves it, to be measured; and once more, byte for byte the same, to be put up under the id that was
+published meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+from tiersidecar.domain.errors import OffsetMapTooSmallError
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms
+from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder, bytes_for
+from tiersidecar.formats.compaction.segments import SegmentTally
+from tiersidecar.formats.compaction.transactions import CarriedTransactions, CleanedTransactions
+from tiersidecar.formats.compaction.whole_batches import WholeBatches
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, read_batch_header
+from tiersidecar.tasks.clean_passes import CleanedSegment, CleanPasses
+from tiersidecar.tasks.segment_swap import NewFacts, SwapStore, put_segment, require
+
+_HEADER_BYTES = 61
+_LIKELY_RECORD_BYTES = 16
+_LEAST_KEYS = 1000
+_GROWTH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanShare:
+    """A segment of the chain for the first pass; ``aborted`` are those that reach into it."""
+
+    segment: RemoteLogSegmentMetadata
+    first_dirty: Offset
+    aborted: tuple[AbortedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannedSegment:
+    """``keys`` has the last offset of each key of the segment, without aborted records; only those at ``first_dirty`` or above
+    count for the round's map.  ``events`` are its transactional batches, each by its first bytes, and its markers, in order."""
+
+    keys: OffsetMap
+    first_dirty: Offset
+    events: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanShare:
+    """A segment for the second pass.  ``latest_offset`` is where the round's map ends (inclusive), ``carried`` the state where
+    the segment before it ends, ``aborted`` those that begin in this one.  ``measured`` and ``started`` are None while it is
+    only to be measured; ``begun_ms`` is the time at which it was begun."""
+
+    segment: RemoteLogSegmentMetadata
+    terms: CleaningTerms
+    latest_offset: int
+    carried: CarriedTransactions
+    aborted: tuple[AbortedTransaction, ...]
+    measured: NewFacts | None = None
+    started: RemoteLogSegmentMetadata | None = None
+    begun_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedShare:
+    """The segment as the round leaves it; ``facts`` None: as it was.  ``custom_metadata`` is that of what was put up."""
+
+    tally: SegmentTally
+    facts: NewFacts | None
+    custom_metadata: bytes | None = None
+
+
+def scan_share(
+    segment: RemoteLogSegmentMetadata, first_dirty: Offset, aborted: Iterable[AbortedTransaction]
+) -> ScanShare:
+    """Return the share of a segment; ``aborted`` are the whole chain's.  An abort below the segment ends nothing in it."""
+    start, end = segment.start_offset, segment.end_offset
+    near = tuple(one for one in aborted if one.first_offset <= end and one.last_offset >= start)
+    return ScanShare(segment=segment, first_dirty=first_dirty, aborted=near)
+
+
+async def scan_segment(share: ScanShare, store: SwapStore) -> ScannedSegment:
+    """Do the first pass over one segment.
+
+    Raises:
+        StoreError, CorruptDataError: it could not be read.
+    """
+    segment = share.segment
+    # No key is lacking with a slot for each offset; but a segment that was cleaned spans many more than it has.
+    span = segment.next_offset - segment.start_offset
+    keys = min(span, segment.segment_size_in_bytes // _LIKELY_RECORD_BYTES + _LEAST_KEYS)
+    while (scanned := await _scan(share, store, keys)) is None:
+        keys = min(span, keys * _GROWTH)
+    return scanned
+
+
+async def _scan(share: ScanShare, store: SwapStore, most_keys: int) -> ScannedSegment | None:
+    """Return the scanned segment; None where it has more keys."""
+    segment, where = share.segment, str(share.segment.remote_log_segment_id)
+    keys = OffsetMap(bytes_for(most_keys))
+    builder = OffsetMapBuilder(keys, first_dirty_offset=segment.start_offset, aborted=share.aborted)
+    of_builder, events, takes_more = WholeBatches(), _Events(share.aborted), True
+
+    def look(part: memoryview) -> None:
+        nonlocal takes_more
+        try:
+            takes_more = takes_more and builder.feed(of_builder, part, where=where)
+        except OffsetMapTooSmallError:
+            takes_more = False
+        if takes_more:
+            events.look(part, where=where)
+
+    async with aclosing(store.stream.feed_log(segment, look, store.pace)) as parts:
+        async for _ in parts:
+            if not takes_more:
+                return None
+    of_builder.end(where=where)
+    return ScannedSegment(keys=keys, first_dirty=share.first_dirty, events=tuple(events.found))
+
+
+def clean_share(
+    segment: RemoteLogSegmentMetadata,
+    terms: CleaningTerms,
+    latest_offset: int,
+    carried: CarriedTransactions,
+    aborted: Iterable[AbortedTransaction],
+) -> CleanShare:
+    """Return the share of a segment in the second pass; ``aborted`` are the whole chain's."""
+    start, end = segment.start_offset, segment.end_offset
+    return CleanShare(
+        segment=segment,
+        terms=terms,
+        latest_offset=latest_offset,
+        carried=carried,
+        aborted=tuple(one for one in aborted if start <= one.first_offset <= end),
+    )
+
+
+class Carrying:
+    """Follows the transactions of a round through its segments, by their events alone."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        self._transactions = CleanedTransactions(aborted)
+        self.carried = CarriedTransactions()
+        """The state where the next segment begins."""
+
+    def go_past(self, segment: RemoteLogSegmentMetadata, events: Iterable[bytes]) -> None:
+        """Go past the next segment, whose events these are.
+
+        Raises:
+            CorruptDataError: a marker cannot be read.
+        """
+        where = str(segment.remote_log_segment_id)
+        for event in events:
+            header = read_batch_header(event, where=where, position=0)
+            if header.is_control:
+                self._transactions.may_drop_marker(memoryview(event), header, where=where, position=0)
+            else:
+                self._transactions.is_aborted(header)
+        self._transactions.take_retained()
+        self.carried = self._transactions.carried(segment.end_offset)
+
+
+async def measure_segment(share: CleanShare, offset_map: OffsetMap, passes: CleanPasses) -> CleanedShare:
+    """Do the second pass over one segment, and keep nothing of it; ``offset_map`` has the round's entries of its keys.
+
+    Raises:
+        StoreError, CorruptDataError, StateDirError: it could not be read, or not be written to this disk.
+    """
+    async with _cleaned(share, offset_map, passes) as cleaned:
+        return CleanedShare(tally=cleaned.tally, facts=None if cleaned.is_unchanged else cleaned.new.facts)
+
+
+async def put_share(share: CleanShare, offset_map: OffsetMap, passes: CleanPasses, store: SwapStore) -> CleanedShare:
+    """Do the second pass once more, put the segment up under the id that was published, and read it back.
+
+    Raises:
+        StoreError, CorruptDataError, StateDirError: as :func:`measure_segment`; or it differs from what was measured.
+    """
+    assert share.started is not None, "a segment is put up after its COPY_SEGMENT_STARTED"
+    async with _cleaned(share, offset_map, passes) as cleaned:
+        require(share.segment, cleaned.new.facts == share.measured, "it is not cleaned to the same bytes again")
+        custom = await put_segment(store, share.started, cleaned.new)
+        return CleanedShare(tally=cleaned.tally, facts=cleaned.new.facts, custom_metadata=custom)
+
+
+@asynccontextmanager
+async def _cleaned(share: CleanShare, offset_map: OffsetMap, passes: CleanPasses) -> AsyncIterator[CleanedSegment]:
+    offset_map.latest_offset = share.latest_offset
+    transactions = CleanedTransactions.resumed(share.carried, share.aborted)
+    cleaner = Cleaner(offset_map, share.terms, transactions=transactions)
+    # No key filter: those are files of the sidecar that leads, which makes one when it reads the segment first.
+    async with passes.cleaned(share.segment, cleaner, is_whole=False) as cleaned:
+        yield cleaned
+
+
+class _Events:
+    """Collects the transactional batches and markers of a segment, without those that say nothing after one before them: of the
+    same producer, with no marker and no beginning of an aborted transaction between."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._batches = WholeBatches()
+        begins = ((one.producer_id, one.first_offset) for one in aborted)
+        self._begins = sorted(begins, key=lambda one: one[1], reverse=True)
+        self._going_on: set[int] = set()
+        self.found: list[bytes] = []
+
+    def look(self, part: memoryview, *, where: str) -> None:
+        """See the next bytes of the .log."""
+        self._batches.begin_slice(part)
+        while (found := self._batches.next_batch(where=where)) is not None:
+            self._take(found[0], found[1])
+        self._batches.end_slice()
+
+    def _take(self, batch: memoryview, header: RecordBatchHeader) -> None:
+        while self._begins and self._begins[-1][1] <= header.last_offset:
+            self._going_on.discard(self._begins.pop()[0])
+        if header.is_control:
+            self._going_on.discard(header.producer_id)
+            self.found.append(bytes(batch))
+        elif header.is_transactional and header.producer_id not in self._going_on:
+            self._going_on.add(header.producer_id)
+            self.found.append(bytes(batch[:_HEADER_BYTES]))
