@@ -27,7 +27,7 @@ from tests.support.loopback_ports import free_port
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 TRIMMED, KEPT = "deleted-and-compacted", "compacted-alone"
-SEGMENT_BYTES, DELETE_RETENTION_MS = 16 * 1024, 12_000
+SEGMENT_BYTES, DELETE_RETENTION_MS = 16 * 1024, 30_000
 CONFIGS = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
