@@ -137,7 +137,7 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 def are_cleaned(stop: int = before) -> bool:
                     told = [one for one in daemon.events("partition.cleaned") if one["topic"] == TRIMMED]
                     ours = max((one["cleaner_offset"] for one in told), default=0)
-                    return min(ours, cleaner_offset(kafka[1], TRIMMED, 0) or 0) > stop
+                    return min(ours, cleaner_offset(kafka[1], TRIMMED, 0) or 0) >= stop
 
                 wait_until(are_cleaned, "both cleaners were there", 60)
             try:
