@@ -262,7 +262,7 @@ def _where_broker_expires(scenario: Scenario, hazard: Hazard, chances: Chances) 
             return replace(scenario, broker_retention_ms=-1, retention_bytes=kept_bytes)
 
 
-_TRIMMED_SHARE, _TRIMMED_S = 0.8, 160.0
+_TRIMMED_SHARE, _TRIMMED_S = 0.6, 160.0
 _BESIDE_A_CLEANER = (
     Fault.CRASH,
     Fault.STOP,
@@ -281,7 +281,7 @@ def _of_compacted_topic(scenario: Scenario, hazard: Hazard, chances: Chances) ->
     broker deletes in some runs."""
     topic = compacted_topic_of(chances)
     expires = topic.policy != "compact" and chances.draw("the broker deletes as well") < 0.5
-    is_trimmed = topic.policy != "compact" and not expires and chances.draw("it is trimmed") < _TRIMMED_SHARE
+    is_trimmed = topic.policy != "compact" and not expires and chances.draw("trimmed") < _TRIMMED_SHARE
     if is_trimmed:  # a tombstone keeps the local log for longer than most runs last, and so does a cleaner that is late
         few, room = chances.choose("tombstones of what is trimmed", (0.0, 0.01, 0.1)), 1_000_000
         topic = replace(topic, tombstones=few, dirty_ratio=0.0, dedupe_bytes=100_000, scratch_bytes=room)

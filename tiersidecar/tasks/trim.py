@@ -26,6 +26,7 @@ from tiersidecar.domain.errors import (
     NotOwnedError,
     ObjectNotFoundError,
     OwnerMissingError,
+    SegmentChangedError,
     StoreError,
     UncleanedError,
     UnknownPlaceError,
@@ -208,6 +209,10 @@ class TrimTask:
             except UncleanedError as error:
                 self._compacted.failed(topic_id_partition, step, error)
                 break
+            except SegmentChangedError:
+                if not step.is_compacted:
+                    raise
+                break  # the broker's cleaner has just been there: the next look sees what is left
             except (CorruptDataError, DataKeyError, ObjectNotFoundError, UnknownPlaceError) as error:
                 self._unproven.failed(topic_id_partition, step, error)
                 if not step.is_last_resort:
