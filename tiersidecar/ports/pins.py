@@ -94,6 +94,10 @@ class ReadCleanerOffset(Protocol):
         """Return up to where the broker's cleaner has cleaned ``local`` (exclusive), as its checkpoint says; -1 where it was
         never there, None where that cannot be read."""
 
+    async def first_missing(self, local: LocalPartition, start: int, stop: int) -> Offset | None:
+        """Return the first offset of ``local`` from ``start`` on and below ``stop`` that no record has: a cleaner was there.
+        None where there is none; ``start`` where that cannot be read."""
+
 
 class MeasureDisks(Protocol):
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:

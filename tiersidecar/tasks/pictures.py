@@ -202,11 +202,11 @@ class Pictures:
     ) -> Offset | None:
         """Return an offset that another broker's cleaner took away, and may have twice; None where there is none."""
         topic_id_partition = partition.view.topic_id_partition
-        written_from = _written_from(partition, local)
+        begins_at = written_from(partition, local)
         is_doubtful = may_lack_tombstones(
             plan,
             cleaner_offset=picture.cleaner_offset,
-            written_from=written_from,
+            written_from=begins_at,
             newest_known_ms=self._newest_known_ms(topic_id_partition, plan.known_end),
             now_ms=self._clock.now_ms(),
             delete_retention_ms=settings.delete_retention_ms,
@@ -217,7 +217,7 @@ class Pictures:
             plan.known_end, plan.take[0].base_offset
         )  # what lies between is not the cleaner's: retention took it
         try:
-            return await self._pins.first_hole(picture.pins, start, written_from)
+            return await self._pins.first_hole(picture.pins, start, begins_at)
         except PinError:
             await self._give_up(picture.pins)
             raise
@@ -244,7 +244,7 @@ class Pictures:
             self._table.pins.remove(pin)
 
 
-def _written_from(partition: TieredPartition, local: LocalPartition) -> int:
+def written_from(partition: TieredPartition, local: LocalPartition) -> int:
     """Return the offset from which on this broker has written the log as its leader; all else it may have fetched."""
     last = local.leader_epochs[-1] if local.leader_epochs else None
     is_leader = partition.role is PartitionRole.LEADER

@@ -24,6 +24,7 @@ from tiersidecar.ports.pins import ReadCleanerOffset
 from tiersidecar.tasks.clean_look import CleanLook, CleanLooks
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.partition_table import Uncleaned
+from tiersidecar.tasks.pictures import written_from
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +52,9 @@ class CompactedTrims:
     ) -> None:
         self._table, self._looks, self._clock = sources.table, CleanLooks(sources), edges.clock
         self._cleaner, self.verifier, self._is_enabled = cleaner, verifier, is_enabled
-        self._sightings: dict[TopicIdPartition, tuple[LeaderEpoch, tuple[CleanerSighting, ...]]] = {}
+        self._sightings: dict[TopicIdPartition, tuple[tuple[LeaderEpoch, int], tuple[CleanerSighting, ...]]] = {}
+        """By leader epoch and ``delete.retention.ms``: what the broker's cleaner passed before that was raised has the horizons
+        of then."""
         self._lacking: dict[TopicIdPartition, object] = {}
         """The step that could not be verified last, by all that another result depends on."""
 
@@ -127,13 +130,17 @@ class CompactedTrims:
         return are_given and steps[-1].offset <= room.stop_offset
 
     async def _room(self, partition: TieredPartition, local: LocalPartition, look: CleanLook) -> Room:
-        topic_id_partition, epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        topic_id_partition = partition.view.topic_id_partition
         settings = self._table.compacted_topics[topic_id_partition.topic]
+        terms = partition.view.leader_epoch, settings.delete_retention_ms
         seen_s = self._clock.monotonic_s()
         brokers = await self._cleaner.cleaner_offset(local)
-        of_epoch, sightings = self._sightings.get(topic_id_partition, (epoch, ()))
-        sightings = with_sighting(sightings if of_epoch == epoch else (), -1 if brokers is None else brokers, seen_s)
-        self._sightings[topic_id_partition] = (epoch, sightings)
+        known = self._sightings.get(topic_id_partition)
+        sightings = () if known is None or known[0] != terms else known[1]
+        if await self._tells_what_is_there(partition, local, brokers, sightings):
+            assert brokers is not None
+            sightings = with_sighting(sightings, brokers, seen_s)
+        self._sightings[topic_id_partition] = (terms, sightings)
         return decide_room(
             RoomView(
                 cleaner_offset=look.cleaner_offset,
@@ -146,6 +153,26 @@ class CompactedTrims:
                 min_compaction_lag_ms=settings.compaction.min_compaction_lag_ms,
             )
         )
+
+    async def _tells_what_is_there(
+        self,
+        partition: TieredPartition,
+        local: LocalPartition,
+        brokers: int | None,
+        known: Sequence[CleanerSighting],
+    ) -> bool:
+        """Return whether no tombstone can have gone from the local log above where the broker's cleaner is said to be.
+
+        Its checkpoint is lowered where the log was truncated, and set back where it was ahead of the log; it has no line of a
+        replica that was just built or moved.  So of what another leader has written every offset must be there.
+        """
+        if brokers is None or brokers < 0:
+            return False
+        begins_at = written_from(partition, local)
+        if brokers >= begins_at or any(one.offset == brokers for one in known):
+            return True
+        start = max(brokers, self._table.record(partition.view.topic_id_partition).log_start_offset)
+        return await self._cleaner.first_missing(local, start, begins_at) is None
 
     def _note(self, topic_id_partition: TopicIdPartition, found: Uncleaned | None) -> None:
         record = self._table.record(topic_id_partition)

@@ -186,6 +186,15 @@ class FilesystemPins:
         except OSError:
             return None
 
+    async def first_missing(self, local: LocalPartition, start: int, stop: int) -> Offset | None:
+        """Return the first offset from ``start`` on and below ``stop`` that no record has; ``start`` if that is not known."""
+        near = [one for one in local.segments if one.base_offset < stop]
+        segments = [one for one in near if one.next_base_offset is None or one.next_base_offset > start]
+        try:
+            return await self._blocking.run(first_hole, segments, start, stop)
+        except (CorruptDataError, OSError):
+            return Offset(start)
+
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         """Return the last look given to :meth:`note_look`; None where there is none."""
         return await self._blocking.run(_read_look, self._look_path(local))

@@ -196,6 +196,9 @@ async def test_the_first_offset_that_a_cleaner_took_is_found(broker: Broker) -> 
         assert await pins.first_hole(taken, Offset(50), 200) == 50
         broker.file(50, "log").write_bytes(b"no batch" * 20)
         assert await pins.first_hole(taken, Offset(50), 200) is None, "its copy will tell"
+        assert await pins.first_missing(broker.local, 30, 40) is None
+        assert await pins.first_missing(broker.local, 0, 40) == 20
+        assert await pins.first_missing(broker.local, 50, 200) == 50, "what cannot be understood may be missing"
         Path(taken[1].segment.log_path).unlink()
         with pytest.raises(PinError):
             await pins.first_hole(taken, Offset(50), 200)
