@@ -75,15 +75,15 @@ class TrimWorld:
     async def cleaner_offset(self, local: LocalPartition) -> int | None:
         return self.cleaned_to if self.is_checkpoint_readable else None
 
-    async def first_missing(self, local: LocalPartition, start: int, stop: int) -> Offset | None:
-        return first_hole([one for one in local.segments if (one.next_base_offset or stop) > start], start, stop)
+    async def first_cleaned(self, segment: LocalSegment, start: Offset, stop: Offset) -> Offset | None:
+        return first_hole([segment], start, stop, horizons=True)
 
     def append(self, *segments: LogSegment) -> None:
         """Seal segments of the broker's log."""
         self.log += segments
 
-    def broker_cleans(self, stop: int | None = None, *, now_ms: int | None = None) -> None:
-        """Run a round of the broker's cleaner over what is sealed below ``stop``."""
+    def broker_cleans(self, stop: int | None = None, *, now_ms: int | None = None, is_cut_short: bool = False) -> None:
+        """Run a round of the broker's cleaner over what is sealed below ``stop``; cut short, it leaves no checkpoint."""
         cleaned = [one for one in self.log if stop is None or one.next_base_offset <= stop]
         first_dirty = max(self.cleaned_to, cleaned[0].base_offset) if cleaned else 0
         if not cleaned or first_dirty >= cleaned[-1].next_base_offset:
@@ -96,7 +96,7 @@ class TrimWorld:
             segment_bytes=self.segment_bytes,
         )
         self.log = [*done.segments, *self.log[len(cleaned) :]]
-        self.cleaned_to = done.cleaner_offset
+        self.cleaned_to = self.cleaned_to if is_cut_short else done.cleaner_offset
 
     async def trim(self, actions: dict[str, Callable[[], Awaitable[None]]] | None = None) -> int:
         """Look at the disk, and let the lane trim; return where the broker's log begins then."""

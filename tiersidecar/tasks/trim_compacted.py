@@ -18,8 +18,8 @@ from tiersidecar.decide.topics import CleanupPolicy, TieredPartition
 from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim
 from tiersidecar.domain.errors import UncleanedError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.pins import ReadCleanerOffset
 from tiersidecar.tasks.clean_look import CleanLook, CleanLooks
 from tiersidecar.tasks.edges import Edges, Sources
@@ -57,6 +57,8 @@ class CompactedTrims:
         of then."""
         self._lacking: dict[TopicIdPartition, object] = {}
         """The step that could not be verified last, by all that another result depends on."""
+        self._uncleaned: dict[TopicIdPartition, frozenset[LocalSegment]] = {}
+        """Local segments above the broker's cleaner in which no cleaner was: each is looked through once."""
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether the broker's cleaner rewrites segments of the topic."""
@@ -137,8 +139,7 @@ class CompactedTrims:
         brokers = await self._cleaner.cleaner_offset(local)
         known = self._sightings.get(topic_id_partition)
         sightings = () if known is None or known[0] != terms else known[1]
-        if await self._tells_what_is_there(partition, local, brokers, sightings):
-            assert brokers is not None
+        if brokers is not None and brokers >= 0 and await self._is_uncleaned_from(partition, local, brokers):
             sightings = with_sighting(sightings, brokers, seen_s)
         self._sightings[topic_id_partition] = (terms, sightings)
         return decide_room(
@@ -154,25 +155,29 @@ class CompactedTrims:
             )
         )
 
-    async def _tells_what_is_there(
-        self,
-        partition: TieredPartition,
-        local: LocalPartition,
-        brokers: int | None,
-        known: Sequence[CleanerSighting],
-    ) -> bool:
-        """Return whether no tombstone can have gone from the local log above where the broker's cleaner is said to be.
+    async def _is_uncleaned_from(self, partition: TieredPartition, local: LocalPartition, brokers: int) -> bool:
+        """Return whether no cleaner was in the local log from ``brokers`` on, where the broker's own is said to be.
 
-        Its checkpoint is lowered where the log was truncated, and set back where it was ahead of the log; it has no line of a
-        replica that was just built or moved.  So of what another leader has written every offset must be there.
+        Its checkpoint is written at the end of a round alone: one that was cut short is not in it.  It is lowered where the log
+        was truncated, and set back where it was ahead of the log; and what this broker has fetched another's cleaner may have
+        passed.
         """
-        if brokers is None or brokers < 0:
-            return False
-        begins_at = written_from(partition, local)
-        if brokers >= begins_at or any(one.offset == brokers for one in known):
-            return True
-        start = max(brokers, self._table.record(partition.view.topic_id_partition).log_start_offset)
-        return await self._cleaner.first_missing(local, start, begins_at) is None
+        topic_id_partition = partition.view.topic_id_partition
+        start = max(brokers, self._table.record(topic_id_partition).log_start_offset)
+        known = self._uncleaned.get(topic_id_partition, frozenset())
+        found = set[LocalSegment]()
+        for segment in local.segments:
+            # No cleaner of this broker is in the active segment, whose front may have been fetched.
+            stop = segment.next_base_offset or Offset(written_from(partition, local))
+            if stop <= max(start, segment.base_offset):
+                continue
+            first = Offset(max(start, segment.base_offset))
+            if segment not in known and await self._cleaner.first_cleaned(segment, first, stop) is not None:
+                return False
+            if segment.next_base_offset is not None:
+                found.add(segment)
+        self._uncleaned[topic_id_partition] = frozenset(found)
+        return True
 
     def _note(self, topic_id_partition: TopicIdPartition, found: Uncleaned | None) -> None:
         record = self._table.record(topic_id_partition)

@@ -227,6 +227,20 @@ async def test_a_new_leader_that_has_every_offset_trims_at_once(tmp_path: Path) 
     assert await world.trim() == 4
 
 
+async def test_rounds_of_the_brokers_cleaner_that_are_cut_short_take_tombstones_and_leave_no_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Its thread dies at a damaged segment each time, or the broker is restarted before the end of the round."""
+    world = await a_world(tmp_path, FIRST)
+    world.append(puts(2, (b"b", None)), puts(3, (b"z", b"1")))
+    world.broker_cleans(is_cut_short=True)
+    await world.remote.clock.advance(DAY_MS / 1000 + 1)
+    world.broker_cleans(is_cut_short=True)
+    assert table(committed_records(world.log)).keys() == {b"a", b"z"}, "the tombstone has gone"
+    assert (await world.trim(), world.cleaned_to) == (0, 2)
+    assert "after the next round of the sidecar's cleaner" in world.reason
+
+
 async def test_a_delete_retention_that_is_raised_brings_no_tombstone_back(tmp_path: Path) -> None:
     """The broker's cleaner was seen below the remote cleaner offset, and what it passed then it gave a horizon by the old
     setting."""
