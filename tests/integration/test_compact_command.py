@@ -18,7 +18,7 @@ from tests.integration.test_erase_compacted import CONFIGS, NEVER_DIRTY_ENOUGH, 
 from tests.support.command_line import answer_of, program_environment, run_command
 from tests.support.kafka_cluster import KafkaCluster
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 
 
 ON_SPARK = ("--spark", "--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=4")
@@ -82,4 +82,4 @@ def _killed(config: Path, *arguments: str, failpoint: str) -> int:
     """Return how the command ended that carries it out."""
     program = [sys.executable, "-m", "tiersidecar", *arguments, "--carry-out", "--config", str(config)]
     environment = {**program_environment(), "TIERSIDECAR_FAILPOINTS": failpoint}
-    return subprocess.run(program, env=environment, capture_output=True, timeout=120, check=False).returncode
+    return subprocess.run(program, env=environment, capture_output=True, timeout=300, check=False).returncode

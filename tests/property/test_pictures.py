@@ -70,8 +70,9 @@ class Broker:
         self._write(segment)
         self._write(LogSegment(base_offset=segment.next_base_offset, next_base_offset=0, log=b""))
 
-    def clean(self, now_ms: int) -> None:
-        """One round over all that is sealed; small segments are merged."""
+    def clean(self, now_ms: int, *, is_cut_short: bool = False) -> None:
+        """One round over all that is sealed; small segments are merged.  One that is cut short, by the end of the broker or an
+        error behind the last segment that it has put in place, leaves the checkpoint as it was."""
         if not self.sealed or self.sealed[-1].next_base_offset == self.cleaned_up_to:
             return
         done = clean(
@@ -84,9 +85,12 @@ class Broker:
         )
         for old in self.sealed:
             (self.directory / f"{old.base_offset:020d}.log").unlink()
-        self.sealed, self.cleaned_up_to = list(done.segments), done.cleaner_offset
+        self.sealed = list(done.segments)
         for new in self.sealed:
             self._write(new)
+        if is_cut_short:
+            return
+        self.cleaned_up_to = done.cleaner_offset
         (self.log_dir / "cleaner-offset-checkpoint").write_text(f"0\n1\nbuilt 0 {self.cleaned_up_to}\n")
 
     def _write(self, segment: LogSegment) -> None:
@@ -378,6 +382,48 @@ async def test_it_does_not_once_its_own_cleaner_was_there_either(tmp_path: Path)
     await history.look()
     assert not history.is_halted
     assert len(history.world.table.pins.of(history.world.owner)) == 1
+
+
+async def cut_short(directory: Path, *, away_s: float) -> History:
+    """One whose sidecar is away for so long in all, while two rounds of the broker's cleaner are cut short."""
+    history = History(directory, 1)
+    await history.open()
+    history.broker.seal((b"a", b"old"), (b"x", b"1"))
+    await history.look()
+    await history.copy()
+    history.broker.seal((b"a", None), (b"b", b"1"))
+    for _ in range(2):
+        history.broker.clean(history.world.clock.now_ms(), is_cut_short=True)
+        history.world.clock.jump(away_s / 2)
+        history.broker.seal((b"c", b"1"))
+    return history
+
+
+async def test_rounds_that_were_cut_short_have_taken_tombstones_and_left_no_checkpoint(tmp_path: Path) -> None:
+    history = await cut_short(tmp_path, away_s=3)
+    await history.look()
+    assert history.is_halted
+    assert history.world.table.pins.of(history.world.owner) == ()
+
+
+async def test_a_delete_retention_that_is_raised_while_the_sidecar_is_away_excuses_nothing(tmp_path: Path) -> None:
+    """The broker's cleaner has taken the tombstone by the old one."""
+    history = await cut_short(tmp_path, away_s=3)
+    history.broker.clean(history.world.clock.now_ms())
+    raised = read_cleaner_settings({**COMPACTED, "delete.retention.ms": str(RETENTION_MS * 100)})
+    assert raised is not None
+    history.settings = raised
+    await history.look()
+    assert history.is_halted
+
+
+async def test_within_the_time_of_a_tombstone_they_have_taken_none(tmp_path: Path) -> None:
+    history = await cut_short(tmp_path, away_s=0.7)
+    await history.look()
+    assert not history.is_halted
+    while history.copied_end < history.broker.written[-1].next_base_offset:
+        await history.copy()
+    assert live(await history.world.table_read()) == live(table(committed_records(history.broker.written)))
 
 
 async def test_a_replica_of_a_log_that_no_cleaner_was_in_goes_on(tmp_path: Path) -> None:

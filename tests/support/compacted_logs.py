@@ -15,7 +15,7 @@ from tiersidecar.decide.compaction import CleanableSegment, CompactionSettings, 
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, LastRecord
 from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder
-from tiersidecar.formats.compaction.rewriting import RewrittenBatch
+from tiersidecar.formats.compaction.rewriting import DELETE_HORIZON_FLAG, RewrittenBatch
 from tiersidecar.formats.compaction.segments import OffsetBounds, RewrittenSegment, SegmentRewriter
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_state import TransactionWalk
@@ -72,6 +72,7 @@ def data_batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     transactional: bool = False,
     base_timestamp: int = NOW_MS - 1_000_000,
+    delete_horizon: bool = False,
 ) -> bytes:
     """Return records of key and value; ``producer`` is id, epoch and base sequence."""
     body = b"".join(
@@ -82,7 +83,7 @@ def data_batch(
         base_offset,
         CODECS[codec](body),
         count=len(records),
-        attributes=codec | (TRANSACTIONAL if transactional else 0),
+        attributes=codec | (TRANSACTIONAL if transactional else 0) | (DELETE_HORIZON_FLAG if delete_horizon else 0),
         base_timestamp=base_timestamp,
         max_timestamp=base_timestamp + 3 * (len(records) - 1),
         producer_id=producer[0],

@@ -126,6 +126,9 @@ class MemoryPins:
     async def cleaner_offset(self, local: LocalPartition) -> int | None:
         return self.brokers_cleaner_offset
 
+    async def first_cleaned(self, segment: LocalSegment, start: Offset, stop: Offset) -> Offset | None:
+        return self.hole if self.hole is not None and start <= self.hole < stop else None
+
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         return self.look
 

@@ -14,6 +14,7 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.lane_parts import actor_of, edges_of, sources_of
 from tests.support.scripted import ScriptedFailpoints
 from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile
+from tiersidecar.adapters.pins_fs.pin_directory import first_hole
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.offsets import EpochEntry, LeaderEpoch, Offset
@@ -35,7 +36,8 @@ DAY_MS = 86_400_000
 
 
 class TrimWorld:
-    """``log`` is the leader's local log without its active segment, ``cleaned_to`` what the broker's cleaner says of it."""
+    """``log`` is the leader's local log without its active segment, ``cleaned_to`` what the broker's cleaner says of it.
+    What is below ``written_from`` another leader has written, and its cleaner may have been there."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class TrimWorld:
         self.delete_retention_ms, self.segment_bytes = delete_retention_ms, 1
         """Of less than any segment: the broker's cleaner merges none."""
         self.directory, self.log, self.cleaned_to = directory / "local", list[LogSegment](), -1
+        self.is_checkpoint_readable, self.written_from = True, 0
         self._is_enabled, self._writes = is_enabled, 0
         self.trims = self._compacted()
 
@@ -70,14 +73,17 @@ class TrimWorld:
         return "" if waits is None else waits.reason
 
     async def cleaner_offset(self, local: LocalPartition) -> int | None:
-        return self.cleaned_to
+        return self.cleaned_to if self.is_checkpoint_readable else None
+
+    async def first_cleaned(self, segment: LocalSegment, start: Offset, stop: Offset) -> Offset | None:
+        return first_hole([segment], start, stop, horizons=True)
 
     def append(self, *segments: LogSegment) -> None:
         """Seal segments of the broker's log."""
         self.log += segments
 
-    def broker_cleans(self, stop: int | None = None, *, now_ms: int | None = None) -> None:
-        """Run a round of the broker's cleaner over what is sealed below ``stop``."""
+    def broker_cleans(self, stop: int | None = None, *, now_ms: int | None = None, is_cut_short: bool = False) -> None:
+        """Run a round of the broker's cleaner over what is sealed below ``stop``; cut short, it leaves no checkpoint."""
         cleaned = [one for one in self.log if stop is None or one.next_base_offset <= stop]
         first_dirty = max(self.cleaned_to, cleaned[0].base_offset) if cleaned else 0
         if not cleaned or first_dirty >= cleaned[-1].next_base_offset:
@@ -90,7 +96,7 @@ class TrimWorld:
             segment_bytes=self.segment_bytes,
         )
         self.log = [*done.segments, *self.log[len(cleaned) :]]
-        self.cleaned_to = done.cleaner_offset
+        self.cleaned_to = self.cleaned_to if is_cut_short else done.cleaner_offset
 
     async def trim(self, actions: dict[str, Callable[[], Awaitable[None]]] | None = None) -> int:
         """Look at the disk, and let the lane trim; return where the broker's log begins then."""
@@ -123,9 +129,11 @@ class TrimWorld:
                     modified_ms=hash(one.log) % 1_000_000,
                 )
             )
+        end = segments[-1].next_base_offset or Offset(0) if segments else Offset(0)
+        (directory / f"{end:020d}.log").touch()
         active = LocalSegment(
             directory=str(directory),
-            base_offset=segments[-1].next_base_offset or Offset(0) if segments else Offset(0),
+            base_offset=end,
             next_base_offset=None,
             size_bytes=0,
             modified_ms=0,
@@ -136,10 +144,14 @@ class TrimWorld:
             log_dir=str(self.directory),
             directory=str(directory),
             segments=(*segments, active),
-            leader_epochs=(EpochEntry(LeaderEpoch(tiered.view.leader_epoch), Offset(0)),),
+            leader_epochs=(EpochEntry(LeaderEpoch(tiered.view.leader_epoch), Offset(self.written_from)),),
         )
         self.remote.table.local = LogDirsView(partitions={self.remote.owner: local}, faults={})
         self.remote.table.assignment = {self.remote.owner: replace(tiered, policy=TRIMMED)}
+
+    def restart(self) -> None:
+        """Begin a new process."""
+        self.trims = self._compacted()
 
     def _parts(self, actions: dict[str, Callable[[], Awaitable[None]]]) -> tuple:  # type: ignore[type-arg]
         sources = sources_of(

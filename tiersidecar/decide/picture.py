@@ -93,15 +93,26 @@ def may_lack_tombstones(
     """Return whether offsets that are missing from what ``plan`` has taken would show that another broker's cleaner may have
     taken tombstones from it, before this broker fetched it.
 
-    What it has written itself, from ``written_from`` on, no other one had.  Where its own cleaner has been, that may be why
-    they are missing; ``reason_missed`` goes by the looks there.  And nothing that was written a short time ago was cleaned
-    twice: all of it is later than ``newest_known_ms``, the last timestamp of what is known, -1 where there is none.
+    What it has written itself, from ``written_from`` on, no other one had.  The caller says that of no offset if
+    :func:`is_excused` does not hold: then this broker's own cleaner may have been there, in rounds that were cut short.  Where
+    a round of it has ended, that may be why they are missing; ``reason_missed`` goes by the looks there.  And nothing that was
+    written a short time ago was cleaned twice: all of it is later than ``newest_known_ms``, the last timestamp of what is
+    known, -1 where there is none.
     """
     if not plan.take or plan.known_end == 0 or plan.known_end >= written_from:
         return False
     if cleaner_offset is None or cleaner_offset > plan.known_end:
         return False
     return newest_known_ms < 0 or now_ms - newest_known_ms >= delete_retention_ms * _LATEST_SHARE
+
+
+def is_excused(plan: PicturePlan, last: PictureLook | None, *, now_ms: int, delete_retention_ms: int) -> bool:
+    """Return whether all was pinned a shorter time ago than a tombstone stays, by the setting of then or of now: this broker's
+    cleaner has taken none, however often it was there."""
+    if last is None or last.end_offset > plan.known_end:
+        return False
+    least_ms = min(last.delete_retention_ms, delete_retention_ms)
+    return 0 <= now_ms - last.at_ms < least_ms * _LATEST_SHARE
 
 
 def reason_missed(
@@ -125,16 +136,19 @@ def reason_missed(
     if not plan.take or plan.known_end == 0:
         return ""
     if hole is not None:
-        return f"offsets {hole} to {plan.end - 1} were not pinned before another broker's cleaner had been there"
+        return (
+            f"offsets {hole} to {plan.end - 1} were not pinned before another broker's cleaner had been there, or a round of "
+            "this one's that was cut short"
+        )
     if cleaner_offset is not None and cleaner_offset <= plan.known_end:
         return ""
     where = f"offsets {plan.known_end} to {plan.end - 1} were not pinned before the broker's cleaner had been there"
     if last is None or last.end_offset > plan.known_end:
         return f"{where}, and it is not known since when"
-    age_ms = now_ms - last.at_ms
-    if 0 <= age_ms < delete_retention_ms * _LATEST_SHARE:
+    if is_excused(plan, last, now_ms=now_ms, delete_retention_ms=delete_retention_ms):
         return ""
-    return f"{where}, and the last look was {age_ms} ms ago, with delete.retention.ms of {delete_retention_ms}"
+    least_ms = min(last.delete_retention_ms, delete_retention_ms)
+    return f"{where}, and the last look was {now_ms - last.at_ms} ms ago, with delete.retention.ms of {least_ms}"
 
 
 def _end(segment: LocalSegment) -> Offset:

@@ -264,10 +264,12 @@ class Pin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLook:
     """A look at which all that a cleaner might touch of a compacted partition was pinned or remote, up to ``end_offset``
-    (exclusive): all that was sealed below the high watermark, above which no cleaner goes."""
+    (exclusive): all that was sealed below the high watermark, above which no cleaner goes.  ``delete_retention_ms`` is the
+    topic's of then, by which a cleaner may have gone since."""
 
     end_offset: Offset
     at_ms: int
+    delete_retention_ms: int = NO_LOG_END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,10 @@ class ReadCleanerOffset(Protocol):
         """Return up to where the broker's cleaner has cleaned ``local`` (exclusive), as its checkpoint says; -1 where it was
         never there, None where that cannot be read."""
 
+    async def first_cleaned(self, segment: LocalSegment, start: Offset, stop: Offset) -> Offset | None:
+        """Return the first offset from ``start`` on and below ``stop`` where a cleaner was: no record has it, or its tombstones
+        have been given a time.  None where there is none; ``start`` where that cannot be read."""
+
 
 class MeasureDisks(Protocol):
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:

@@ -12,6 +12,7 @@ from tiersidecar.decide.picture import (
     PicturePlan,
     PictureView,
     decide_picture,
+    is_excused,
     may_lack_tombstones,
     reason_missed,
 )
@@ -100,7 +101,8 @@ class Pictures:
                 return
         self._table.record(topic_id_partition).is_pictured = True
         if high_watermark >= 0:  # what is sealed above it counts as well: no cleaner goes there
-            await self._pins.note_look(local, PictureLook(end_offset=plan.end, at_ms=began_ms))
+            look = PictureLook(end_offset=plan.end, at_ms=began_ms, delete_retention_ms=settings.delete_retention_ms)
+            await self._pins.note_look(local, look)
 
     async def _view(self, partition: TieredPartition, local: LocalPartition, high_watermark: int) -> PictureView | None:
         """Return the view; None while it is not known what is remote."""
@@ -136,7 +138,9 @@ class Pictures:
         plan, picture = await self._linked(local, plan)
         if not plan.take:
             return plan
-        hole = await self._hole_of_another(partition, local, plan, picture, settings)
+        excused = is_excused(plan, last, now_ms=self._clock.now_ms(), delete_retention_ms=settings.delete_retention_ms)
+        begins_at = written_from(partition, local) if excused else NO_LOG_END
+        hole = await self._hole(partition, plan, picture, settings, begins_at)
         missed = reason_missed(
             plan,
             hole=hole,
@@ -192,21 +196,20 @@ class Pictures:
                 plan = plan.after(error.path)
         return plan, Picture(pins=(), cleaner_offset=None)
 
-    async def _hole_of_another(
+    async def _hole(
         self,
         partition: TieredPartition,
-        local: LocalPartition,
         plan: PicturePlan,
         picture: Picture,
         settings: CleanerSettings,
+        begins_at: int,
     ) -> Offset | None:
-        """Return an offset that another broker's cleaner took away, and may have twice; None where there is none."""
+        """Return an offset below ``begins_at`` that a cleaner took away, and may have twice; None where there is none."""
         topic_id_partition = partition.view.topic_id_partition
-        written_from = _written_from(partition, local)
         is_doubtful = may_lack_tombstones(
             plan,
             cleaner_offset=picture.cleaner_offset,
-            written_from=written_from,
+            written_from=begins_at,
             newest_known_ms=self._newest_known_ms(topic_id_partition, plan.known_end),
             now_ms=self._clock.now_ms(),
             delete_retention_ms=settings.delete_retention_ms,
@@ -217,7 +220,7 @@ class Pictures:
             plan.known_end, plan.take[0].base_offset
         )  # what lies between is not the cleaner's: retention took it
         try:
-            return await self._pins.first_hole(picture.pins, start, written_from)
+            return await self._pins.first_hole(picture.pins, start, begins_at)
         except PinError:
             await self._give_up(picture.pins)
             raise
@@ -244,7 +247,7 @@ class Pictures:
             self._table.pins.remove(pin)
 
 
-def _written_from(partition: TieredPartition, local: LocalPartition) -> int:
+def written_from(partition: TieredPartition, local: LocalPartition) -> int:
     """Return the offset from which on this broker has written the log as its leader; all else it may have fetched."""
     last = local.leader_epochs[-1] if local.leader_epochs else None
     is_leader = partition.role is PartitionRole.LEADER

@@ -18,12 +18,13 @@ from tiersidecar.decide.topics import CleanupPolicy, TieredPartition
 from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim
 from tiersidecar.domain.errors import UncleanedError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.pins import ReadCleanerOffset
 from tiersidecar.tasks.clean_look import CleanLook, CleanLooks
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.partition_table import Uncleaned
+from tiersidecar.tasks.pictures import written_from
 
 log = structlog.get_logger(__name__)
 
@@ -51,9 +52,13 @@ class CompactedTrims:
     ) -> None:
         self._table, self._looks, self._clock = sources.table, CleanLooks(sources), edges.clock
         self._cleaner, self.verifier, self._is_enabled = cleaner, verifier, is_enabled
-        self._sightings: dict[TopicIdPartition, tuple[LeaderEpoch, tuple[CleanerSighting, ...]]] = {}
+        self._sightings: dict[TopicIdPartition, tuple[tuple[LeaderEpoch, int], tuple[CleanerSighting, ...]]] = {}
+        """By leader epoch and ``delete.retention.ms``: what the broker's cleaner passed before that was raised has the horizons
+        of then."""
         self._lacking: dict[TopicIdPartition, object] = {}
         """The step that could not be verified last, by all that another result depends on."""
+        self._uncleaned: dict[TopicIdPartition, frozenset[LocalSegment]] = {}
+        """Local segments above the broker's cleaner in which no cleaner was: each is looked through once."""
 
     def is_compacted(self, topic: str) -> bool:
         """Return whether the broker's cleaner rewrites segments of the topic."""
@@ -127,13 +132,16 @@ class CompactedTrims:
         return are_given and steps[-1].offset <= room.stop_offset
 
     async def _room(self, partition: TieredPartition, local: LocalPartition, look: CleanLook) -> Room:
-        topic_id_partition, epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        topic_id_partition = partition.view.topic_id_partition
         settings = self._table.compacted_topics[topic_id_partition.topic]
+        terms = partition.view.leader_epoch, settings.delete_retention_ms
         seen_s = self._clock.monotonic_s()
         brokers = await self._cleaner.cleaner_offset(local)
-        of_epoch, sightings = self._sightings.get(topic_id_partition, (epoch, ()))
-        sightings = with_sighting(sightings if of_epoch == epoch else (), -1 if brokers is None else brokers, seen_s)
-        self._sightings[topic_id_partition] = (epoch, sightings)
+        known = self._sightings.get(topic_id_partition)
+        sightings = () if known is None or known[0] != terms else known[1]
+        if brokers is not None and brokers >= 0 and await self._is_uncleaned_from(partition, local, brokers):
+            sightings = with_sighting(sightings, brokers, seen_s)
+        self._sightings[topic_id_partition] = (terms, sightings)
         return decide_room(
             RoomView(
                 cleaner_offset=look.cleaner_offset,
@@ -146,6 +154,30 @@ class CompactedTrims:
                 min_compaction_lag_ms=settings.compaction.min_compaction_lag_ms,
             )
         )
+
+    async def _is_uncleaned_from(self, partition: TieredPartition, local: LocalPartition, brokers: int) -> bool:
+        """Return whether no cleaner was in the local log from ``brokers`` on, where the broker's own is said to be.
+
+        Its checkpoint is written at the end of a round alone: one that was cut short is not in it.  It is lowered where the log
+        was truncated, and set back where it was ahead of the log; and what this broker has fetched another's cleaner may have
+        passed.
+        """
+        topic_id_partition = partition.view.topic_id_partition
+        start = max(brokers, self._table.record(topic_id_partition).log_start_offset)
+        known = self._uncleaned.get(topic_id_partition, frozenset())
+        found = set[LocalSegment]()
+        for segment in local.segments:
+            # No cleaner of this broker is in the active segment, whose front may have been fetched.
+            stop = segment.next_base_offset or Offset(written_from(partition, local))
+            if stop <= max(start, segment.base_offset):
+                continue
+            first = Offset(max(start, segment.base_offset))
+            if segment not in known and await self._cleaner.first_cleaned(segment, first, stop) is not None:
+                return False
+            if segment.next_base_offset is not None:
+                found.add(segment)
+        self._uncleaned[topic_id_partition] = frozenset(found)
+        return True
 
     def _note(self, topic_id_partition: TopicIdPartition, found: Uncleaned | None) -> None:
         record = self._table.record(topic_id_partition)

@@ -188,6 +188,80 @@ async def test_without_that_rule_a_deleted_key_would_be_back(tmp_path: Path, mon
     assert (await crossing(world)).keys() - live(table(committed_records(written))).keys() == {b"b"}
 
 
+async def test_a_checkpoint_that_cannot_be_read_once_says_nothing_of_where_the_cleaner_was(tmp_path: Path) -> None:
+    world, _ = await a_late_copy(tmp_path)
+    world.restart()
+    world.is_checkpoint_readable = False
+    assert await world.trim() == 0
+    world.is_checkpoint_readable = True
+    assert await world.trim() == 0
+    assert "after the next round of the sidecar's cleaner" in world.reason
+
+
+@pytest.mark.parametrize(
+    "says", [pytest.param(-1, id="its checkpoint has no line"), pytest.param(4, id="it was truncated, or reset")]
+)
+async def test_a_replica_that_was_built_from_a_cleaned_log_has_not_the_tombstones_that_its_cleaner_did_not_take(
+    tmp_path: Path, says: int
+) -> None:
+    """Of a new leader: its checkpoint is below the remote cleaner offset, and yet another broker's cleaner was there twice."""
+    world, written = await a_late_copy(tmp_path)
+    world.restart()
+    world.written_from, world.cleaned_to = 6, says
+    await world.trim()
+    world.broker_cleans()
+    assert await world.trim() == 0
+    assert "after the next round of the sidecar's cleaner" in world.reason
+    world.remote.builder.event_timestamp_ms = world.remote.clock.now_ms()
+    await world.remote.add(*written[2:])
+    await world.remote.clean_all()
+    assert await world.trim() == 6
+    assert await crossing(world) == live(table(committed_records(written)))
+
+
+async def test_a_new_leader_that_has_every_offset_trims_at_once(tmp_path: Path) -> None:
+    world = await a_world(tmp_path, FIRST, SECOND)
+    world.append(THIRD)
+    world.restart()
+    world.written_from = 6
+    assert await world.trim() == 4
+
+
+async def test_rounds_of_the_brokers_cleaner_that_are_cut_short_take_tombstones_and_leave_no_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Its thread dies at a damaged segment each time, or the broker is restarted before the end of the round."""
+    world = await a_world(tmp_path, FIRST)
+    world.append(puts(2, (b"b", None)), puts(3, (b"z", b"1")))
+    world.broker_cleans(is_cut_short=True)
+    await world.remote.clock.advance(DAY_MS / 1000 + 1)
+    world.broker_cleans(is_cut_short=True)
+    assert table(committed_records(world.log)).keys() == {b"a", b"z"}, "the tombstone has gone"
+    assert (await world.trim(), world.cleaned_to) == (0, 2)
+    assert "after the next round of the sidecar's cleaner" in world.reason
+
+
+async def test_a_delete_retention_that_is_raised_brings_no_tombstone_back(tmp_path: Path) -> None:
+    """The broker's cleaner was seen below the remote cleaner offset, and what it passed then it gave a horizon by the old
+    setting."""
+    log = (puts(0, (b"a", b"1")), puts(1, (b"b", b"1"), (b"d", b"1")))
+    world = TrimWorld(tmp_path)
+    world.append(*log)
+    await world.remote.add(*log)
+    await world.remote.clean_all()
+    world.broker_cleans(1)
+    assert await world.trim() == 1
+    world.append(puts(3, (b"b", None)))
+    world.broker_cleans()
+    await world.remote.clock.advance(DAY_MS / 1000 + 1)
+    world.append(puts(4, (b"c", b"1")))
+    world.broker_cleans()
+    assert table(committed_records(world.log)).keys() == {b"c", b"d"}, "the tombstone has gone"
+    world.remote.configure(delete_retention_ms=str(7 * DAY_MS))
+    assert await world.trim() == 1
+    assert "after the next round of the sidecar's cleaner" in world.reason
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_a_reader_of_the_broker_finds_the_tombstone_of_what_it_has_just_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool

@@ -21,6 +21,7 @@ from tiersidecar.domain.errors import CorruptDataError, SegmentChangedError
 from tiersidecar.domain.ids import format_uuid, parse_uuid
 from tiersidecar.domain.offsets import NO_EPOCH, EpochEntry, Lineage, Offset
 from tiersidecar.domain.segments import LocalSegment, Pin, PinnedPartition
+from tiersidecar.formats.compaction.rewriting import delete_horizon_ms
 from tiersidecar.formats.kafka.log_dir_files import (
     LEADER_EPOCH_CHECKPOINT,
     LogFileKind,
@@ -137,9 +138,10 @@ def read_segment_epochs(log_path: str, base_offset: int) -> SegmentEpochs:
     return SegmentEpochs(Lineage.of(entries).entries, Offset(next_offset))
 
 
-def first_hole(segments: Sequence[LocalSegment], start: int, stop: int) -> Offset | None:
+def first_hole(segments: Sequence[LocalSegment], start: int, stop: int, *, horizons: bool = False) -> Offset | None:
     """Return the first offset from ``start`` on and below ``stop`` that ``segments``, which ascend and are sealed, should have
     and no record has; None where there is none.  Of a batch of which records are gone it is the first one that is looked at.
+    With ``horizons`` a batch counts as well whose tombstones have been given a time by a cleaner.
 
     Raises:
         OSError: one cannot be read.
@@ -153,7 +155,7 @@ def first_hole(segments: Sequence[LocalSegment], start: int, stop: int) -> Offse
             if expected >= stop:
                 return None
             is_thinned = header.magic == _COUNTS_RECORDS and header.record_count <= header.last_offset_delta
-            if header.base_offset > expected or is_thinned:
+            if header.base_offset > expected or is_thinned or (horizons and delete_horizon_ms(header) is not None):
                 return Offset(expected)
             expected = header.last_offset + 1
         if expected < min(segment.next_base_offset or expected, stop):

@@ -21,7 +21,15 @@ from tiersidecar.adapters.pins_fs.pin_directory import PIN_PREFIX, PROBE_NAME, L
 from tiersidecar.domain.errors import CorruptDataError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import LocalPartition, LocalSegment, Picture, PictureLook, Pin, PinnedPartition
+from tiersidecar.domain.segments import (
+    NO_LOG_END,
+    LocalPartition,
+    LocalSegment,
+    Picture,
+    PictureLook,
+    Pin,
+    PinnedPartition,
+)
 from tiersidecar.formats.kafka.log_dir_files import CLEANER_OFFSET_CHECKPOINT, META_PROPERTIES, read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
@@ -186,6 +194,13 @@ class FilesystemPins:
         except OSError:
             return None
 
+    async def first_cleaned(self, segment: LocalSegment, start: Offset, stop: Offset) -> Offset | None:
+        """Return the first offset from ``start`` on and below ``stop`` where a cleaner was; ``start`` if that is not known."""
+        try:
+            return await self._blocking.run(partial(first_hole, [segment], start, stop, horizons=True))
+        except (CorruptDataError, OSError):
+            return start
+
     async def last_look(self, local: LocalPartition) -> PictureLook | None:
         """Return the last look given to :meth:`note_look`; None where there is none."""
         return await self._blocking.run(_read_look, self._look_path(local))
@@ -305,10 +320,11 @@ def _cleaner_offset(local: LocalPartition) -> int | None:
 
 def _read_look(path: Path) -> PictureLook | None:
     try:
-        end_offset, at_ms = map(int, path.read_text().split())
+        end_offset, at_ms, *more = map(int, path.read_text().split())
     except (OSError, ValueError):
         return None
-    return PictureLook(end_offset=Offset(end_offset), at_ms=at_ms)
+    retention_ms = more[0] if more else NO_LOG_END  # earlier releases have not written it
+    return PictureLook(end_offset=Offset(end_offset), at_ms=at_ms, delete_retention_ms=retention_ms)
 
 
 def _write_look(path: Path, local: LocalPartition, look: PictureLook) -> None:
@@ -316,7 +332,7 @@ def _write_look(path: Path, local: LocalPartition, look: PictureLook) -> None:
     if max(int(one.stem) for one in logs if one.stem.isdecimal()) != local.segments[-1].base_offset:
         return  # another segment was sealed meanwhile
     new = path.with_suffix(".look-new")
-    new.write_text(f"{look.end_offset} {look.at_ms}\n")
+    new.write_text(f"{look.end_offset} {look.at_ms} {look.delete_retention_ms}\n")
     new.replace(path)
 
 

@@ -201,6 +201,23 @@ async def test_the_first_offset_that_a_cleaner_took_is_found(broker: Broker) -> 
             await pins.first_hole(taken, Offset(50), 200)
 
 
+async def test_where_a_cleaner_was_is_found(broker: Broker) -> None:
+    """It took a record, or gave tombstones their time alone."""
+    first = broker.local.segments[0]
+    whole = data_batch(0, [(b"key", None)] * 10)
+    async with ThreadBlocking(max_threads=1) as blocking:
+        pins = await opened(broker, AtLinks(), blocking)
+        for log, found in (
+            (whole + data_batch(10, [(b"key", None)] * 10), None),
+            (whole + data_batch(11, [(b"key", None)] * 9), 10),
+            (whole + data_batch(10, [(b"key", None)] * 10, delete_horizon=True), 10),
+            (b"no batch" * 20, 0),
+        ):
+            broker.file(0, "log").write_bytes(log)
+            assert await pins.first_cleaned(first, Offset(0), Offset(20)) == found
+        assert await pins.first_cleaned(replace(first, directory="/gone"), Offset(5), Offset(20)) == 5
+
+
 async def test_a_look_is_kept_for_the_next_process_unless_a_segment_was_sealed_since(broker: Broker) -> None:
     first, second = (PictureLook(end_offset=Offset(100), at_ms=at_ms) for at_ms in (1, 2))
     seen = broker.local
