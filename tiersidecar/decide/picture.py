@@ -95,13 +95,16 @@ def may_lack_tombstones(
 
     What it has written itself, from ``written_from`` on, no other one had.  Where its own cleaner has been, that may be why
     they are missing; ``reason_missed`` goes by the looks there.  And nothing that was written a short time ago was cleaned
-    twice: all of it is later than ``newest_known_ms``, the last timestamp of what is known, -1 where there is none.
+    twice: all of it is later than ``newest_known_ms``, the last timestamp of what is known, -1 where there is none.  Producers
+    choose it: one in the future, by more than the share that is left, says nothing, or a single record would for years.
     """
     if not plan.take or plan.known_end == 0 or plan.known_end >= written_from:
         return False
     if cleaner_offset is None or cleaner_offset > plan.known_end:
         return False
-    return newest_known_ms < 0 or now_ms - newest_known_ms >= delete_retention_ms * _LATEST_SHARE
+    age_ms = now_ms - newest_known_ms
+    is_recent = -delete_retention_ms * (1 - _LATEST_SHARE) < age_ms < delete_retention_ms * _LATEST_SHARE
+    return newest_known_ms < 0 or not is_recent
 
 
 def reason_missed(
