@@ -11,14 +11,16 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.property import test_compaction_model
 from tests.property.test_compaction_model import Writing, segment_of
 from tests.support.clean_world import COMPACTED, CleanWorld, KilledError, live
-from tests.support.compacted_logs import LogSegment, clean, committed_records, table
+from tests.support.compacted_logs import LogSegment, clean, committed_records, data_batch, table
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.lane_parts import edges_of, sources_of
 from tests.support.pins import epochs_of
@@ -336,12 +338,18 @@ async def test_a_planted_fault_is_found(
     pytest.fail(f"{MOST_SEEDS} histories went well")
 
 
-async def behind(directory: Path, *, cleans: int) -> History:
+YEAR_2100_MS = 4_102_444_800_000
+
+
+async def behind(directory: Path, *, cleans: int, first_ms: int | None = None) -> History:
     """One whose leader has pinned a tombstone and not uploaded it, while its cleaner was there so often; another broker has
-    what was left by then."""
+    what was left by then.  ``first_ms`` is the time that a producer gave what is remote."""
     history = History(directory, 1)
     await history.open()
-    history.broker.seal((b"a", b"old"), (b"x", b"1"))
+    with pytest.MonkeyPatch.context() as patch:
+        if first_ms is not None:
+            patch.setattr(test_compaction_model, "data_batch", partial(data_batch, base_timestamp=first_ms))
+        history.broker.seal((b"a", b"old"), (b"x", b"1"))
     await history.look()
     await history.copy()
     history.broker.seal((b"a", None), (b"b", b"1"))
@@ -353,9 +361,15 @@ async def behind(directory: Path, *, cleans: int) -> History:
     return history
 
 
-async def test_a_replica_that_was_built_from_a_log_whose_tombstones_were_gone_halts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "first_ms",
+    [pytest.param(None, id="a producer's clock was right"), pytest.param(YEAR_2100_MS, id="it was years ahead")],
+)
+async def test_a_replica_that_was_built_from_a_log_whose_tombstones_were_gone_halts(
+    tmp_path: Path, first_ms: int | None
+) -> None:
     """Its own cleaner was never there, and yet offsets are missing that it has not written itself."""
-    history = await behind(tmp_path, cleans=2)
+    history = await behind(tmp_path, cleans=2, first_ms=first_ms)
     await history.move(PartitionRole.LEADER)
     await history.look()
     assert history.is_halted

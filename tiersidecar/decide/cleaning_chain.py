@@ -60,11 +60,18 @@ def decide_chain(view: ChainView) -> CleaningChain:
     chain: list[RemoteLogSegmentMetadata] = []
     twins: list[RemoteLogSegmentMetadata] = []
     stopped = ""
-    for span in _spans(found):
+    spans, before_end = _spans(found), -1
+    for place, span in enumerate(spans):
         given = _given(span, named, view.hidden)
-        stopped = _reason_to_stop(given, span, chain, found, view)
+        # They ascend by start: whatever overlaps is one before, the furthest, or the next one.
+        following = spans[place + 1 : place + 2]
+        overlaps = before_end >= given.segment.start_offset or any(
+            after[0].segment.start_offset <= given.segment.end_offset for after in following
+        )
+        stopped = _reason_to_stop(given, span, chain, view, overlaps=overlaps)
         if stopped:
             break
+        before_end = max(before_end, given.segment.end_offset)
         chain.append(given.segment)
         twins += [one.segment for one in span if one is not given and _uuid(one.segment) not in named and one.is_valid]
     return CleaningChain(
@@ -124,15 +131,16 @@ def _reason_to_stop(
     given: Standing,
     span: Sequence[Standing],
     chain: Sequence[RemoteLogSegmentMetadata],
-    found: Sequence[Standing],
     view: ChainView,
+    *,
+    overlaps: bool,
 ) -> str:
     segment = given.segment
     if not all(one.is_valid for one in span):
         return f"a segment from offset {segment.start_offset} on is of another history, in whole or in part"
     if chain and segment.start_offset > chain[-1].next_offset:
         return f"no segment holds offsets {chain[-1].next_offset} to {segment.start_offset - 1}"
-    if any(one not in span and _overlap(one.segment, segment) for one in found):
+    if overlaps:
         return f"the segment from offset {segment.start_offset} on overlaps another one"
     if any(one.start <= segment.end_offset and one.stop > segment.start_offset for one in view.asked):
         return f"repair has asked for another copy of offsets from {segment.start_offset} on"
@@ -141,10 +149,6 @@ def _reason_to_stop(
 
 def _named(trash: Iterable[TrashEntry], kinds: Set[object]) -> frozenset[Uuid]:
     return frozenset(uuid for entry in trash if entry.kind in kinds for uuid in entry.segments)
-
-
-def _overlap(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata) -> bool:
-    return one.start_offset <= other.end_offset and one.end_offset >= other.start_offset
 
 
 def _uuid(segment: RemoteLogSegmentMetadata) -> Uuid:

@@ -97,13 +97,16 @@ def may_lack_tombstones(
     :func:`is_excused` does not hold: then this broker's own cleaner may have been there, in rounds that were cut short.  Where
     a round of it has ended, that may be why they are missing; ``reason_missed`` goes by the looks there.  And nothing that was
     written a short time ago was cleaned twice: all of it is later than ``newest_known_ms``, the last timestamp of what is
-    known, -1 where there is none.
+    known, -1 where there is none.  Producers choose it: one in the future, by more than the share that is left, says nothing,
+    or a single record would for years.
     """
     if not plan.take or plan.known_end == 0 or plan.known_end >= written_from:
         return False
     if cleaner_offset is None or cleaner_offset > plan.known_end:
         return False
-    return newest_known_ms < 0 or now_ms - newest_known_ms >= delete_retention_ms * _LATEST_SHARE
+    age_ms = now_ms - newest_known_ms
+    is_recent = -delete_retention_ms * (1 - _LATEST_SHARE) < age_ms < delete_retention_ms * _LATEST_SHARE
+    return newest_known_ms < 0 or not is_recent
 
 
 def is_excused(plan: PicturePlan, last: PictureLook | None, *, now_ms: int, delete_retention_ms: int) -> bool:

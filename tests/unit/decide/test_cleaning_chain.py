@@ -216,3 +216,10 @@ DELETING = replace(FIRST, state=State.DELETE_SEGMENT_STARTED)
 )
 def test_up_to_when_horizons_are_due(seen: ChainView, due_by_ms: int | None) -> None:
     assert horizons_due_by(seen) == due_by_ms
+
+
+@pytest.mark.timeout(60)
+def test_a_chain_of_many_segments_is_found_without_comparing_each_with_each() -> None:
+    """It is asked for on the event loop, before each swap: by pairs this would take minutes."""
+    many = [segment(start, start + 99, age_h=9) for start in range(0, 2_000_000, 100)]
+    assert len(chain(many).segments) == len(many)

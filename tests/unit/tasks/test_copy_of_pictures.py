@@ -27,6 +27,8 @@ from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 NAME = "compacted-0"
+FIRST_WRITTEN_MS = 1_700_000_017_000
+"""Time of the last record of the first segment."""
 
 
 class Stage:
@@ -34,7 +36,12 @@ class Stage:
 
     def __init__(self, directory: Path, blocking: ThreadBlocking) -> None:
         self.shell = TierShell(
-            directory, blocking, LayoutSettings(), TopicPolicy(), clock=ManualClock(), partitions=(NAME,)
+            directory,
+            blocking,
+            LayoutSettings(),
+            TopicPolicy(),
+            clock=ManualClock(FIRST_WRITTEN_MS),
+            partitions=(NAME,),
         )
         self.blocking = blocking
         self.pins = FilesystemPins([str(self.shell.log_dir)], blocking=blocking)

@@ -26,17 +26,19 @@ def anonymous_bytes() -> int | None:
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Body:
     size_bytes: int
-    memory_at_begin: int
+    least_memory: int
+    """The least that was seen since it began."""
 
 
 class WatchedBodies:
     """Stops the bodies that are on their way once memory has grown by more than they may take.
 
-    A look costs some 20 microseconds, every 25 ms while bodies are on their way, and none of them waits for it.  Memory may
-    also have grown for another reason, so a body that was stopped proves nothing.
+    All of them are stopped together: a body that began when others had taken memory already would be given that much more, and
+    the next one again.  A look costs some 20 microseconds, every 25 ms while bodies are on their way, and none of them waits
+    for it.  Memory may also have grown for another reason, so a body that was stopped proves nothing.  One loop at a time.
     """
 
     def __init__(self, *, slack_bytes: int = SLACK_BYTES) -> None:
@@ -45,11 +47,14 @@ class WatchedBodies:
         self._stopped: set[asyncio.Future[Any]] = set()
         self._memory = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def collect(self, body: Awaitable[T], size_bytes: int) -> T | None:
         """Return what ``body`` comes to, of which ``size_bytes`` are expected; None if it was stopped."""
         future = asyncio.ensure_future(body)
-        if self._timer is None:
+        loop = asyncio.get_running_loop()
+        if self._timer is None or self._loop is not loop:  # the timer of a loop that has ended never comes
+            self._loop = loop
             self._look()
         self._bodies[future] = _Body(size_bytes, self._memory)
         try:
@@ -67,9 +72,10 @@ class WatchedBodies:
         self._memory = anonymous_bytes() or 0
         # Rust doubles a buffer that is too small.
         allowed = self._slack_bytes + 2 * sum(body.size_bytes for body in self._bodies.values())
-        for future, body in self._bodies.items():
-            if self._memory - body.memory_at_begin > allowed and future.cancel():
-                self._stopped.add(future)
+        for body in self._bodies.values():
+            body.least_memory = min(body.least_memory, self._memory)
+        if any(self._memory - body.least_memory > allowed for body in self._bodies.values()):
+            self._stopped.update(future for future in self._bodies if future.cancel())
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
 
     def _look_again(self) -> None:

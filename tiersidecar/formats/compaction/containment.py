@@ -43,8 +43,10 @@ def first_lacking(
             place += 1
         if not header.record_count:
             continue  # it is left for its producer's last sequence alone
-        near = [one for one in remote[place:] if one[0].base_offset <= header.last_offset]
-        if lacking := _lacking_of(header, batch, near, start_offset, where):
+        end = place  # of a segment of tiny batches, to look at all that follow would take hours
+        while end < len(remote) and remote[end][0].base_offset <= header.last_offset:
+            end += 1
+        if lacking := _lacking_of(header, batch, remote[place:end], start_offset, where):
             return lacking
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import SupportsIndex, overload
 
 import pytest
 
@@ -87,3 +88,25 @@ def test_an_empty_batch_holds_nothing() -> None:
     (only,) = batches(data_batch(0, [A]))
     empty = (replace(only[0], record_count=0), only[1])
     assert first_lacking([empty], [], start_offset=0, where="remote") is None
+
+
+class CountedLooks(list[HeldBatch]):
+    """Counts the batches that are taken from it."""
+
+    looks = 0
+
+    @overload
+    def __getitem__(self, at: SupportsIndex, /) -> HeldBatch: ...
+    @overload
+    def __getitem__(self, at: slice, /) -> list[HeldBatch]: ...
+    def __getitem__(self, at: SupportsIndex | slice, /) -> HeldBatch | list[HeldBatch]:
+        found = super().__getitem__(at)
+        self.looks += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_many_tiny_batches_are_each_compared_with_those_of_their_offsets_alone() -> None:
+    log = batches(*(data_batch(offset, [B]) for offset in range(300)))
+    remote = CountedLooks(log)
+    assert first_lacking(log, remote, start_offset=0, where="remote") is None
+    assert remote.looks < 10 * len(log), "else a segment of tiny batches takes hours"
