@@ -206,6 +206,11 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
         "store could not a verb 'a key': a reason",
     ),
     (
+        "UncleanedError",
+        {"subject": "a subject", "offset": 22, "reason": "a reason"},
+        "a subject still has, at offset 22, a reason: it is not trimmed yet",
+    ),
+    (
         "UnknownPlaceError",
         {"verb": "a verb", "key": "a key", "place": "a place"},
         "store could not a verb 'a key': it lies in place 'a place', which the configuration does not name: put it back under "
