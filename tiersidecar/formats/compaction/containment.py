@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader
-from tiersidecar.formats.kafka.records import Record, read_records
+from tiersidecar.formats.kafka.records import MAX_OPENED_BYTES, Record, iter_records, read_records
 
 HeldBatch = tuple[RecordBatchHeader, bytes]
 """A whole batch whose checksum is right, behind its header."""
@@ -59,14 +59,16 @@ def is_tombstone(record: Record) -> bool:
 def _lacking_of(
     header: RecordBatchHeader, batch: bytes, near: Sequence[HeldBatch], start_offset: int, where: str
 ) -> Lacking | None:
-    records = [one for one in read_records(batch, where=where) if one.offset >= start_offset]
-    for one in records:
-        if is_tombstone(one):
+    # One by one: as objects, the records of one batch may take hundreds of times its size.
+    for one in iter_records(batch, where=where, max_bytes=MAX_OPENED_BYTES):
+        if one.offset >= start_offset and is_tombstone(one):
             return Lacking(offset=one.offset, reason="a tombstone that the broker's cleaner has not removed yet")
     if any(_is_same_batch(header, other) for other, _ in near):
         return None
     held = {one.offset: (other, one) for other, data in near for one in read_records(data, where=where)}
-    for one in records:
+    for one in iter_records(batch, where=where, max_bytes=MAX_OPENED_BYTES):
+        if one.offset < start_offset:
+            continue
         found = held.get(one.offset)
         if found is None:
             return Lacking(offset=one.offset, reason="a record that the remote log does not have, or no longer has")

@@ -19,7 +19,8 @@ from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 
 MIB = 1 << 20
-STAMP = 'Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nETag: "x"\r\n\r\n'
+STAMP = 'Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\nETag: "x"\r\nConnection: close\r\n\r\n'
+"""The connection ends with the answer, and without that header the next request may be sent on it."""
 WITHOUT_END = "Content-Length: 10\r\nTransfer-Encoding: chunked\r\n"
 """Two lengths: the one that counts has no end."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from typing import SupportsIndex, overload
 
@@ -110,3 +111,15 @@ def test_many_tiny_batches_are_each_compared_with_those_of_their_offsets_alone()
     remote = CountedLooks(log)
     assert first_lacking(log, remote, start_offset=0, where="remote") is None
     assert remote.looks < 10 * len(log), "else a segment of tiny batches takes hours"
+
+
+def test_a_batch_that_both_have_is_not_in_memory_as_records() -> None:
+    """One batch of a MiB may open to a million of them, which would take hundreds of MiB."""
+    log = batches(data_batch(0, [(b"", b"")] * 20_000, codec=4))
+    tracemalloc.start()
+    try:
+        assert first_lacking(log, log, start_offset=0, where="remote") is None
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2_000_000, "as objects they take 200 bytes each"
