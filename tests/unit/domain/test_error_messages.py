@@ -178,6 +178,11 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     ("QuotaExceededError", {"what": "a what", "retry_after_ms": 22}, "a what is exhausted: try again in 22 ms"),
     ("ReadRefusedError", {"url": "a url", "reason": "a reason"}, "the read service at a url: a reason"),
     (
+        "UncleanedError",
+        {"subject": "a log", "offset": 7, "reason": "a reason"},
+        "a log still has, at offset 7, a reason: it is not trimmed yet",
+    ),
+    (
         "SegmentChangedError",
         {"path": "a path", "reason": "a reason"},
         "segment a path changed while it was copied: a reason",
