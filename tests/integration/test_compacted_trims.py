@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.consumer.fetcher import PartitionRecords
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from tests.support.command_line import answer_of
 from tests.support.compacted_topic import cleaner_offset
@@ -27,14 +29,14 @@ from tests.support.loopback_ports import free_port
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 TRIMMED, KEPT = "deleted-and-compacted", "compacted-alone"
-SEGMENT_BYTES, DELETE_RETENTION_MS = 16 * 1024, 30_000
+SEGMENT_BYTES, DELETE_RETENTION_MS = 16 * 1024, 12_000
 CONFIGS = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "min.cleanable.dirty.ratio": "0.01",
     "delete.retention.ms": str(DELETE_RETENTION_MS),
 }
-KEYS, PER_WAVE, MOST_WAVES = 60, 150, 40
+KEYS, PER_WAVE, MOST_WAVES = 60, 150, 150
 
 Table = dict[bytes, bytes]
 
@@ -56,41 +58,65 @@ class Seen:
 
 
 async def write(client_settings: Mapping[str, Any], topic: str, wave: int, table: Table) -> None:
-    """Values and tombstones of a few keys, a key of this wave alone, and large values that stay.  No transactions: the client
-    of this test cannot read the empty batches that a cleaner leaves of their markers."""
+    """Values and tombstones of a few keys, some of them in transactions; then what seals it all."""
     draw = random.Random(wave)
-    found: list[tuple[bytes, bytes | None]] = []
-    for number in range(PER_WAVE):
-        value = None if draw.random() < 0.2 else b"%d-%d-" % (wave, number) + draw.randbytes(60)
-        found.append((b"key-%d" % draw.randrange(KEYS), value))
-    found += [(b"once-%d" % wave, b"of one wave"), (b"once-%d" % (wave - 1), None)]
-    # Brokers merge what is small, and a young tombstone keeps all of a segment.
-    found += [(b"bulk-%d-%d" % (wave, number), draw.randbytes(6000)) for number in range(6)]
-    producer = AIOKafkaProducer(**client_settings, enable_idempotence=True, compression_type="lz4")
+    producer = AIOKafkaProducer(**client_settings, transactional_id=f"writer-of-{topic}", compression_type="lz4")
     await producer.start()
     try:
-        for key, value in found:
-            await producer.send(topic, key=key, value=value, partition=0)
-        await producer.flush()
+        for begun in range(0, PER_WAVE, 10):
+            found: dict[bytes, bytes | None] = {}
+            await producer.begin_transaction()
+            for number in range(10):
+                key = b"key-%d" % draw.randrange(KEYS)
+                value = None if draw.random() < 0.2 else b"%d-%d-" % (wave, begun + number) + draw.randbytes(60)
+                await producer.send(topic, key=key, value=value, partition=0)
+                found[key] = value
+            if draw.random() < 0.2:
+                await producer.abort_transaction()
+                continue
+            await producer.commit_transaction()
+            for key, value in found.items():
+                table.pop(key, None)
+                if value is not None:
+                    table[key] = value
+        async with producer.transaction():
+            for number in range(3):
+                # Keys of their own: else the cleaner would merge all into one segment, which always has a young tombstone.
+                key, value = b"filler-%d-%d" % (wave, number), draw.randbytes(6000)
+                await producer.send_and_wait(topic, key=key, value=value, partition=0)
+                table[key] = value
     finally:
         await producer.stop()
-    for key, value in found:
-        table.pop(key, None)
-        if value is not None:
-            table[key] = value
 
 
-async def consumed(client_settings: Mapping[str, Any], topic: str, stop: int, *, reset: str = "none") -> Table:
-    """Return what a read_committed consumer builds of offsets below ``stop``; ``reset``: what it does below the log start."""
+@pytest.fixture(scope="module", autouse=True)
+def emptied_markers_are_endured() -> Iterator[None]:
+    """Cleaners, Kafka's too, keep a control batch without its record for a producer's state.  Kafka's own consumer passes it
+    by, aiokafka's takes it for an error."""
+    contains = PartitionRecords._contains_abort_marker
+
+    def contains_or_is_empty(records: PartitionRecords, batch: Any) -> bool:
+        try:
+            return bool(contains(records, batch))
+        except KafkaError:
+            return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionRecords, "_contains_abort_marker", contains_or_is_empty)
+        yield
+
+
+async def consumed(client_settings: Mapping[str, Any], topic: str, stop: int, start: int = 0) -> Table:
+    """Return what a read_committed consumer builds of offsets below ``stop``."""
     place = TopicPartition(topic, 0)
     consumer = AIOKafkaConsumer(
-        **client_settings, isolation_level="read_committed", enable_auto_commit=False, auto_offset_reset=reset
+        **client_settings, isolation_level="read_committed", enable_auto_commit=False, auto_offset_reset="none"
     )
     await consumer.start()
     found: dict[bytes, bytes | None] = {}
     try:
         consumer.assign([place])
-        consumer.seek(place, 0)
+        consumer.seek(place, start)
         while await consumer.position(place) < stop:
             for records in (await consumer.getmany(place, timeout_ms=500)).values():
                 found.update((one.key, one.value) for one in records if one.key is not None)
@@ -99,8 +125,20 @@ async def consumed(client_settings: Mapping[str, Any], topic: str, stop: int, *,
     return {key: value for key, value in found.items() if value is not None}
 
 
+def consumed_of_broker(kafka: KafkaCluster, stop: int) -> Table:
+    """Return what is in its log, from the start of the moment."""
+    while True:
+        start = kafka[1].admin.earliest_offset(TRIMMED, 0)
+        try:
+            return asyncio.run(consumed(kafka.client_settings, TRIMMED, stop, start))
+        except OffsetOutOfRangeError:
+            continue  # it was trimmed since
+
+
 @pytest.fixture(scope="module", params=[KAFKA_4, KAFKA_3])
-def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+def seen(
+    request: pytest.FixtureRequest, emptied_markers_are_endured: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Seen]:
     directory, gateway = tmp_path_factory.mktemp("trims"), f"127.0.0.1:{free_port()}"
     properties = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "500"}
     with KafkaCluster(tmp_path_factory.mktemp("kafka"), version=request.param, properties=properties) as kafka:
@@ -130,16 +168,13 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             first = admin.latest_offset(TRIMMED, 0)
             waves = 3
             while admin.earliest_offset(TRIMMED, 0) < first * 2 // 3 and waves < MOST_WAVES:
-                before = admin.latest_offset(TRIMMED, 0)
                 asyncio.run(write(kafka.client_settings, TRIMMED, waves, tables[TRIMMED]))
                 waves += 1
 
-                def are_cleaned(stop: int = before) -> bool:
-                    told = [one for one in daemon.events("partition.cleaned") if one["topic"] == TRIMMED]
-                    ours = max((one["cleaner_offset"] for one in told), default=0)
-                    return min(ours, cleaner_offset(kafka[1], TRIMMED, 0) or 0) >= stop
+                def is_cleaned() -> bool:
+                    return (cleaner_offset(kafka[1], TRIMMED, 0) or 0) > first
 
-                wait_until(are_cleaned, "both cleaners were there", 60)
+                wait_until(is_cleaned, "the broker's cleaner was there", 60)
             try:
                 admin.delete_records(KEPT, 0, 1)
                 refused = ""
@@ -153,15 +188,14 @@ def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
                 (account, *_) = answer_of(daemon.config_path, "explain", f"{topic}/0", "0")["accounts"]
                 explained[topic] = " ".join(one["says"] for one in account["findings"])
             of_gateway = asyncio.run(consumed(through, TRIMMED, stop))
-            partitions = {
-                row["topic"]: row for row in json.loads(daemon.status(f"/status?topic={KEPT}")[1])["partitions"]
-            }
+            rows = json.loads(daemon.status("/status")[1])["partitions"]
+            partitions = {row["topic"]: row for row in rows if row["topic"] == KEPT}
             yield Seen(
                 refused=refused,
                 starts={topic: admin.earliest_offset(topic, 0) for topic in (TRIMMED, KEPT)},
                 written=tables[TRIMMED],
                 of_gateway=of_gateway,
-                of_broker=asyncio.run(consumed(kafka.client_settings, TRIMMED, stop, reset="earliest")),
+                of_broker=consumed_of_broker(kafka, stop),
                 files=len(list(kafka[1].partition_dir(TRIMMED, 0).glob("*.log"))),
                 says=explained,
                 held_back={topic: row["held_back_reason"] for topic, row in partitions.items()},

@@ -89,6 +89,8 @@ class History:
         """For longer than ``delete.retention.ms`` nothing is copied or cleaned remotely, and then trims begin: readers that
         cross over could not be given what they need."""
         self.producers = self.draw.choice([(-1,), (-1, 2)])
+        self.cut_short = self.draw.choice([0, 0, 0.5])
+        """Share of rounds of brokers' cleaners that are cut short, and leave no checkpoint."""
 
     @property
     def now_ms(self) -> int:
@@ -110,6 +112,7 @@ class History:
                 (0 if is_stalled else 2, self.killed),
                 (5 if may_trim else 0, self.trim),
                 (1, self.elect),
+                (1, self.rebuild),
                 (1, self.expire),
             ]
             (act,) = self.draw.choices([one for _, one in acts], [weight for weight, _ in acts])
@@ -163,7 +166,8 @@ class History:
             segment_bytes=replica.segment_bytes,
         )
         replica.log = [*done.segments, *replica.log[len(cleaned) :]]
-        replica.cleaned_to = done.cleaner_offset
+        if self.draw.random() >= self.cut_short:
+            replica.cleaned_to = done.cleaner_offset
 
     async def work(self) -> None:
         """The copy lane, and the cleaner's behind it."""
@@ -184,7 +188,13 @@ class History:
 
     async def elect(self) -> None:
         self.leader, self.epoch = self.draw.randrange(REPLICAS), self.epoch + 1
+        self.world.written_from = self.written[-1].next_base_offset
         self.world.remote.lead(self.epoch)
+
+    async def rebuild(self) -> None:
+        """A follower is built anew from what the leader's cleaner has left; it has no checkpoint, or one of before."""
+        leader, other = self.replicas[self.leader], self.replicas[1 - self.leader]
+        other.log, other.cleaned_to = [*leader.log], self.draw.choice([-1, min(other.cleaned_to, leader.cleaned_to)])
 
     async def expire(self) -> None:
         """What was replaced, and readers are not given, goes."""
