@@ -679,6 +679,6 @@ MUTATIONS = (
     Mutation(
         plant=cleaner_mutations.transactions_that_are_open_count_as_committed, kind=_X, seed=2, in_every_run=False
     ),
-    Mutation(plant=cleaner_mutations.cleaner_takes_the_whole_disk, kind=_X, seed=8),
+    Mutation(plant=cleaner_mutations.cleaner_takes_the_whole_disk, kind=_X, seed=10),
     Mutation(plant=cleaner_mutations.compaction_lag_is_ignored, kind=_X, seed=21, in_every_run=False),
 )
