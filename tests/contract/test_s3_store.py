@@ -399,6 +399,25 @@ class TestFaults:
         await store.put_object(KEY, BytesBody(b"manifest"), if_absent=True)
         assert await store.fetch_object(KEY, max_bytes=2**30) == b"manifest"
 
+    @pytest.mark.parametrize("pieces", [1, 4], ids=["in one request", "in parts"])
+    async def test_of_two_conditional_puts_of_the_same_bytes_only_one_is_done(
+        self, store: S3Store, proxy: S3FaultProxy, pieces: int
+    ) -> None:
+        """The second one's request is refused at first, and its repetition meets what the first put has stored."""
+        body = [bytes(4 * MIB)] * pieces
+        await store.put_object(KEY, PiecesBody(body), if_absent=True)
+        method, query = ("PUT", "") if pieces == 1 else ("POST", "uploadId=")
+        proxy.faults.append(Fault(kind=FaultKind.REFUSE, method=method, query=query))
+        with pytest.raises(ObjectExistsError):
+            await store.put_object(KEY, PiecesBody(body), if_absent=True)
+        assert proxy.faults[0].times == 0
+
+    async def test_a_bare_200_does_not_make_another_puts_object_ours(self, store: S3Store, proxy: S3FaultProxy) -> None:
+        await store.put_object(KEY, BytesBody(b"claim"), if_absent=True)
+        proxy.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", status=200))
+        with pytest.raises(ObjectExistsError):
+            await store.put_object(KEY, BytesBody(b"claim"), if_absent=True)
+
     async def test_a_server_that_goes_on_refusing_is_told_and_the_upload_aborted(
         self, store: S3Store, proxy: S3FaultProxy
     ) -> None:

@@ -193,6 +193,7 @@ class S3Store:
             settings=self._settings,
             buffers=self._buffers,
             blocking=self._blocking,
+            ids=self._ids,
             key=key,
             if_absent=if_absent,
             with_checksum=with_checksum,

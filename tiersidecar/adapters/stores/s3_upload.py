@@ -15,8 +15,8 @@ from crc32c import crc32c
 from tiersidecar.adapters.stores.body_parts import PartBuffers, PartFiller, watched_part
 from tiersidecar.adapters.stores.s3_objects import attempts_of, code_of, encode_crc32c, s3_errors, stored_object
 from tiersidecar.adapters.stores.s3_settings import S3Settings
-from tiersidecar.domain.errors import StoreError
-from tiersidecar.ports.clock import Blocking
+from tiersidecar.domain.errors import ObjectExistsError, StoreError
+from tiersidecar.ports.clock import Blocking, Ids
 from tiersidecar.ports.store import ObjectBody, StoredObject
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _IN_MEMORY_BYTES = 1024 * 1024
 _ABORT_TIMEOUT_S = 10.0
 _ABORT_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 _SECOND_ANSWERS = frozenset({"NoSuchUpload", "PreconditionFailed", "412"})
+_WRITER = "tiersidecar-upload"
+"""In an object's metadata: which conditional put wrote it.  Another writer may have put the same bytes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,6 +44,7 @@ class S3Upload:
         settings: S3Settings,
         buffers: PartBuffers,
         blocking: Blocking,
+        ids: Ids,
         key: str,
         if_absent: bool,
         with_checksum: bool,
@@ -50,6 +53,7 @@ class S3Upload:
         self._key, self._with_checksum = key, with_checksum
         self._target: dict[str, Any] = {"Bucket": settings.bucket, "Key": key}
         self._condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
+        self._writer = ids.random_bytes(16).hex() if if_absent else None
 
     async def put(self, body: ObjectBody) -> StoredObject:
         """Store ``body``; return the object as the server describes it.
@@ -78,7 +82,7 @@ class S3Upload:
                 async with self._watched(view, body) as sent:
                     answer = await self._client.put_object(
                         **self._target,
-                        **self._settings.new_object_arguments(),
+                        **self._new_object(),
                         **self._condition,
                         **self._checksum(filler.crc32c),
                         Body=sent,
@@ -109,7 +113,7 @@ class S3Upload:
         kind: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"}
         with s3_errors("put", self._key):
             answer = await self._client.create_multipart_upload(
-                **self._target, **self._settings.new_object_arguments(), **(kind if self._with_checksum else {})
+                **self._target, **self._new_object(), **(kind if self._with_checksum else {})
             )
         return answer["UploadId"]
 
@@ -195,12 +199,12 @@ class S3Upload:
         """Return the object if it is ours: after a lost answer botocore sends the request again, which meets what is stored.
 
         Raises:
-            ClientError: ``error``, unless the object is there as we sent it.
+            ClientError: ``error``, unless the object is there as we sent it; and of this very put, where that is conditional.
         """
         if attempts_of(error) == 1 or code_of(error) not in _SECOND_ANSWERS or not self._with_checksum:
             raise error
-        stored = await self._head()
-        if (stored.size_bytes, stored.crc32c) != (filler.size_bytes, filler.crc32c):
+        stored, is_ours = await self._head()
+        if not is_ours or (stored.size_bytes, stored.crc32c) != (filler.size_bytes, filler.crc32c):
             raise error
         return stored
 
@@ -208,17 +212,26 @@ class S3Upload:
         """Look up the object, if the response to the upload does not prove that it exists.
 
         Raises:
+            ObjectExistsError: conditional, and another put's is there.
             StoreError: it is not there, or not as we sent it.
         """
-        stored = await self._head()
+        stored, is_ours = await self._head()
+        if not is_ours:
+            raise ObjectExistsError(verb="put", key=self._key, reason="it exists already")
         if stored.size_bytes != filler.size_bytes or stored.crc32c not in (None, filler.crc32c):
             raise StoreError(verb="put", key=self._key, reason="it was taken, and something else is there")
         return stored
 
-    async def _head(self) -> StoredObject:
+    async def _head(self) -> tuple[StoredObject, bool]:
+        """Return what is there, and whether it may be this put's: a conditional one tells by its own name alone."""
         with s3_errors("put", self._key):
             answer = await self._client.head_object(**self._target, ChecksumMode="ENABLED")
-        return stored_object(self._key, answer["ContentLength"], answer)
+        is_ours = self._writer is None or answer.get("Metadata", {}).get(_WRITER) == self._writer
+        return stored_object(self._key, answer["ContentLength"], answer), is_ours
+
+    def _new_object(self) -> dict[str, Any]:
+        named = {} if self._writer is None else {"Metadata": {_WRITER: self._writer}}
+        return {**self._settings.new_object_arguments(), **named}
 
     async def _abort(self, upload_id: str) -> None:
         """Abort until the upload is gone: a part that the server was still taking in revives it, as Amazon's
