@@ -6,9 +6,12 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
+
+COMPACT_PREFIX = "tiersidecar-compact-"
+"""Of the command's directory, and of those of its tasks on Spark."""
 
 
 @contextmanager
@@ -23,12 +26,24 @@ def open_scratch(parent: Path | None, prefix: str) -> Iterator[Path]:
     """
     place = Path(gettempdir()) if parent is None else parent
     _sweep(place, prefix)
-    made = Path(mkdtemp(prefix=prefix, dir=place))
-    try:
-        with _locked(made):
+    with ExitStack() as stack:
+        made = _made(place, prefix, stack)
+        try:
             yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _made(place: Path, prefix: str, stack: ExitStack) -> Path:
+    """Make a directory, and hold its lock for as long as ``stack`` lasts."""
+    while True:
+        made = Path(mkdtemp(prefix=prefix, dir=place))
+        with ExitStack() as attempt, suppress(BlockingIOError, FileNotFoundError):
+            attempt.enter_context(_locked(made))
+            if made.is_dir():
+                stack.push(attempt.pop_all())
+                return made
+        # Before it was locked, another process that begins has taken it for one that was left.
 
 
 def _sweep(place: Path, prefix: str) -> None:

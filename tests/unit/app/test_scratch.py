@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tiersidecar.app.scratch import open_scratch
@@ -31,6 +32,24 @@ def test_what_a_killed_process_left_goes_when_the_next_one_begins(tmp_path: Path
     assert (left / "a.log").read_bytes() == b"records"
     with open_scratch(tmp_path, "of-ours-") as directory:
         assert list(tmp_path.iterdir()) == [directory]
+
+
+def test_those_that_begin_at_once_take_each_others_for_none_that_was_left(tmp_path: Path) -> None:
+    """Tasks of one executor do."""
+
+    def begin_often(_: int) -> bool:
+        return all(_lasts(tmp_path) for _ in range(50))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(begin_often, range(8)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def _lasts(place: Path) -> bool:
+    with open_scratch(place, "of-ours-") as directory:
+        (directory / "a.log").write_bytes(b"records")
+        with open_scratch(place, "of-ours-"):
+            return (directory / "a.log").exists()
 
 
 def test_one_that_is_in_use_another_one_and_what_a_link_names_stay(tmp_path: Path) -> None:
