@@ -85,8 +85,10 @@ async def open_swap_store(
             open_file=partial(_opened, blocking=blocking),
             most_custom_metadata_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
         )
-        yield store, swap_store, blocking
-        await manifests.aclose()
+        try:
+            yield store, swap_store, blocking
+        finally:
+            await manifests.aclose()
 
 
 @asynccontextmanager
