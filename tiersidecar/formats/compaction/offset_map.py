@@ -7,7 +7,7 @@ more than the load factor's share is filled.  Two keys of one digest would be ta
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import md5
 
 from tiersidecar.domain.errors import OffsetMapTooSmallError
@@ -133,12 +133,20 @@ class OffsetMapBuilder:
     transactions in ``aborted`` those count that end in the dirty part (``UnifiedLog.collectAbortedTransactions``): what an
     earlier marker ended stays open for a pass that does not come by it, and would hide what the producer commits next.  The
     map's ``latest_offset`` moves only with whole batches: of the batch in which the map got full every record stays.
+
+    With ``another_map`` none gets too full: the builder goes on in the map that it gives, with the batch at hand.  A key may be
+    in several then, of which the last one has its last offset.
     """
 
     def __init__(
-        self, offset_map: OffsetMap, *, first_dirty_offset: int, aborted: Iterable[AbortedTransaction] = ()
+        self,
+        offset_map: OffsetMap,
+        *,
+        first_dirty_offset: int,
+        aborted: Iterable[AbortedTransaction] = (),
+        another_map: Callable[[], OffsetMap] | None = None,
     ) -> None:
-        self._map, self._first_dirty_offset = offset_map, first_dirty_offset
+        self._map, self._first_dirty_offset, self._another_map = offset_map, first_dirty_offset, another_map
         self._native = native.core.walks
         self._transactions = CleanedTransactions(one for one in aborted if one.last_offset >= first_dirty_offset)
 
@@ -194,7 +202,7 @@ class OffsetMapBuilder:
             for record in iter_raw_records(batch, header, where=where, position=position):
                 if record.key is None or record.offset < self._first_dirty_offset:
                     continue
-                if self._map.is_full:
+                if self._map.is_full and not self._go_on_in_another():
                     self._check_progress(where)
                     return False
                 self._map.put(record.key, record.offset)
@@ -213,6 +221,13 @@ class OffsetMapBuilder:
         is_done, size = self._native.fill_map_from_records(records, frame, first, slots, self._map.room)
         self._map.filled(size)
         return is_done
+
+    def _go_on_in_another(self) -> bool:
+        if self._another_map is None:
+            return False
+        latest_offset, self._map = self._map.latest_offset, self._another_map()
+        self._map.latest_offset = latest_offset
+        return True
 
     def end_segment(self, next_base_offset: int) -> None:
         """End a segment, all put in: the map reaches up to ``next_base_offset``, where the next one begins."""

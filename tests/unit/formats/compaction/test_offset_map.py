@@ -7,7 +7,7 @@ import pytest
 from tests.support.compacted_logs import LogSegment, data_batch, marker_batch
 from tiersidecar.domain.errors import OffsetMapTooSmallError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder
+from tiersidecar.formats.compaction.offset_map import OffsetMap, OffsetMapBuilder, bytes_for
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 
 
@@ -85,6 +85,24 @@ def test_markers_aborted_records_null_keys_and_clean_records_are_not_in_it() -> 
     }
     assert len(offset_map) == 2
     assert offset_map.latest_offset == 49, "the segment's last offset, though no batch has it"
+
+
+@pytest.mark.parametrize("in_a_batch", [1, 7], ids=["a batch of one record", "a batch that takes several maps"])
+def test_a_builder_that_gets_further_maps_takes_all_keys(in_a_batch: int) -> None:
+    records = [(b"key-%d" % (number % 20), b"v") for number in range(42)]
+    batches = [data_batch(at, records[at : at + in_a_batch]) for at in range(0, len(records), in_a_batch)]
+    maps = [OffsetMap(bytes_for(3))]
+
+    def another() -> OffsetMap:
+        maps.append(OffsetMap(bytes_for(3)))
+        return maps[-1]
+
+    builder = OffsetMapBuilder(maps[0], first_dirty_offset=0, another_map=another)
+    assert builder.add(b"".join(batches), next_base_offset=42, where="log")
+    lasts = {key: max(one.get(key) for one in maps) for key, _ in records}
+    assert lasts == {key: offset for offset, (key, _) in enumerate(records)}
+    assert len(maps) > 3
+    assert maps[-1].latest_offset == 41
 
 
 def test_an_abort_that_ended_below_the_dirty_part_hides_nothing_of_it() -> None:
