@@ -40,6 +40,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.adaptive.enabled": "false",
+            # As `compact` has it.
+            "spark.io.encryption.enabled": "true",
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             # What a history server would show, for tests/spark/test_secrets.py.

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from hashlib import md5
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,13 +20,20 @@ from tests.support.compacted_logs import LogSegment, committed_records, table
 from tests.support.scripted import ScriptedFailpoints
 from tests.unit.app.test_compact_run import NOTHING_LEFT, Actions, Beside, beside
 from tests.unit.tasks.test_clean import puts, random_log
+from tiersidecar.app.compact_layout import layout_of
 from tiersidecar.app.compact_run import Compacting, Compactor, PartitionCompacted
-from tiersidecar.app.compact_spark import SparkEngine, SparkEngines
+from tiersidecar.app.compact_spark import SparkChunk, SparkEngine, SparkEngines
 from tiersidecar.domain.errors import SparkJobError
+from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.own_objects import ATTEMPTS
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.compaction.cleaning import CleaningTerms, LastRecord
+from tiersidecar.formats.compaction.segments import SegmentTally
+from tiersidecar.formats.compaction.transactions import CarriedTransactions
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.tasks.clean_engine import Chunk
+from tiersidecar.tasks.clean_shards import CleanedShare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +49,12 @@ def compactor(there: Beside, spark: SparkSession, tmp_path: Path, actions: Actio
     wanted = Compacting(
         topic=there.world.owner.topic, partition=None, scratch=there.scratch, dedupe_buffer_bytes=24 * 10_000
     )
-    engines = SparkEngines(spark=spark, config_file=tmp_path / "t.yaml")
+    engines = SparkEngines(
+        spark=spark,
+        config_file=tmp_path / "t.yaml",
+        topic=wanted.topic,
+        layout=layout_of(there.session.config, wanted.topic),
+    )
     return Compactor(there.session, wanted, engine_of=engines, failpoints=ScriptedFailpoints(actions))
 
 
@@ -142,28 +156,109 @@ async def test_where_an_attempt_may_still_write_others_begin_under_other_ids(
     await beside.world.add(*log)
     run, refused = SparkEngine.run, list[str]()
 
-    async def run_twice(self: SparkEngine, step: str, doing: Callable[[], object]) -> object:
+    async def run_twice(self: SparkEngine, step: str, doing: Callable[[], Any]) -> Any:
         """As if Spark ran all tasks of the first wave, lost the answers, and ran them again."""
         done = await run(self, step, doing)
         if refused or not step.startswith("putting up"):
             return done
-        try:
-            return await run(self, step, doing)
-        except SparkJobError as error:
-            refused.append(str(error))
-            raise
+        again = await run(self, step, doing)
+        refused.extend(one.reason for one in again.values())
+        return again
 
     monkeypatch.setattr(SparkEngine, "run", run_twice)
     done = await on_spark(beside, spark, tmp_path)
-    assert "another attempt may still write under the same id" in refused[0]
+    assert set(refused) == {"another attempt may still write under the same id"}
     assert (done.left, done.stopped) == ("", NOTHING_LEFT)
     assert await beside.world.table_read() == table(committed_records(log))
     left = beside.world.segments(State.COPY_SEGMENT_STARTED)
-    assert len(left) == len(done.rounds[0].swapped), (
-        "of the first ids; the leader's sidecar deletes them after the copy grace"
-    )
+    assert len(left) == len(refused), "of the first ids; the leader's sidecar deletes them after the copy grace"
     names = [path.name for path in (beside.root / ATTEMPTS).iterdir()]
-    assert len(names) == 2 * len(left)
+    assert len(names) == len(left) + len(done.rounds[0].swapped)
+
+
+async def test_an_attempt_that_fails_is_begun_anew_alone(
+    beside: Beside, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was put up before it is finished at once, and what was put up after it when it is there: swaps ascend."""
+    log = random_log(3, steps=60)
+    await beside.world.add(*log)
+    run, steps, begun = SparkEngine.run, list[str](), 0
+
+    async def note(self: SparkEngine, step: str, doing: Callable[[], Any]) -> Any:
+        finished = len(beside.world.segments(State.COPY_SEGMENT_FINISHED)) - len(log)
+        steps.append(f"{step}, and {finished} are finished")
+        return await run(self, step, doing)
+
+    async def claim_the_second() -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 2:
+            started = beside.world.segments(State.COPY_SEGMENT_STARTED)
+            second = max(started, key=lambda one: one.start_offset)
+            (directory := beside.root / ATTEMPTS).mkdir(parents=True, exist_ok=True)
+            (directory / format_uuid(second.remote_log_segment_id.uuid)).write_bytes(b"of another attempt")
+
+    monkeypatch.setattr(SparkEngine, "run", note)
+    done = await on_spark(beside, spark, tmp_path, {"clean.started": claim_the_second})
+    assert (done.left, done.stopped) == ("", NOTHING_LEFT)
+    swapped = [one.start_offset for one in done.rounds[0].swapped]
+    assert swapped == sorted(swapped)
+    assert len(beside.world.segments(State.COPY_SEGMENT_STARTED)) == 1
+    _, first, second, *_ = [one for one in steps if not one.startswith("scanning")]
+    assert first == f"putting up 4 segments from {swapped[0]} on, and 0 are finished"
+    assert second == f"putting up 1 segments from {swapped[1]} on, and 1 are finished"
+    assert await beside.world.table_read() == table(committed_records(log))
+
+
+async def test_keys_are_not_to_be_found_in_what_spark_leaves_on_disks(
+    beside: Beside, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Not even their MD5, which tells who guesses a key whether it is there."""
+    await beside.world.add(*random_log(3))
+    digests = [md5(b"key-%d" % number, usedforsecurity=False).digest() for number in range(12)]
+    looked = list[int]()
+
+    async def look() -> None:
+        place = spark.sparkContext.getConf().get("spark.local.dir")
+        assert place is not None
+        contents = [path.read_bytes() for path in Path(place).rglob("*") if path.is_file()]
+        looked.append(sum(map(len, contents)))
+        assert not any(digest in content for content in contents for digest in digests)
+
+    await on_spark(beside, spark, tmp_path, {"clean.rewritten": look})
+    assert looked[0] > 0
+
+
+class Answering:
+    """A job that notes how large its shares are, and leaves each segment as it is."""
+
+    def __init__(self) -> None:
+        self.largest, self.terms = 0, 0
+
+    def clean(self, shares: Mapping[int, bytes], terms: bytes) -> dict[int, bytes]:
+        self.largest, self.terms = max(map(len, shares.values())), len(terms)
+        return {number: pickle.dumps(CleanedShare(tally=SegmentTally(), facts=None)) for number in shares}
+
+    def close(self) -> None:
+        return None
+
+
+async def test_shares_are_no_larger_where_there_are_many_producers(beside: Beside, spark: SparkSession) -> None:
+    """The round's terms name the last record of each, and go up once for all tasks."""
+    chain = await beside.world.add(*random_log(3))
+    chunk = Chunk(chain=chain, dirty=chain, first_dirty=chain[0].start_offset, aborted=[])
+    largest = set[int]()
+    for producers in (1, 10_000):
+        lasts = {number: LastRecord(data_offset=number, epoch=0) for number in range(producers)}
+        terms = CleaningTerms(now_ms=0, delete_retention_ms=0, upper_bound_offset=-1, last_records=lasts)
+        job: Any = Answering()
+        parts, nobody = SimpleNamespace(swap=None), SimpleNamespace()
+        engine = SparkEngine(spark, job, cast("Any", parts), ScriptedFailpoints(), lambda text: None)
+        mapped = SparkChunk(engine, chunk, chain, [CarriedTransactions()] * len(chain))
+        assert len([done async for done in mapped.clean(terms, cast("Any", nobody))]) == len(chain)
+        largest.add(job.largest)
+        assert (job.terms > 100_000) == (producers > 1)
+    assert len(largest) == 1
 
 
 async def test_a_segment_that_cannot_be_read_ends_it_and_nothing_is_published(

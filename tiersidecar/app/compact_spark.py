@@ -6,9 +6,8 @@ publishes COPY_SEGMENT_STARTED, executors clean the segments once more, to the s
 the driver publishes COPY_SEGMENT_FINISHED and retires the old ones.  An object never comes before its STARTED, whose sizes are
 those that were measured.
 
-Only one attempt ever writes under one id: Spark may run a task again while an executor that it has given up still writes, and
-each attempt has a data key of its own.  So each first puts an object of the id's name that must not be there yet.  Where it is
-there, the attempt fails, and the driver begins those segments anew, under other ids.
+Only one attempt ever writes under one id (:mod:`~tiersidecar.app.compact_attempts`).  One that fails, or finds that another may
+write, answers with its reason; the driver finishes what was put up before it, and begins that segment anew, under another id.
 """
 
 from __future__ import annotations
@@ -20,43 +19,27 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from tiersidecar.adapters.clock import SystemClock, SystemIds
-from tiersidecar.adapters.ending_loop import run_to_end
-from tiersidecar.app.reconcile_run import executor_config
-from tiersidecar.app.rewriting_parts import RewritingParts, open_swap_store
-from tiersidecar.domain.errors import ObjectExistsError, SparkJobError
-from tiersidecar.domain.ids import format_uuid
+from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.app.compact_attempts import ATTEMPT_BEGINS_WITHIN_MS, drop_old_attempts
+from tiersidecar.app.compact_executor import ExecutorWorker, NotPut, unpickled
+from tiersidecar.app.compact_layout import Layout
+from tiersidecar.app.rewriting_parts import RewritingParts
+from tiersidecar.domain.errors import SparkJobError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.own_objects import ATTEMPTS
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.compaction.cleaning import CleaningTerms
-from tiersidecar.formats.compaction.offset_map import OffsetMap
 from tiersidecar.formats.compaction.transactions import CarriedTransactions
-from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
-from tiersidecar.ports.store import BytesBody, PutObject, Store
+from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.spark.compaction_job import CompactionJob
 from tiersidecar.tasks.clean import CleanSettings
 from tiersidecar.tasks.clean_engine import Chunk, CleanEngine, MappedChunk, Progress, SegmentDone
-from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.clean_rights import ChunkSwapper
-from tiersidecar.tasks.clean_shards import (
-    Carrying,
-    CleanedShare,
-    CleanShare,
-    ScannedSegment,
-    ScanShare,
-    clean_share,
-    measure_segment,
-    put_share,
-    scan_segment,
-    scan_share,
-)
+from tiersidecar.tasks.clean_shards import Carrying, CleanedShare, CleanShare, clean_share, scan_share
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,88 +49,27 @@ T = TypeVar("T")
 _NO_BOUND_BYTES = 1 << 62
 _SAY_EACH_S = 5.0
 _MOST_ATTEMPTS = 3
-_ATTEMPT_BEGINS_WITHIN_MS = 3_600_000
-_ATTEMPTS_KEPT_MS = 2 * 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorWorker:
-    """A :class:`~tiersidecar.spark.compaction_job.Worker`."""
-
-    config_file: str
-    kafka_version: tuple[int, int]
-
-    def scan(self, share: bytes) -> ScannedSegment:
-        return run_to_end(self._scan(_unpickled(share)))
-
-    def clean(self, share: bytes, offset_map: OffsetMap) -> bytes:
-        return pickle.dumps(run_to_end(self._clean(_unpickled(share), offset_map)))
-
-    async def _scan(self, share: ScanShare) -> ScannedSegment:
-        config = executor_config(self.config_file)
-        async with open_swap_store(
-            config, self.kafka_version, SystemClock(), SystemIds(), NO_FAILPOINTS, name="compact"
-        ) as (_, store, _):
-            return await scan_segment(share, store)
-
-    async def _clean(self, share: CleanShare, offset_map: OffsetMap) -> CleanedShare:
-        config = executor_config(self.config_file)
-        with TemporaryDirectory(prefix="tiersidecar-compact-") as scratch:
-            async with open_swap_store(
-                config, self.kafka_version, SystemClock(), SystemIds(), NO_FAILPOINTS, name="compact"
-            ) as (objects, store, blocking):
-                passes = CleanPasses(
-                    store=store,
-                    blocking=blocking,
-                    scratch=Path(scratch),
-                    dedupe_buffer_bytes=offset_map.size_bytes,
-                )
-                if share.started is None:
-                    return await measure_segment(share, offset_map, passes)
-                await _claim(objects, config.store.key_prefix, share)
-                return await put_share(share, offset_map, passes, store)
-
-
-def _unpickled(data: bytes) -> Any:
-    """Return what our own driver or executors have sent."""
-    return pickle.loads(data)
-
-
-async def _claim(store: PutObject, key_prefix: str, share: CleanShare) -> None:
-    """Return if no other attempt may have begun to write under the id of ``share``.
-
-    Raises:
-        SparkJobError: one may have.
-    """
-    assert share.started is not None, "only what was begun is put up"
-    uuid = share.started.remote_log_segment_id.uuid
-    if SystemClock().now_ms() > share.begun_ms + _ATTEMPT_BEGINS_WITHIN_MS:
-        raise SparkJobError(job="compact", reason="the attempt begins too late")
-    try:
-        await store.put_object(f"{key_prefix}{ATTEMPTS}{format_uuid(uuid)}", BytesBody(b"attempt"), if_absent=True)
-    except ObjectExistsError as error:
-        raise SparkJobError(job="compact", reason="another attempt may still write under the same id") from error
-
-
-async def drop_old_attempts(store: Store, key_prefix: str, now_ms: int) -> None:
-    """Delete what attempts of earlier runs have put, long after any of them could begin."""
-    found = [one async for one in store.list_objects(f"{key_prefix}{ATTEMPTS}")]
-    old = [one.key for one in found if one.modified_ms < now_ms - _ATTEMPTS_KEPT_MS]
-    if old:
-        await store.delete_objects(old)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkEngines:
-    """Opens the engine of a command; ``config_file`` is the file's path on each executor's machine."""
+    """Opens the engine of a command about ``topic``; ``config_file`` is the file's path on each executor's machine, and
+    ``layout`` what it says here."""
 
     spark: SparkSession
     config_file: Path
+    topic: str
+    layout: Layout
 
     def __call__(
         self, parts: RewritingParts, settings: CleanSettings, failpoints: Failpoints, progress: Progress
     ) -> CleanEngine:
-        worker = ExecutorWorker(str(self.config_file.absolute()), parts.kafka_version)
+        worker = ExecutorWorker(
+            config_file=str(self.config_file.absolute()),
+            kafka_version=parts.kafka_version,
+            topic=self.topic,
+            layout=self.layout,
+        )
         return SparkEngine(self.spark, CompactionJob(self.spark, worker), parts, failpoints, progress)
 
 
@@ -165,10 +87,9 @@ class SparkEngine:
         self._spark, self.job, self._parts = spark, job, parts
         self.swap, self.failpoints, self.progress = parts.swap, failpoints, progress
 
-    @property
-    def at_once(self) -> int:
+    async def at_once(self) -> int:
         """Return how many segments are begun together: enough for all executors, and finished long before the copy grace."""
-        return 2 * self._spark.sparkContext.defaultParallelism
+        return 2 * await asyncio.to_thread(lambda: self._spark.sparkContext.defaultParallelism)
 
     async def free_bytes(self) -> int:
         return _NO_BOUND_BYTES
@@ -178,7 +99,7 @@ class SparkEngine:
         end = chunk.dirty[-1].next_offset
         segments = [one for one in chunk.chain if one.start_offset < end]
         carried = await self.run("scanning", lambda: self._scan(segments, chunk))
-        return _SparkChunk(self, chunk, segments, carried)
+        return SparkChunk(self, chunk, segments, carried)
 
     def _scan(self, segments: Sequence[RemoteLogSegmentMetadata], chunk: Chunk) -> list[CarriedTransactions]:
         """Return the state of transactions where each segment begins."""
@@ -208,7 +129,7 @@ class SparkEngine:
         try:
             while not running.done():
                 await asyncio.wait([running], timeout=_SAY_EACH_S)
-                self.progress(f"{step} on Spark: {self._tasks()}")
+                self.progress(f"{step} on Spark: {await asyncio.to_thread(self._tasks)}")
             return await running
         except asyncio.CancelledError:
             # The loop's end waits for the thread, and the thread for the job.
@@ -223,7 +144,10 @@ class SparkEngine:
         return ", ".join(f"{one.numCompletedTasks} of {one.numTasks} tasks" for one in stages) or "between tasks"
 
 
-class _SparkChunk:
+class SparkChunk:
+    """A :class:`~tiersidecar.tasks.clean_engine.MappedChunk`; ``carried`` is the state of transactions where each segment
+    begins."""
+
     def __init__(
         self,
         engine: SparkEngine,
@@ -232,6 +156,7 @@ class _SparkChunk:
         carried: Sequence[CarriedTransactions],
     ) -> None:
         self._engine, self._chunk, self._segments, self._carried = engine, chunk, segments, carried
+        self._terms = b""
 
     @property
     def end(self) -> Offset:
@@ -239,16 +164,17 @@ class _SparkChunk:
 
     async def clean(self, terms: CleaningTerms, swapper: ChunkSwapper) -> AsyncGenerator[SegmentDone]:
         try:
-            shares = dict(enumerate(self._shares(terms)))
-            measured = await self._do("measuring", shares)
+            shares, self._terms = await asyncio.to_thread(self._shares, terms)
+            measured = await self._measured(shares)
             changed = [number for number, one in measured.items() if one.facts is not None]
             await self._engine.failpoints.reach("clean.rewritten")
             for number, one in sorted(measured.items()):
                 if one.facts is None:
                     yield SegmentDone(old=self._segments[number], tally=one.tally)
             changed.sort()
-            for start in range(0, len(changed), self._engine.at_once):
-                wave = {number: shares[number] for number in changed[start : start + self._engine.at_once]}
+            at_once = await self._engine.at_once()
+            for start in range(0, len(changed), at_once):
+                wave = {number: shares[number] for number in changed[start : start + at_once]}
                 async for done in self._swap(wave, measured, swapper):
                     yield done
                     if done.left:
@@ -259,30 +185,56 @@ class _SparkChunk:
     async def _swap(
         self, wave: dict[int, CleanShare], measured: dict[int, CleanedShare], swapper: ChunkSwapper
     ) -> AsyncGenerator[SegmentDone]:
-        begun, stored = dict[int, CleanShare](), dict[int, CleanedShare]()
+        """Swap the segments of ``wave``, ascending: what was put up waits until all before it are there as well."""
+        left, stored = dict(wave), dict[int, _Stored]()
         for attempt in range(1, _MOST_ATTEMPTS + 1):
-            begun.clear()
-            for number, share in wave.items():
+            begun = dict[int, CleanShare]()
+            stored = {number: one for number, one in stored.items() if one.is_fresh}
+            for number, share in left.items():
+                if number in stored:
+                    continue
                 one = await self._begin(share, measured[number], swapper)
                 if isinstance(one, str):
                     yield SegmentDone(old=share.segment, left=one)
                     return
                 begun[number] = one
-            try:
-                stored = await self._do(f"putting up {len(begun)} segments from {_first(wave)} on", begun)
-                break
-            except SparkJobError:
-                if attempt == _MOST_ATTEMPTS:
-                    raise
-                self._engine.progress("Spark failed: beginning the same segments under other ids")
-        for number, share in begun.items():
-            assert share.started is not None, "it was begun above"
-            old, put = share.segment, stored[number]
-            new = await self._engine.swap.end([old], share.started, put.custom_metadata, swapper)
-            if isinstance(new, str):
-                yield SegmentDone(old=old, left=new)
+            put, failed = await self._put(begun)
+            stored |= put
+            while left and (number := next(iter(left))) in stored:
+                one_stored = stored.pop(number)
+                done = await self._end(left.pop(number), one_stored, swapper)
+                yield done
+                if done.left:
+                    return
+            if not left:
                 return
-            yield SegmentDone(old=old, new=new, tally=put.tally)
+            if attempt == _MOST_ATTEMPTS:
+                raise SparkJobError(job="compact", reason=failed)
+            said = failed.partition("\n")[0]
+            self._engine.progress(f"{len(left) - len(stored)} segments begin anew, under other ids: {said}")
+
+    async def _put(self, begun: dict[int, CleanShare]) -> tuple[dict[int, _Stored], str]:
+        """Return what was put up of ``begun``, and why the first of the others was not."""
+        put, failed = dict[int, _Stored](), ""
+        try:
+            answers = await self._do(f"putting up {len(begun)} segments from {_first(begun)} on", begun)
+        except SparkJobError as error:
+            return put, error.reason
+        for number, share in begun.items():
+            answer = answers[number]
+            if isinstance(answer, NotPut):
+                failed = failed or answer.reason
+                continue
+            assert share.started is not None, "it was begun before it was put up"
+            put[number] = _Stored(share.started, answer, share.begun_ms)
+        return put, failed
+
+    async def _end(self, share: CleanShare, stored: _Stored, swapper: ChunkSwapper) -> SegmentDone:
+        put, old = stored.put, share.segment
+        new = await self._engine.swap.end([old], stored.started, put.custom_metadata, swapper)
+        if isinstance(new, str):
+            return SegmentDone(old=old, left=new)
+        return SegmentDone(old=old, new=new, tally=put.tally)
 
     async def _begin(self, share: CleanShare, measured: CleanedShare, swapper: ChunkSwapper) -> CleanShare | str:
         facts = measured.facts
@@ -295,18 +247,45 @@ class _SparkChunk:
     async def finish(self, given: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Do nothing: there is no filter."""
 
-    def _shares(self, terms: CleaningTerms) -> list[CleanShare]:
+    def _shares(self, terms: CleaningTerms) -> tuple[dict[int, CleanShare], bytes]:
+        """Return the share of each segment, and the terms as all tasks get them."""
         latest, aborted = int(self.end) - 1, self._chunk.aborted
-        return [
-            clean_share(segment, terms, latest, carried, aborted)
-            for segment, carried in zip(self._segments, self._carried, strict=True)
-        ]
+        pairs = zip(self._segments, self._carried, strict=True)
+        shares = {
+            number: clean_share(segment, latest, carried, aborted) for number, (segment, carried) in enumerate(pairs)
+        }
+        return shares, pickle.dumps(terms)
 
-    async def _do(self, step: str, shares: dict[int, CleanShare]) -> dict[int, CleanedShare]:
+    async def _measured(self, shares: dict[int, CleanShare]) -> dict[int, CleanedShare]:
+        found = dict[int, CleanedShare]()
+        for number, answer in (await self._do("measuring", shares)).items():
+            assert isinstance(answer, CleanedShare), "an error of a measuring task is the job's"
+            found[number] = answer
+        return found
+
+    async def _do(self, step: str, shares: dict[int, CleanShare]) -> dict[int, CleanedShare | NotPut]:
+        return await self._engine.run(step, lambda: self._answers(shares))
+
+    def _answers(self, shares: dict[int, CleanShare]) -> dict[int, CleanedShare | NotPut]:
         pickled = {number: pickle.dumps(share) for number, share in shares.items()}
-        answers = await self._engine.run(step, lambda: self._engine.job.clean(pickled))
-        return {number: _unpickled(answer) for number, answer in answers.items()}
+        answers = self._engine.job.clean(pickled, self._terms)
+        return {number: unpickled(answer) for number, answer in answers.items()}
 
 
-def _first(wave: dict[int, CleanShare]) -> Offset:
-    return next(iter(wave.values())).segment.start_offset
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A segment that was put up and read back, and not finished yet."""
+
+    started: RemoteLogSegmentMetadata
+    put: CleanedShare
+    begun_ms: int
+
+    @property
+    def is_fresh(self) -> bool:
+        """Return whether it may wait for further attempts of others: the leader's sidecar deletes what is begun and not
+        finished within the copy grace."""
+        return SystemClock().now_ms() < self.begun_ms + ATTEMPT_BEGINS_WITHIN_MS
+
+
+def _first(shares: dict[int, CleanShare]) -> Offset:
+    return next(iter(shares.values())).segment.start_offset

@@ -2,10 +2,11 @@
 
 ```
 segments ─ scan ─ (digest, segment, last offset there) ─ by digest: the last of all ─ by segment: entries of its own keys
-                                                                                      └ measure, put: one task a segment
+                                                                                      └ measure, put: segment by segment
 ```
-No executor and no driver has the whole map: a task has the entries of the keys that its segment has.  What is read, and which
-records stay, is the ``worker``'s affair; here is only the way that its data takes.
+No executor and no driver has the whole map: at one time a task has the entries of the keys of one segment.  A task scans one
+segment.  It measures or puts up those whose numbers hash to it, one after the other.  What is read, and which records stay, is
+the ``worker``'s affair; here is only the way that its data takes.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ _BELOW = -1
 
 
 class Scanned(Protocol):
-    """First pass over one segment: the last offset of each of its keys, of which those at ``first_dirty`` or above count."""
+    """First pass over one segment: the last offset of each of its keys, of which those at ``first_dirty`` or above count.  If a
+    key is in several maps, the last of its offsets counts."""
 
     @property
-    def keys(self) -> OffsetMap: ...
+    def maps(self) -> Sequence[OffsetMap]: ...
 
     @property
     def first_dirty(self) -> int: ...
@@ -58,7 +60,7 @@ class Worker(Protocol):
         """Do the first pass."""
         ...
 
-    def clean(self, share: bytes, offset_map: OffsetMap) -> bytes:
+    def clean(self, share: bytes, terms: bytes, offset_map: OffsetMap) -> bytes:
         """Do the second pass with the map's entries of the segment's keys, and return the answer."""
         ...
 
@@ -76,17 +78,18 @@ class CompactionJob:
         self.close()
         rows = self._spread(shares)
         self._scanned = rows.mapInArrow(_scanning(self._worker), _SCANNED).persist(StorageLevel.DISK_ONLY)
-        # Of one segment the events are in one partition, in their order: a task scans a segment from end to end.
+        # Their numbers order those of one segment, as offsets would.
         events = self._scanned.where(F.col("event").isNotNull()).select("segment", "last", "event")
         for row in events.orderBy("segment", "last").toLocalIterator():
             yield row["segment"], bytes(row["event"])
 
-    def clean(self, shares: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Do the second pass over some segments; return the answer of each."""
+    def clean(self, shares: Mapping[int, bytes], terms: bytes) -> dict[int, bytes]:
+        """Do the second pass over some segments; return the answer of each.  ``terms`` are the same for all, and go to each
+        executor once."""
         rows = self._spread(shares)
         entries = self._map().where(F.col("segment").isin([*shares]))
         answers = rows.groupBy("segment").cogroup(entries.groupBy("segment"))
-        done = answers.applyInArrow(_cleaning(self._worker), _ANSWERS)
+        done = answers.applyInArrow(_cleaning(self._worker, terms), _ANSWERS)
         return {row["segment"]: bytes(row["answer"]) for row in done.collect()}
 
     def close(self) -> None:
@@ -101,12 +104,14 @@ class CompactionJob:
         if self._entries is None:
             assert self._scanned is not None, "the first pass comes before the second"
             keys = self._scanned.where(F.col("digest").isNotNull())
-            # A key may be in each segment, and is in each once.
-            lasts = keys.groupBy("digest").agg(F.max("last").alias("last"), F.collect_list("segment").alias("segments"))
+            # A key may be in each segment, and in several maps of one.
+            lasts = keys.groupBy("digest").agg(F.max("last").alias("last"), F.collect_set("segment").alias("segments"))
             entries = lasts.where(F.col("last") > _BELOW).select(
                 F.explode("segments").alias("segment"), "digest", "last"
             )
-            self._entries = entries.repartition("segment").persist(StorageLevel.DISK_ONLY)
+            # Sorted once, or each job would sort the whole map again to tell segments apart.
+            spread = entries.repartition("segment").sortWithinPartitions("segment")
+            self._entries = spread.persist(StorageLevel.DISK_ONLY)
         return self._entries
 
     def _spread(self, shares: Mapping[int, bytes]) -> DataFrame:
@@ -122,7 +127,8 @@ def _scanning(worker: Worker) -> Callable[[Iterable[pa.RecordBatch]], Iterator[p
         for batch in batches:
             for row in batch.to_pylist():
                 scanned = worker.scan(row["share"])
-                yield from _key_rows(row["segment"], scanned.keys, scanned.first_dirty)
+                for keys in scanned.maps:
+                    yield from _key_rows(row["segment"], keys, scanned.first_dirty)
                 yield from _event_rows(row["segment"], scanned.events)
 
     return scan
@@ -164,10 +170,10 @@ def _event_rows(segment: int, events: Sequence[bytes]) -> Iterator[pa.RecordBatc
         )
 
 
-def _cleaning(worker: Worker) -> Callable[[pa.Table, pa.Table], pa.Table]:
+def _cleaning(worker: Worker, terms: bytes) -> Callable[[pa.Table, pa.Table], pa.Table]:
     def clean(shares: pa.Table, entries: pa.Table) -> pa.Table:
         rows = shares.to_pylist()
-        answers = [worker.clean(row["share"], _offset_map(entries)) for row in rows]
+        answers = [worker.clean(row["share"], terms, _offset_map(entries)) for row in rows]
         return pa.Table.from_arrays(
             [pa.array([row["segment"] for row in rows], pa.int32()), pa.array(answers, pa.binary())],
             schema=_ANSWERS_ARROW,

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
-from tiersidecar.domain.errors import OffsetMapTooSmallError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms
@@ -28,9 +27,7 @@ from tiersidecar.tasks.clean_passes import CleanedSegment, CleanPasses
 from tiersidecar.tasks.segment_swap import NewFacts, SwapStore, put_segment, require
 
 _HEADER_BYTES = 61
-_LIKELY_RECORD_BYTES = 16
-_LEAST_KEYS = 1000
-_GROWTH = 4
+_FIRST_MAP_KEYS = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +41,11 @@ class ScanShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedSegment:
-    """``keys`` has the last offset of each key of the segment, without aborted records; only those at ``first_dirty`` or above
-    count for the round's map.  ``events`` are its transactional batches, each by its first bytes, and its markers, in order."""
+    """``maps`` have the last offset of each key of the segment, without aborted records; a key may be in several of them, and
+    the last of its offsets counts, if that is ``first_dirty`` or above.  ``events`` are its transactional batches, each by its
+    first bytes, and its markers, in order."""
 
-    keys: OffsetMap
+    maps: tuple[OffsetMap, ...]
     first_dirty: Offset
     events: tuple[bytes, ...]
 
@@ -56,10 +54,10 @@ class ScannedSegment:
 class CleanShare:
     """A segment for the second pass.  ``latest_offset`` is where the round's map ends (inclusive), ``carried`` the state where
     the segment before it ends, ``aborted`` those that begin in this one.  ``measured`` and ``started`` are None while it is
-    only to be measured; ``begun_ms`` is the time at which it was begun."""
+    only to be measured; ``begun_ms`` is the time at which it was begun.  The round's terms come beside it: they name each
+    producer of the partition, and are the same for all."""
 
     segment: RemoteLogSegmentMetadata
-    terms: CleaningTerms
     latest_offset: int
     carried: CarriedTransactions
     aborted: tuple[AbortedTransaction, ...]
@@ -92,42 +90,40 @@ async def scan_segment(share: ScanShare, store: SwapStore) -> ScannedSegment:
     Raises:
         StoreError, CorruptDataError: it could not be read.
     """
-    segment = share.segment
-    # No key is lacking with a slot for each offset; but a segment that was cleaned spans many more than it has.
-    span = segment.next_offset - segment.start_offset
-    keys = min(span, segment.segment_size_in_bytes // _LIKELY_RECORD_BYTES + _LEAST_KEYS)
-    while (scanned := await _scan(share, store, keys)) is None:
-        keys = min(span, keys * _GROWTH)
-    return scanned
-
-
-async def _scan(share: ScanShare, store: SwapStore, most_keys: int) -> ScannedSegment | None:
-    """Return the scanned segment; None where it has more keys."""
     segment, where = share.segment, str(share.segment.remote_log_segment_id)
-    keys = OffsetMap(bytes_for(most_keys))
-    builder = OffsetMapBuilder(keys, first_dirty_offset=segment.start_offset, aborted=share.aborted)
-    of_builder, events, takes_more = WholeBatches(), _Events(share.aborted), True
+    maps = _Maps(segment.next_offset - segment.start_offset)
+    builder = OffsetMapBuilder(
+        maps.another(), first_dirty_offset=segment.start_offset, aborted=share.aborted, another_map=maps.another
+    )
+    of_builder, events = WholeBatches(), _Events(share.aborted)
 
     def look(part: memoryview) -> None:
-        nonlocal takes_more
-        try:
-            takes_more = takes_more and builder.feed(of_builder, part, where=where)
-        except OffsetMapTooSmallError:
-            takes_more = False
-        if takes_more:
-            events.look(part, where=where)
+        builder.feed(of_builder, part, where=where)
+        events.look(part, where=where)
 
     async with aclosing(store.stream.feed_log(segment, look, store.pace)) as parts:
         async for _ in parts:
-            if not takes_more:
-                return None
+            pass
     of_builder.end(where=where)
-    return ScannedSegment(keys=keys, first_dirty=share.first_dirty, events=tuple(events.found))
+    return ScannedSegment(maps=tuple(maps.made), first_dirty=share.first_dirty, events=tuple(events.found))
+
+
+class _Maps:
+    """Maps for a segment of ``span`` offsets, each twice as large as the one before it: neither its size nor its span tells how
+    many keys a segment has, and all slots of a map take memory."""
+
+    def __init__(self, span: int) -> None:
+        self._span, self._keys = span, _FIRST_MAP_KEYS
+        self.made: list[OffsetMap] = []
+
+    def another(self) -> OffsetMap:
+        self.made.append(OffsetMap(bytes_for(min(self._keys, self._span))))
+        self._keys *= 2
+        return self.made[-1]
 
 
 def clean_share(
     segment: RemoteLogSegmentMetadata,
-    terms: CleaningTerms,
     latest_offset: int,
     carried: CarriedTransactions,
     aborted: Iterable[AbortedTransaction],
@@ -136,7 +132,6 @@ def clean_share(
     start, end = segment.start_offset, segment.end_offset
     return CleanShare(
         segment=segment,
-        terms=terms,
         latest_offset=latest_offset,
         carried=carried,
         aborted=tuple(one for one in aborted if start <= one.first_offset <= end),
@@ -168,34 +163,40 @@ class Carrying:
         self.carried = self._transactions.carried(segment.end_offset)
 
 
-async def measure_segment(share: CleanShare, offset_map: OffsetMap, passes: CleanPasses) -> CleanedShare:
+async def measure_segment(
+    share: CleanShare, terms: CleaningTerms, offset_map: OffsetMap, passes: CleanPasses
+) -> CleanedShare:
     """Do the second pass over one segment, and keep nothing of it; ``offset_map`` has the round's entries of its keys.
 
     Raises:
         StoreError, CorruptDataError, StateDirError: it could not be read, or not be written to this disk.
     """
-    async with _cleaned(share, offset_map, passes) as cleaned:
+    async with _cleaned(share, terms, offset_map, passes) as cleaned:
         return CleanedShare(tally=cleaned.tally, facts=None if cleaned.is_unchanged else cleaned.new.facts)
 
 
-async def put_share(share: CleanShare, offset_map: OffsetMap, passes: CleanPasses, store: SwapStore) -> CleanedShare:
+async def put_share(
+    share: CleanShare, terms: CleaningTerms, offset_map: OffsetMap, passes: CleanPasses, store: SwapStore
+) -> CleanedShare:
     """Do the second pass once more, put the segment up under the id that was published, and read it back.
 
     Raises:
         StoreError, CorruptDataError, StateDirError: as :func:`measure_segment`; or it differs from what was measured.
     """
     assert share.started is not None, "a segment is put up after its COPY_SEGMENT_STARTED"
-    async with _cleaned(share, offset_map, passes) as cleaned:
+    async with _cleaned(share, terms, offset_map, passes) as cleaned:
         require(share.segment, cleaned.new.facts == share.measured, "it is not cleaned to the same bytes again")
         custom = await put_segment(store, share.started, cleaned.new)
         return CleanedShare(tally=cleaned.tally, facts=cleaned.new.facts, custom_metadata=custom)
 
 
 @asynccontextmanager
-async def _cleaned(share: CleanShare, offset_map: OffsetMap, passes: CleanPasses) -> AsyncIterator[CleanedSegment]:
+async def _cleaned(
+    share: CleanShare, terms: CleaningTerms, offset_map: OffsetMap, passes: CleanPasses
+) -> AsyncIterator[CleanedSegment]:
     offset_map.latest_offset = share.latest_offset
     transactions = CleanedTransactions.resumed(share.carried, share.aborted)
-    cleaner = Cleaner(offset_map, share.terms, transactions=transactions)
+    cleaner = Cleaner(offset_map, terms, transactions=transactions)
     # No key filter: those are files of the sidecar that leads, which makes one when it reads the segment first.
     async with passes.cleaned(share.segment, cleaner, is_whole=False) as cleaned:
         yield cleaned

@@ -42,13 +42,14 @@ class Shares:
         self.store = world.swap_store()
         self.scanned: list[ScannedSegment] = []
         self.shares: list[CleanShare] = []
+        self.terms: CleaningTerms
 
     async def scan(self) -> None:
         aborted, segments = await aborted_of(self.store.blobs, self.segments), self.segments
         for segment in segments:
             share = pickle.loads(pickle.dumps(scan_share(segment, self.first_dirty, aborted)))
             self.scanned.append(await scan_segment(share, self.store))
-        terms = CleaningTerms(
+        self.terms = CleaningTerms(
             now_ms=self.world.clock.now_ms(),
             delete_retention_ms=1000 + LONGEST_ROUND_MS,
             upper_bound_offset=NO_OFFSET,
@@ -57,7 +58,7 @@ class Shares:
         )
         carrying = Carrying(aborted)
         for segment, scanned in zip(segments, self.scanned, strict=True):
-            share = clean_share(segment, terms, segments[-1].end_offset, carrying.carried, aborted)
+            share = clean_share(segment, segments[-1].end_offset, carrying.carried, aborted)
             self.shares.append(pickle.loads(pickle.dumps(share)))
             carrying.go_past(segment, scanned.events)
 
@@ -65,10 +66,10 @@ class Shares:
         """Return the round's entries of the keys of one segment."""
         lasts: dict[bytes, int] = {}
         for scanned in self.scanned:
-            for digest, offset in entries(scanned.keys).items():
+            for digest, offset in entries(scanned).items():
                 if offset >= self.first_dirty:
                     lasts[digest] = max(lasts.get(digest, NO_OFFSET), offset)
-        own = entries(self.scanned[number].keys).keys() & lasts.keys()
+        own = entries(self.scanned[number]).keys() & lasts.keys()
         offset_map = OffsetMap(bytes_for(len(own)))
         for digest in own:
             offset_map.put_digest(digest, lasts[digest])
@@ -84,15 +85,21 @@ class Shares:
         """Return the SHA-256 of each .log as the round leaves it."""
         found = []
         for number, share in enumerate(self.shares):
-            measured = await measure_segment(share, self.map_of(number), self.passes)
+            measured = await measure_segment(share, self.terms, self.map_of(number), self.passes)
             log = await self.world.log_of(share.segment)
             found.append(hashlib.sha256(log).hexdigest() if measured.facts is None else measured.facts.digest)
         return found
 
 
-def entries(offset_map: OffsetMap) -> dict[bytes, int]:
-    digests, offsets = offset_map.slots
-    return {bytes(digests[slot * 16 : slot * 16 + 16]): one - 1 for slot, one in enumerate(offsets) if one}
+def entries(scanned: ScannedSegment) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for one in scanned.maps:
+        digests, offsets = one.slots
+        for slot, offset in enumerate(offsets):
+            if offset:
+                digest = bytes(digests[slot * 16 : slot * 16 + 16])
+                found[digest] = max(found.get(digest, NO_OFFSET), offset - 1)
+    return found
 
 
 async def shares_of(world: CleanWorld, first_dirty: int = 0) -> Shares:
@@ -148,31 +155,43 @@ async def test_a_segment_knows_of_the_transactions_that_began_before_it(tmp_path
     assert await shares.digests() == await lane_digests(world)
 
 
-async def test_a_segment_with_more_keys_than_its_size_lets_expect_is_scanned_again(
+async def test_a_segment_with_more_keys_than_the_first_map_takes_goes_on_in_larger_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clean_shards, "_LEAST_KEYS", 1)
-    monkeypatch.setattr(clean_shards, "_LIKELY_RECORD_BYTES", 1 << 20)
+    monkeypatch.setattr(clean_shards, "_FIRST_MAP_KEYS", 3)
     world = CleanWorld(scratch=tmp_path / "cleaned")
-    await world.add(puts(0, *((b"key-%d" % number, b"") for number in range(50))))
-    shares = await shares_of(world)
-    assert sorted(entries(shares.scanned[0].keys).values()) == list(range(50))
+    batches = [puts(5 * one, *((b"key-%d" % key, b"") for key in range(5 * one, 5 * one + 5))) for one in range(10)]
+    again = puts(50, (b"key-0", b"last"))
+    log = b"".join(one.log for one in [*batches, again])
+    await world.add(LogSegment(base_offset=Offset(0), next_base_offset=Offset(51), log=log))
+    (scanned,) = (await shares_of(world)).scanned
+    assert sorted(entries(scanned).values()) == list(range(1, 51))
+    sizes = [one.size_bytes for one in scanned.maps]
+    assert len(sizes) > 2
+    assert sizes == sorted(sizes)
+
+
+async def test_a_segment_of_few_records_that_spans_many_offsets_takes_little_memory(tmp_path: Path) -> None:
+    """Earlier rounds have left little of it, and what is left is large: neither tells how many keys it has."""
+    world = CleanWorld(scratch=tmp_path / "cleaned")
+    log = puts(0, (b"a", bytes(8 << 20))).log + puts(50_000_000, (b"b", b"1")).log
+    await world.add(LogSegment(base_offset=Offset(0), next_base_offset=Offset(50_000_001), log=log))
+    (scanned,) = (await shares_of(world)).scanned
+    assert sorted(entries(scanned).values()) == [0, 50_000_000]
+    assert sum(one.size_bytes for one in scanned.maps) < 4 << 20
 
 
 async def test_what_would_differ_from_what_was_measured_is_not_put_up(tmp_path: Path) -> None:
     world, log = CleanWorld(scratch=tmp_path / "cleaned"), random_log(1)
     first, *_ = await world.add(*log)
     shares = await shares_of(world)
-    measured = await measure_segment(shares.shares[0], shares.map_of(0), shares.passes)
+    measured = await measure_segment(shares.shares[0], shares.terms, shares.map_of(0), shares.passes)
     assert measured.facts is not None
     other = OffsetMap(bytes_for(1))
     begun = CleanShare(
-        **{
-            name: getattr(shares.shares[0], name)
-            for name in ("segment", "terms", "latest_offset", "carried", "aborted")
-        },
+        **{name: getattr(shares.shares[0], name) for name in ("segment", "latest_offset", "carried", "aborted")},
         measured=measured.facts,
         started=first,
     )
     with pytest.raises(CorruptDataError, match="the same bytes again"):
-        await put_share(begun, other, shares.passes, shares.store)
+        await put_share(begun, shares.terms, other, shares.passes, shares.store)

@@ -16,7 +16,7 @@ from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, car
 from tiersidecar.app.commands.complaints import FAILED, complain
 from tiersidecar.app.commands.options import ConfigFile, quantity, spark_setting
 from tiersidecar.app.config.config import load_config
-from tiersidecar.app.scratch import open_scratch
+from tiersidecar.app.scratch import COMPACT_PREFIX, open_scratch
 from tiersidecar.domain.errors import TiersidecarError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ Spark = Annotated[
     typer.Option(
         "--spark",
         help="Read and rewrite segments on Spark. Executors need the configuration file and the store; --dedupe-buffer and "
-        "--scratch do not apply.",
+        "--scratch do not apply. spark.speculation is always false.",
     ),
 ]
 Master = Annotated[str, typer.Option(metavar="URL", help="Spark's master, unless spark-submit names one.")]
@@ -60,8 +60,17 @@ SparkConf = Annotated[
 ]
 
 
-_SPARK_SETTINGS = {"spark.sql.adaptive.coalescePartitions.enabled": "false"}
-"""Little data does not mean little work: a task is to have one segment."""
+SPARK_SETTINGS = {
+    # Little data does not mean little work: as many tasks as there are shuffle partitions share the segments.
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
+    # Files of the shuffle have the MD5 of each key, and stay on an executor's disk where it is killed.
+    "spark.io.encryption.enabled": "true",
+}
+"""Unless ``--conf`` says otherwise."""
+ALWAYS_SETTINGS = {
+    # A second attempt to put a segment up can only fail, or make the first one fail.
+    "spark.speculation": "false",
+}
 
 
 def compact(
@@ -84,15 +93,15 @@ def compact(
     command takes all that may be cleaned at once, on any machine that reaches brokers and store, whatever
     min.cleanable.dirty.ratio is; a larger map needs fewer rounds, each of which reads what is dirty twice and what is clean
     once. The rules, and which records stay, are the sidecars' own, and they go on from where it ends. Meanwhile their cleaners
-    wait. It may be ended and run again at any time. With --spark executors do the work, one segment a task, and no map bounds a
+    wait. It may be ended and run again at any time. With --spark executors do the work, segment by segment, and no map bounds a
     round. Exit code 3: done, but a partition was not finished.
     """
     progress = StepProgress()
     manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
     settings = dict(spark_setting(text) for text in conf or ())
     with ExitStack() as stack:
-        directory = stack.enter_context(open_scratch(scratch, "tiersidecar-compact-"))
-        engine_of = stack.enter_context(_spark_engines(manner, master, settings)) if spark and carry else None
+        directory = stack.enter_context(open_scratch(scratch, COMPACT_PREFIX))
+        engine_of = stack.enter_context(_spark_engines(manner, topic, master, settings)) if spark and carry else None
         wanted = Wanted(
             topic=topic,
             partition=partition,
@@ -106,19 +115,21 @@ def compact(
 
 
 @contextmanager
-def _spark_engines(manner: Manner, master: str, settings: dict[str, str]) -> Iterator[EngineOf]:
+def _spark_engines(manner: Manner, topic: str, master: str, settings: dict[str, str]) -> Iterator[EngineOf]:
     """Open the session of Spark, in which the engines work, for as long as the body runs.
 
     Raises:
         typer.Exit: the configuration is wrong, or there is no Spark.
     """
     try:
-        load_config(manner.config_file, os.environ)  # a wrong one is the first thing to say
+        config = load_config(manner.config_file, os.environ)  # a wrong one is the first thing to say
+        from tiersidecar.app.compact_layout import layout_of
         from tiersidecar.app.compact_spark import SparkEngines
         from tiersidecar.spark.session import open_session
 
         with manner.console.status("starting Spark"):
-            session = open_session(app_name="tiersidecar compact", master=master, settings=_SPARK_SETTINGS | settings)
+            chosen = SPARK_SETTINGS | settings | ALWAYS_SETTINGS
+            session = open_session(app_name="tiersidecar compact", master=master, settings=chosen)
     except TiersidecarError as error:
         raise typer.Exit(complain(error, manner.console, manner.config_file)) from None
     except ImportError as error:
@@ -126,7 +137,8 @@ def _spark_engines(manner: Manner, master: str, settings: dict[str, str]) -> Ite
         manner.console.print(reason, soft_wrap=True)
         raise typer.Exit(FAILED) from None
     try:
-        yield SparkEngines(spark=session, config_file=manner.config_file)
+        layout = layout_of(config, topic)
+        yield SparkEngines(spark=session, config_file=manner.config_file, topic=topic, layout=layout)
     finally:
         session.stop()
 
