@@ -210,6 +210,32 @@ async def test_an_attempt_that_fails_is_begun_anew_alone(
     assert await beside.world.table_read() == table(committed_records(log))
 
 
+@pytest.mark.parametrize("failures", [1, 3], ids=["once", "three times"])
+async def test_a_job_that_fails_begins_anew_as_a_whole_and_the_third_time_ends_it(
+    beside: Beside, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Of a job that failed nobody knows which attempts write."""
+    log = random_log(3, steps=60)
+    await beside.world.add(*log)
+    run, left = SparkEngine.run, failures
+
+    async def fail(self: SparkEngine, step: str, doing: Callable[[], Any]) -> Any:
+        nonlocal left
+        if left and step.startswith("putting up"):
+            left -= 1
+            raise SparkJobError(job="compact", reason="an executor is gone")
+        return await run(self, step, doing)
+
+    monkeypatch.setattr(SparkEngine, "run", fail)
+    if failures == 3:
+        with pytest.raises(SparkJobError, match="an executor is gone"):
+            await on_spark(beside, spark, tmp_path)
+    else:
+        assert (await on_spark(beside, spark, tmp_path)).left == ""
+    assert len(beside.world.segments(State.COPY_SEGMENT_STARTED)) == 4 * failures
+    assert await beside.world.table_read() == table(committed_records(log))
+
+
 async def test_keys_are_not_to_be_found_in_what_spark_leaves_on_disks(
     beside: Beside, spark: SparkSession, tmp_path: Path
 ) -> None:
