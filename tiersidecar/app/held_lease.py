@@ -32,22 +32,24 @@ class HeldLease:
 
     def __init__(self, leases: Leases, clock: Clock, lease: Lease, *, sent_s: float) -> None:
         self._leases, self._clock, self._lease, self._sent_s = leases, clock, lease, sent_s
+        self._taken_by = ""
 
     @property
     def left_ms(self) -> int:
         """Return how long what is sent now may take until it is carried out; not positive where it is too late."""
+        if self._taken_by:
+            return 0
         return int(self._lease.duration_ms - _MARGIN_MS - (self._clock.monotonic_s() - self._sent_s) * 1000)
 
     def require(self) -> None:
         """Return if no other process can have claimed it by now: to be called right before each act, without a wait between.
 
         Raises:
-            LeaseHeldError: the last renewal is too long ago.
+            LeaseHeldError: the last renewal is too long ago, or another process was seen to have taken it over.
         """
         if self.left_ms <= 0:
-            raise LeaseHeldError(
-                name=self._lease.name, holder="perhaps another process: this process did not renew it in time"
-            )
+            late = "perhaps another process: this process did not renew it in time"
+            raise LeaseHeldError(name=self._lease.name, holder=self._taken_by or late)
 
     async def renew(self) -> None:
         """Renew it, unless that was done lately.
@@ -65,7 +67,10 @@ class HeldLease:
             LeaseHeldError: another process has taken it over.
         """
         renewed, sent_s = replace(self._lease, renewed_ms=self._clock.now_ms(), renewal=True), self._clock.monotonic_s()
-        _require_same(await self._leases.publish_lease(renewed), renewed)
+        counts = await self._leases.publish_lease(renewed)
+        if counts.holder != renewed.holder:
+            self._taken_by = _holder(counts)
+        _require_same(counts, renewed)
         self._lease, self._sent_s = renewed, sent_s
 
     async def release(self) -> None:

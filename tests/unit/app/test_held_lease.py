@@ -61,3 +61,19 @@ async def test_one_that_another_process_has_taken_is_not_renewed_any_more() -> N
         with pytest.raises(LeaseHeldError):
             held.require()
     assert topic.leases["repair"] == taken
+
+
+async def test_once_another_process_was_seen_to_have_it_nothing_more_is_done_by_it() -> None:
+    """By the time alone it would hold for most of a minute more."""
+    clock, topic = ManualClock(), MemoryStateLog()
+    await topic.publish_lease(CLAIM)
+    held = HeldLease(topic, clock, CLAIM, sent_s=clock.monotonic_s())
+    held.require()
+    topic.leases["repair"] = taken = replace(CLAIM, incarnation="another", term=2, pid=77)
+    with pytest.raises(LeaseHeldError):
+        await held.renew_now()
+    with pytest.raises(LeaseHeldError, match="process 77"):
+        held.require()
+    assert held.left_ms <= 0
+    await held.release()
+    assert topic.leases["repair"] == taken
