@@ -23,6 +23,7 @@ from tiersidecar.app.rewriting_parts import RewritingParts, open_rewriting, topi
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, CompactionError, LeaseHeldError, TiersidecarError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.lease import due_ms
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import LeaderView
@@ -128,7 +129,8 @@ class Compactor:
             return looks
 
     async def apply(self) -> list[PartitionCompacted]:
-        """Clean partition after partition, until nothing is left that may be.
+        """Clean partition after partition, each as far as it could be cleaned when its first round was planned: of a topic that
+        is written to there is always something left.
 
         Raises:
             LeaseHeldError: another command acts.
@@ -160,10 +162,15 @@ class Compactor:
         self, view: LeaderView, cleaning: _Cleaning
     ) -> tuple[PartitionCompacted, TiersidecarError | None]:
         owner, leaders, rounds = view.topic_id_partition, 1, list[CleanedChunk]()
+        goal: Offset | None = None
         while True:
             try:
+                partition = await cleaning.led(view)
+                if goal is not None and rounds[-1].cleaner_offset >= goal:
+                    stopped = await _reason_to_stop(cleaning.task, partition, goal)
+                    return PartitionCompacted(owner=owner, rounds=rounds, stopped=stopped), None
                 self._progress(f"partition {owner.partition}, round {len(rounds) + 1}")
-                now = await cleaning.task.run(await cleaning.led(view))
+                now = await cleaning.task.run(partition)
             except BrokerRefusedError as error:
                 # Another leader, in another epoch: its round begins where the last claim ends.
                 await self._session.clock.sleep(_NEXT_LEADER_WITHIN_S)
@@ -177,8 +184,9 @@ class Compactor:
             if now.cleaner_offset >= 0 or now.swapped:
                 rounds.append(now)
                 leaders = 1
-            if now.cleaner_offset < 0:
+            if now.left or now.cleaner_offset < 0:
                 return PartitionCompacted(owner=owner, rounds=rounds, stopped=now.reason, left=now.left), None
+            goal = now.cleanable_to if goal is None else goal
 
     @asynccontextmanager
     async def _open(self, *, lease: HeldLease | None) -> AsyncIterator[_Cleaning]:
@@ -219,6 +227,16 @@ class Compactor:
                 settings=settings,
             )
             yield _Cleaning(session=session, views=views, parts=parts, histories=histories, task=task)
+
+
+async def _reason_to_stop(task: CleanTask, partition: TieredPartition, goal: Offset) -> str:
+    """Return why nothing more is cleaned of a partition that is clean up to ``goal``."""
+    planned = await task.planned(partition)
+    reason = planned if isinstance(planned, str) else planned.reason
+    return (
+        reason
+        or f"clean up to offset {goal}, where what could be cleaned had ended at the beginning; more has come since"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +283,9 @@ class CommandsRights:
 
     def author_of(self, partition: TieredPartition) -> str:
         return operator("compact")
+
+    def due_ms(self, now_ms: int) -> int:
+        return due_ms(now_ms, self._session.state.known_leases())
 
     async def confirm(self, owner: TopicIdPartition) -> None:
         self.require()

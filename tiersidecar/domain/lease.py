@@ -81,6 +81,13 @@ def decision_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
     return max([now_ms, *(lease.seen.until_ms for lease in leases if lease is not None and lease.seen is not None)])
 
 
+def due_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
+    """Return up to when what others have dated is due for a command at ``now_ms``: no later than the sidecars with ``leases``
+    have seen, where any says.  By the clock of the command's machine alone it could be due days too early."""
+    seen = [lease.seen.until_ms for lease in leases if lease is not None and lease.seen is not None]
+    return min(now_ms, max(seen, default=now_ms))
+
+
 def reason_to_wait_for_sidecars(
     nodes: Iterable[int], lease_of: Callable[[str], Lease | None], without_sidecar: Collection[int]
 ) -> str:

@@ -3,14 +3,14 @@
 The dirty segments of the chunk stream past and fill the offset map.  Then every segment from the log's start to the end of
 what the map knows streams past again (:mod:`~tiersidecar.tasks.clean_engine`); what is left of one, if that is another .log,
 takes the segment's place (:mod:`~tiersidecar.tasks.segment_swap`), in ascending order.  After the last one the cleaner offset
-is published.  Abandoned at any await, the chunk begins again from the cleaner offset that was published last: what was swapped
-is clean already.
+is published; before that, at intervals and where the chunk ends early, it is published up to where all segments are done.
+Abandoned at any await, the next chunk begins from the cleaner offset that was published last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from tiersidecar.decide.cleaning_chain import CleaningChain
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashKind
@@ -61,12 +62,14 @@ class CleanSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedChunk:
     """Result of one round.  ``swapped`` are the new segments; ``carried`` is how many were left as they are without being
-    read; ``left`` says why the chunk was not done, and where it is not empty the cleaner offset did not move."""
+    read; ``cleanable_to`` is the first offset that could not be cleaned when the round was planned; ``left`` says why the chunk
+    was not done: then ``cleaner_offset`` is the end of the part that was, -1 where none was claimed."""
 
     reason: str = ""
     swapped: tuple[RemoteLogSegmentMetadata, ...] = ()
     bytes_before: int = 0
     carried: int = 0
+    cleanable_to: Offset = NO_OFFSET
     cleaner_offset: Offset = NO_OFFSET
     left: str = ""
 
@@ -88,6 +91,9 @@ class PlannedRound:
 
 LONGEST_ROUND_MS = 3 * 86_400_000
 """A round without a bound may take days.  It is given up after this time, by which its tombstones stay longer."""
+
+_CLAIM_EACH_S = 60.0
+"""A claim names every segment below it, so a claim for each segment would be much of a long log."""
 
 _NOT_COMPACTED = "the topic is not compacted, or its settings are not known"
 
@@ -123,8 +129,8 @@ class CleanTask:
         if reason := self._rights.reason_not_to_begin(partition):
             return CleanedChunk(reason=reason)
         settings = await self._topic_settings(partition.view.topic_id_partition.topic)
-        if settings is None:
-            return CleanedChunk(reason=_NOT_COMPACTED)
+        if isinstance(settings, str):
+            return CleanedChunk(reason=settings)
         look = await self._looks.look(partition)
         swapper = self._swapper(partition)
         if look.chain.twins:  # a process ended between a swap and its entry
@@ -144,8 +150,8 @@ class CleanTask:
             StoreError, CorruptDataError: a producer snapshot could not be read.
         """
         settings = await self._topic_settings(partition.view.topic_id_partition.topic)
-        if settings is None:
-            return _NOT_COMPACTED
+        if isinstance(settings, str):
+            return settings
         return await self._planned(partition, await self._looks.look(partition), settings)
 
     def _swapper(self, partition: TieredPartition) -> ChunkSwapper:
@@ -167,15 +173,22 @@ class CleanTask:
         )
 
     async def _reason_to_end(self, partition: TieredPartition) -> str:
-        """Return why the chunk is given up: asked before each event, and of the broker whether we lead."""
+        """Return why the chunk is given up: asked before each event, and of the broker whether the topic is still compacted,
+        and whether we lead."""
         if reason := self._rights.reason_not_to_begin(partition):
             return reason
+        settings = await self._topic_settings(partition.view.topic_id_partition.topic)
+        if isinstance(settings, str):
+            return settings
         await self._last_stable_offset(partition)
         return ""
 
-    async def _topic_settings(self, topic: str) -> CleanerSettings | None:
-        configs = (await self._broker.describe_topic_configs([topic])).get(topic)
-        return None if configs is None else read_cleaner_settings(configs)
+    async def _topic_settings(self, topic: str) -> CleanerSettings | str:
+        """Return them, or why nothing of the topic may be cleaned."""
+        configs = (await self._broker.describe_topic_configs([topic])).get(topic, {})
+        if configs.get("remote.storage.enable") == "true":
+            return "the broker tiers the topic itself: its segments are its own"
+        return read_cleaner_settings(configs) or _NOT_COMPACTED
 
     async def _planned(self, partition: TieredPartition, look: CleanLook, settings: CleanerSettings) -> PlannedRound:
         chain = look.chain.segments
@@ -222,37 +235,47 @@ class CleanTask:
         mapped = await self._engine.read_dirty(chunk)
         await self._failpoints.reach("clean.mapped")
         # Horizons count from here, and a reader may get an older value until the last swap of the round.
-        now_ms, longest_ms = self._clock.now_ms(), LONGEST_ROUND_MS if self._settings.takes_all else 0
-        swapper.until_ms = now_ms + longest_ms if longest_ms else None
+        longest_ms = LONGEST_ROUND_MS if self._settings.takes_all else 0
+        if longest_ms:
+            swapper.give_up_after(longest_ms)
+        now_ms = self._clock.now_ms()
+        due_ms = self._rights.due_ms(now_ms)
         terms = CleaningTerms(
-            now_ms=now_ms,
+            # Others decide by their own clocks when what is set here is due.
+            now_ms=decision_ms(now_ms, self._state.known_leases()),
             delete_retention_ms=planned.settings.delete_retention_ms + longest_ms,
             upper_bound_offset=NO_OFFSET,  # the last batch of every segment stays: see SegmentCleaner
             first_dirty_offset=plan.first_dirty_offset,
-            due_by_ms=look.due_by_ms,
+            due_by_ms=due_ms if look.due_by_ms is None else min(due_ms, look.due_by_ms),
             last_records=last_records(await self._blobs.read_producer_snapshot(chain[-1])),
         )
         claims = Claims(self._state, partition.view, look.known, chain)
-        result = CleanedChunk()
-        async with aclosing(mapped.clean(terms, swapper)) as cleaning:
-            async for done in cleaning:
-                if done.left:
-                    self._log_left(done)
-                    return replace(result, left=done.left)
-                result = replace(result, carried=result.carried + done.is_carried)
-                if done.new is None:
-                    continue
-                self._log_swapped(done, done.new)
-                result = replace(
-                    result,
-                    swapped=(*result.swapped, done.new),
-                    bytes_before=result.bytes_before + done.old.segment_size_in_bytes,
-                )
-                await self._failpoints.reach("clean.trashed")
-                claims.given[done.old.start_offset] = done.new
-                if look.cleaner_offset is not None and done.old.start_offset < look.cleaner_offset:
-                    self._rights.require()
-                    await claims.publish(look.cleaner_offset)
+        claim_done = partial(self._claim_done, partition, claims, plan.first_dirty_offset, mapped.end)
+        result, claimed_s = CleanedChunk(cleanable_to=plan.first_uncleanable_offset), self._clock.monotonic_s()
+        try:
+            async with aclosing(mapped.clean(terms, swapper)) as cleaning:
+                async for done in cleaning:
+                    if done.left:
+                        self._log_left(done)
+                        result = replace(result, left=done.left)
+                        break
+                    result = _with(result, done)
+                    if done.new is not None:
+                        self._log_swapped(done, done.new)
+                        await self._failpoints.reach("clean.trashed")
+                    claims.note_done(done.old, done.new)
+                    if done.new is not None and done.old.start_offset < plan.first_dirty_offset:
+                        self._rights.require()
+                        await claims.publish(plan.first_dirty_offset)
+                    if self._clock.monotonic_s() - claimed_s >= _CLAIM_EACH_S:
+                        await claim_done()
+                        claimed_s = self._clock.monotonic_s()
+        except TiersidecarError:
+            with suppress(TiersidecarError):  # what has ended the chunk may stand in the way of this, too
+                await claim_done()
+            raise
+        if result.left:
+            return replace(result, cleaner_offset=await claim_done())
         if left := await self._reason_to_end(partition):
             return replace(result, left=left)
         self._rights.require()
@@ -260,6 +283,18 @@ class CleanTask:
         await self._failpoints.reach("clean.published")
         await mapped.finish(claims.given.values())
         return replace(result, cleaner_offset=mapped.end)
+
+    async def _claim_done(
+        self, partition: TieredPartition, claims: Claims, clean_to: Offset, map_end: Offset
+    ) -> Offset:
+        """Claim what is done of a chunk, and return up to where; -1 where that is no more than was clean before it, or it may
+        not be claimed."""
+        done_to = claims.done_to(map_end)
+        if done_to <= clean_to or await self._reason_to_end(partition):
+            return NO_OFFSET
+        self._rights.require()
+        await claims.publish(done_to)
+        return done_to
 
     def _log_swapped(self, done: SegmentDone, new: RemoteLogSegmentMetadata) -> None:
         tally, owner = done.tally, new.topic_id_partition
@@ -284,6 +319,16 @@ class CleanTask:
             segment_id=str(done.old.remote_log_segment_id),
             reason=done.left,
         )
+
+
+def _with(result: CleanedChunk, done: SegmentDone) -> CleanedChunk:
+    if done.new is None:
+        return replace(result, carried=result.carried + done.is_carried)
+    return replace(
+        result,
+        swapped=(*result.swapped, done.new),
+        bytes_before=result.bytes_before + done.old.segment_size_in_bytes,
+    )
 
 
 def local_engine(

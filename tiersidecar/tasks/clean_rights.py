@@ -31,6 +31,9 @@ class CleaningRights(Protocol):
     def author_of(self, partition: TieredPartition) -> str:
         """Return the author that entries of the trash name."""
 
+    def due_ms(self, now_ms: int) -> int:
+        """Return up to when delete horizons are due at ``now_ms``, which this process's clock says."""
+
     async def confirm(self, owner: TopicIdPartition) -> None:
         """Return once the topic's remote data are known for this cluster's, in this very store.
 
@@ -78,6 +81,9 @@ class LeadersRights:
     def author_of(self, partition: TieredPartition) -> str:
         return f"the cleaner beside broker {partition.view.leader_id}"
 
+    def due_ms(self, now_ms: int) -> int:
+        return now_ms
+
     async def confirm(self, owner: TopicIdPartition) -> None:
         await self._actor.ownership.confirm(owner)
 
@@ -113,7 +119,7 @@ class Looked(Protocol):
 class ChunkSwapper:
     """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one chunk, while its partition is led in that epoch.
 
-    ``reason_to_end`` asks the rights, and the broker whether we lead.  ``until_ms`` is when the round is given up."""
+    ``reason_to_end`` asks the rights, and the broker whether we lead."""
 
     def __init__(
         self,
@@ -131,12 +137,19 @@ class ChunkSwapper:
         self._trash, self._clock = trash, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
         self._looked_s = 0.0
-        self.until_ms: int | None = None
+        self._longest_ms: int | None = None
+        self._began_ms, self._began_s = 0, 0.0
+
+    def give_up_after(self, longest_ms: int) -> None:
+        """Leave everything once this time has passed from now on, by the wall clock or by the monotonic one, which stands still
+        while a machine is suspended."""
+        self._longest_ms = longest_ms
+        self._began_ms, self._began_s = self._clock.now_ms(), self._clock.monotonic_s()
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
         their ends first: a command that has claimed its lease before that is seen."""
-        if self.until_ms is not None and self._clock.now_ms() > self.until_ms:
+        if self._longest_ms is not None and self._passed_ms() > self._longest_ms:
             return "the round has taken too long for the delete horizons that it sets; another one goes on from here"
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
@@ -174,6 +187,10 @@ class ChunkSwapper:
     async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
         self._rights.require()
         await self._trash.put(old)
+
+    def _passed_ms(self) -> float:
+        wall_ms = self._clock.now_ms() - self._began_ms
+        return max(wall_ms, (self._clock.monotonic_s() - self._began_s) * 1000)
 
     def _left_ms(self) -> int:
         return round((self._looked_s + CLEANER_FINISHES_WITHIN_S - self._clock.monotonic_s()) * 1000)
