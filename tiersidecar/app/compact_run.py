@@ -1,8 +1,9 @@
 """Clean the remote log of a compacted topic now, for an operator: the cleaner's rounds, by a command beside the sidecars.
 
-The rounds are those of the lane (:mod:`~tiersidecar.tasks.clean`).  What differs is the right to act: the lease ``repair``, for
-which the lanes wait, in the place of the role.  Leadership is not this process's, so the broker is asked with the leader epoch
-before each event and each claim, and a claim counts for the leader epoch in which it was made, as a leader's own does.
+The rounds are those of the lane (:mod:`~tiersidecar.tasks.clean`).  What differs is the right to act: the lease ``repair`` in
+the place of the role.  It names the partition that the command has come to, whose lane waits; the others go on.  Leadership is
+not this process's, so the broker is asked with the leader epoch before each event and each claim, and a claim counts for the
+leader epoch in which it was made, as a leader's own does.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NEXT_LEADER_WITHIN_S = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacting:
     """The operator's request.  ``partition`` None is each; ``scratch`` is this process's alone; ``settle_s`` is how long the
-    cleaner of a sidecar may take to end what it had begun when the lease was claimed."""
+    cleaner of a sidecar may take to end what it had begun when its partition was named in the lease."""
 
     topic: str
     partition: int | None
@@ -143,20 +144,33 @@ class Compactor:
             kept_renewed(lease, self._session.clock),
             self._open(lease=lease) as cleaning,
         ):
-            if self._wanted.settle_s > 0:
-                self._progress(
-                    f"waiting {self._wanted.settle_s:.0f} s, until the cleaners have ended what they had begun"
-                )
-                await self._session.clock.sleep(self._wanted.settle_s)
+            unsettled = list[TopicIdPartition]()  # what was sent of a round that failed may still arrive
             for view in cleaning.views:
-                one, error = await self._compact(view, cleaning)
+                owner = view.topic_id_partition
+                try:
+                    await self._take_over([*unsettled, owner], lease)
+                    one, error = await self._compact(view, cleaning)
+                except TiersidecarError as trouble:
+                    one, error = PartitionCompacted(owner=owner, rounds=(), left=f"it failed: {trouble}"), trouble
                 done.append(one)
                 failed = failed or error
                 if isinstance(error, LeaseHeldError):
                     break
+                if error is not None:
+                    unsettled.append(owner)
         if failed is not None and not any(one.swapped for each in done for one in each.rounds):
             raise failed
         return done
+
+    async def _take_over(self, owners: Sequence[TopicIdPartition], lease: HeldLease) -> None:
+        """Let the cleaners of these partitions wait, and no others; return when they have ended what they had begun."""
+        await lease.concern(owners)
+        if self._wanted.settle_s > 0:
+            seconds = f"waiting {self._wanted.settle_s:.0f} s"
+            self._progress(
+                f"{seconds}, until the cleaner of partition {owners[-1].partition} has ended what it had begun"
+            )
+            await self._session.clock.sleep(self._wanted.settle_s)
 
     async def _compact(
         self, view: LeaderView, cleaning: _Cleaning

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from tiersidecar.decide.cleaning_chain import CleaningChain
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, TieredPartition, read_cleaner_settings
@@ -41,8 +39,6 @@ from tiersidecar.tasks.clean_rights import ChunkSwapper, CleaningRights
 from tiersidecar.tasks.edges import Sources
 from tiersidecar.tasks.key_filters import KeyFilters
 from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore, SwapTrash
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +72,14 @@ class CleanedChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRound:
-    """What a round would do now.  ``cleaner_offset`` is the first offset that is not clean, None where nothing was cleaned."""
+    """What a round would do now.  ``cleaner_offset`` is the first offset that is not clean, None where nothing was cleaned;
+    ``is_crossed`` as :class:`~tiersidecar.decide.compaction.CompactionView` has it, of an operator's round."""
 
     chain: CleaningChain
     plan: CompactionPlan
     cleaner_offset: Offset | None
     settings: CleanerSettings
+    is_crossed: bool = False
 
     @property
     def reason(self) -> str:
@@ -91,6 +89,11 @@ class PlannedRound:
 
 LONGEST_ROUND_MS = 3 * 86_400_000
 """A round without a bound may take days.  It is given up after this time, by which its tombstones stay longer."""
+_TOO_LONG = "the round has taken too long for the delete horizons that it sets; another one goes on from here"
+_LANES_TURN = (
+    "readers pass into the broker's log, and what is before it has to be cleaned in time: the sidecar's cleaner, which waits "
+    "meanwhile, goes on from here"
+)
 
 _CLAIM_EACH_S = 60.0
 """A claim names every segment below it, so a claim for each segment would be much of a long log."""
@@ -194,6 +197,7 @@ class CleanTask:
         chain = look.chain.segments
         start = chain[0].start_offset if chain else Offset(0)
         free_bytes = await self._engine.free_bytes()
+        is_crossed = self._settings.takes_all and bool(chain) and await self._is_crossed(partition, start)
         # The segments end before the log does: of a transaction that is open there it is not known how it ended.
         stable = await self._last_stable_offset(partition)
         if chain:
@@ -207,16 +211,30 @@ class CleanTask:
             last_stable_offset=stable,
             free_disk_bytes=free_bytes,
             takes_all=self._settings.takes_all,
+            is_crossed=is_crossed,
         )
         compaction = settings.remote_compaction
         plan = decide_compaction(view, compaction, now_ms=self._clock.now_ms())
-        return PlannedRound(chain=look.chain, plan=plan, cleaner_offset=look.cleaner_offset, settings=settings)
+        return PlannedRound(
+            chain=look.chain,
+            plan=plan,
+            cleaner_offset=look.cleaner_offset,
+            settings=settings,
+            is_crossed=is_crossed,
+        )
+
+    async def _is_crossed(self, partition: TieredPartition, start: Offset) -> bool:
+        """Return whether the broker's log begins after ``start``, the remote one's first offset."""
+        return await self._offset(partition, OffsetSpec.EARLIEST) > start
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
         """Ask the broker, fenced by our leader epoch: a deposed leader is refused here."""
+        return await self._offset(partition, OffsetSpec.LATEST)
+
+    async def _offset(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
         topic_id_partition = partition.view.topic_id_partition
-        asked = {topic_id_partition: partition.view.leader_epoch}
-        answer = (await self._broker.list_offsets(asked, OffsetSpec.LATEST, read_committed=True))[topic_id_partition]
+        asked, is_stable = {topic_id_partition: partition.view.leader_epoch}, spec is OffsetSpec.LATEST
+        answer = (await self._broker.list_offsets(asked, spec, read_committed=is_stable))[topic_id_partition]
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return answer.offset
@@ -232,12 +250,14 @@ class CleanTask:
             first_dirty=plan.first_dirty_offset,
             aborted=await aborted_of(self._blobs, chain),
         )
+        if lanes_ms := _left_of_lanes_time(planned, self._clock.now_ms()):
+            swapper.give_up_after(lanes_ms // 2, _LANES_TURN)
         mapped = await self._engine.read_dirty(chunk)
         await self._failpoints.reach("clean.mapped")
         # Horizons count from here, and a reader may get an older value until the last swap of the round.
         longest_ms = LONGEST_ROUND_MS if self._settings.takes_all else 0
         if longest_ms:
-            swapper.give_up_after(longest_ms)
+            swapper.give_up_after(longest_ms, _TOO_LONG)
         now_ms = self._clock.now_ms()
         due_ms = self._rights.due_ms(now_ms)
         terms = CleaningTerms(
@@ -256,12 +276,12 @@ class CleanTask:
             async with aclosing(mapped.clean(terms, swapper)) as cleaning:
                 async for done in cleaning:
                     if done.left:
-                        self._log_left(done)
+                        done.log_left()
                         result = replace(result, left=done.left)
                         break
                     result = _with(result, done)
                     if done.new is not None:
-                        self._log_swapped(done, done.new)
+                        done.log_swapped(done.new)
                         await self._failpoints.reach("clean.trashed")
                     claims.note_done(done.old, done.new)
                     if done.new is not None and done.old.start_offset < plan.first_dirty_offset:
@@ -270,6 +290,9 @@ class CleanTask:
                     if self._clock.monotonic_s() - claimed_s >= _CLAIM_EACH_S:
                         await claim_done()
                         claimed_s = self._clock.monotonic_s()
+                    if claims.done_to(mapped.end) < mapped.end and (left := swapper.reason_to_give_up()):
+                        result = replace(result, left=left)
+                        break
         except TiersidecarError:
             with suppress(TiersidecarError):  # what has ended the chunk may stand in the way of this, too
                 await claim_done()
@@ -296,29 +319,15 @@ class CleanTask:
         await claims.publish(done_to)
         return done_to
 
-    def _log_swapped(self, done: SegmentDone, new: RemoteLogSegmentMetadata) -> None:
-        tally, owner = done.tally, new.topic_id_partition
-        assert tally is not None, "a segment that was swapped was read"
-        log.info(
-            "segment.cleaned",
-            topic=owner.topic,
-            partition=owner.partition,
-            segment_id=str(done.old.remote_log_segment_id),
-            new_segment_id=str(new.remote_log_segment_id),
-            records=tally.records_read,
-            records_kept=tally.records_kept,
-            bytes=tally.bytes_read,
-            bytes_kept=tally.bytes_kept,
-        )
 
-    def _log_left(self, done: SegmentDone) -> None:
-        log.info(
-            "segment.clean.left",
-            topic=done.old.topic_id_partition.topic,
-            partition=done.old.topic_id_partition.partition,
-            segment_id=str(done.old.remote_log_segment_id),
-            reason=done.left,
-        )
+def _left_of_lanes_time(planned: PlannedRound, now_ms: int) -> int:
+    """Return how much of the time is left in which the lane would have to clean what is dirty; 0 where it has no such time, or
+    it is over: a backlog is cleaned no sooner by the lane."""
+    if not planned.is_crossed:
+        return 0
+    dirty = (one for one in planned.chain.segments if one.end_offset >= planned.plan.first_dirty_offset)
+    oldest_ms = min((one.event_timestamp_ms for one in dirty), default=now_ms)
+    return max(oldest_ms + planned.settings.cleaners_share_ms - now_ms, 0)
 
 
 def _with(result: CleanedChunk, done: SegmentDone) -> CleanedChunk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.decide.cleaning_chain import CleaningChain
@@ -72,7 +73,7 @@ class LeadersRights:
             self._table.refused_topics.get(owner.topic, "")
             or self._state.why_paused(owner.topic_id, PauseKind.COPIES)
             or self._actor.guard.reason_not_to_delete_remote_of(owner.topic_id)
-            or self._commands.reason_to_wait()
+            or self._commands.reason_to_wait(owner)
         )
 
     def broker_id_of(self, partition: TieredPartition) -> BrokerId:
@@ -116,6 +117,20 @@ class Looked(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """The longest that a round may take, by the wall clock or the monotonic one: the latter stands still while a machine is
+    suspended, and a wall clock may be put back."""
+
+    since_ms: int
+    since_s: float
+    longest_ms: int
+    reason: str
+
+    def is_over(self, now_ms: int, now_s: float) -> bool:
+        return max(now_ms - self.since_ms, (now_s - self.since_s) * 1000) > self.longest_ms
+
+
 class ChunkSwapper:
     """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one chunk, while its partition is led in that epoch.
 
@@ -137,20 +152,23 @@ class ChunkSwapper:
         self._trash, self._clock = trash, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
         self._looked_s = 0.0
-        self._longest_ms: int | None = None
-        self._began_ms, self._began_s = 0, 0.0
+        self._limits: list[_Limit] = []
 
-    def give_up_after(self, longest_ms: int) -> None:
-        """Leave everything once this time has passed from now on, by the wall clock or by the monotonic one, which stands still
-        while a machine is suspended."""
-        self._longest_ms = longest_ms
-        self._began_ms, self._began_s = self._clock.now_ms(), self._clock.monotonic_s()
+    def give_up_after(self, longest_ms: int, reason: str) -> None:
+        """Leave everything, for ``reason``, once this time has passed from now on."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        self._limits.append(_Limit(since_ms=now_ms, since_s=now_s, longest_ms=longest_ms, reason=reason))
+
+    def reason_to_give_up(self) -> str:
+        """Return why everything is left; empty while the round has not taken too long."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        return next((one.reason for one in self._limits if one.is_over(now_ms, now_s)), "")
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
         their ends first: a command that has claimed its lease before that is seen."""
-        if self._longest_ms is not None and self._passed_ms() > self._longest_ms:
-            return "the round has taken too long for the delete horizons that it sets; another one goes on from here"
+        if reason := self.reason_to_give_up():
+            return reason
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
         now = await self._look_again()
@@ -187,10 +205,6 @@ class ChunkSwapper:
     async def retire(self, old: Sequence[RemoteLogSegmentMetadata], new: RemoteLogSegmentMetadata) -> None:
         self._rights.require()
         await self._trash.put(old)
-
-    def _passed_ms(self) -> float:
-        wall_ms = self._clock.now_ms() - self._began_ms
-        return max(wall_ms, (self._clock.monotonic_s() - self._began_s) * 1000)
 
     def _left_ms(self) -> int:
         return round((self._looked_s + CLEANER_FINISHES_WITHIN_S - self._clock.monotonic_s()) * 1000)

@@ -28,9 +28,7 @@ from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.domain.errors import BrokerRefusedError, LeaseHeldError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Lineage, Offset
-from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
@@ -71,9 +69,15 @@ class Beside:
     root: Path
     scratch: Path
 
-    def compactor(self, actions: Actions | None = None, *, dedupe_bytes: int = MANY) -> Compactor:
+    def compactor(
+        self, actions: Actions | None = None, *, dedupe_bytes: int = MANY, settle_s: float = 0.0
+    ) -> Compactor:
         wanted = Compacting(
-            topic=self.world.owner.topic, partition=None, scratch=self.scratch, dedupe_buffer_bytes=dedupe_bytes
+            topic=self.world.owner.topic,
+            partition=None,
+            scratch=self.scratch,
+            dedupe_buffer_bytes=dedupe_bytes,
+            settle_s=settle_s,
         )
         return Compactor(self.session, wanted, failpoints=ScriptedFailpoints(actions))
 
@@ -285,76 +289,6 @@ async def test_where_a_round_does_not_reach_that_far_others_do(beside: Beside) -
     assert done.cleaner_offset is not None
     assert 15 <= done.cleaner_offset <= end
     assert len(done.rounds) > 1
-
-
-DAY_S = 86_400
-
-
-def say_that_a_sidecar_has_seen(beside: Beside, until_ms: int) -> None:
-    beside.world.state.leases["1"] = Lease(
-        name="1",
-        cluster_id="scripted",
-        broker_id=1,
-        incarnation="sidecar",
-        term=1,
-        host="broker-1",
-        pid=1,
-        version="1",
-        renewed_ms=until_ms,
-        duration_ms=60_000,
-        seen=SeenTime(until_ms=until_ms),
-    )
-
-
-@pytest.mark.parametrize(
-    ("seen_later_s", "stays"),
-    [
-        pytest.param(5 * DAY_S, True, id="by the sidecars' clocks, which are five days ahead of this machine's"),
-        pytest.param(0, False, id="by this machine's clock, which is right"),
-    ],
-)
-async def test_tombstones_stay_for_their_whole_time(beside: Beside, seen_later_s: int, stays: bool) -> None:
-    world = beside.world
-    await world.add(puts(0, (b"a", b"1")), puts(1, (b"a", None)), puts(2, (b"b", b"1")))
-    say_that_a_sidecar_has_seen(beside, world.clock.now_ms() + seen_later_s * 1000)
-    assert (await beside.compact()).left == ""
-    world.clock.jump(5 * DAY_S + 60)
-    await world.add(puts(3, (b"c", b"1")))
-    assert (await world.clean()).cleaner_offset == 4
-    assert (b"a" in await world.table_read()) is stays
-
-
-@pytest.mark.parametrize(
-    ("seen_earlier_s", "stays"),
-    [
-        pytest.param(
-            5 * DAY_S, True, id="while the sidecars have not seen their time pass, whatever this machine says"
-        ),
-        pytest.param(0, False, id="no longer where the sidecars have seen it pass"),
-    ],
-)
-async def test_tombstones_of_the_lane_stay(beside: Beside, seen_earlier_s: int, stays: bool) -> None:
-    world = beside.world
-    world.configure(delete_retention_ms=str(DAY_S * 1000))
-    await world.add(puts(0, (b"a", b"1")), puts(1, (b"a", None)), puts(2, (b"b", b"1")))
-    assert (await world.clean()).cleaner_offset == 3
-    world.clock.jump(5 * DAY_S)
-    say_that_a_sidecar_has_seen(beside, world.clock.now_ms() - seen_earlier_s * 1000)
-    await world.add(puts(3, (b"c", b"1")))
-    done = await beside.compact()
-    assert (done.left, done.cleaner_offset) == ("", 4)
-    assert (b"a" in await world.table_read()) is stays
-
-
-async def test_a_round_on_a_machine_whose_wall_clock_stands_still_is_left_all_the_same(beside: Beside) -> None:
-    await beside.world.add(*random_log(4, steps=60))
-
-    async def take_long() -> None:
-        seconds = LONGEST_ROUND_MS / 1000 + 1
-        await beside.world.clock.advance(seconds)
-        beside.world.clock.jump(-seconds)
-
-    assert "too long" in (await beside.compact({"clean.trashed": take_long})).left
 
 
 async def test_what_another_history_has_hidesnothing_more_though_no_segment_of_this_one_is_remote(

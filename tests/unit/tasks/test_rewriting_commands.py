@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from tests.support.clean_world import CleanWorld
 from tests.support.manual_clock import ManualClock
 from tests.support.scripted import MemoryStateLog
 from tests.unit.tasks.test_clean import puts
-from tiersidecar.domain.lease import REPAIR_LEASE, Lease
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.lease import REPAIR_LEASE, Lease, concerns_of
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.tasks.rewriting_commands import RewritingCommands
@@ -30,35 +32,65 @@ HELD = Lease(
     duration_ms=60_000,
 )
 
+OWNER = TopicIdPartition(topic_id=uuid.UUID(int=7), topic="orders", partition=3)
+
 
 async def test_it_waits_from_the_claim_to_the_release() -> None:
     state, clock = MemoryStateLog(), ManualClock()
     commands = RewritingCommands(state, clock)
-    assert commands.reason_to_wait() == ""
+    assert commands.reason_to_wait(OWNER) == ""
     await state.publish_lease(HELD)
-    assert commands.reason_to_wait() == "an erasure, a repair or a compaction acts: process 7 on desk"
+    assert commands.reason_to_wait(OWNER) == "an erasure, a repair or a compaction acts: process 7 on desk"
     await state.publish_lease(replace(HELD, released=True, renewal=True))
-    assert commands.reason_to_wait() == ""
+    assert commands.reason_to_wait(OWNER) == ""
 
 
 async def test_each_renewal_holds_for_the_whole_duration_by_this_processs_clock() -> None:
     state, clock = MemoryStateLog(), ManualClock()
     commands = RewritingCommands(state, clock)
     await state.publish_lease(HELD)
-    assert commands.reason_to_wait()
+    assert commands.reason_to_wait(OWNER)
     await clock.advance(59)
     await state.publish_lease(replace(HELD, renewed_ms=59_000, renewal=True))
-    assert commands.reason_to_wait()
+    assert commands.reason_to_wait(OWNER)
     await clock.advance(59)
-    assert commands.reason_to_wait()
+    assert commands.reason_to_wait(OWNER)
     await clock.advance(1)
-    assert commands.reason_to_wait() == "", "its process was killed"
+    assert commands.reason_to_wait(OWNER) == "", "its process was killed"
+
+
+@pytest.mark.parametrize(
+    ("named", "waits"),
+    [
+        pytest.param([], True, id="a lease that names none is of all partitions, as of an erasure"),
+        pytest.param([OWNER], True, id="this one"),
+        pytest.param([replace(OWNER, partition=33), OWNER], True, id="this one among others"),
+        pytest.param([replace(OWNER, partition=33)], False, id="another one of the topic"),
+        pytest.param([replace(OWNER, topic_id=uuid.UUID(int=8))], False, id="a topic of the same name that is gone"),
+    ],
+)
+async def test_it_waits_where_the_command_acts(named: list[TopicIdPartition], waits: bool) -> None:
+    state = MemoryStateLog()
+    await state.publish_lease(replace(HELD, concerns=concerns_of(named)))
+    assert bool(RewritingCommands(state, ManualClock()).reason_to_wait(OWNER)) is waits
+
+
+async def test_a_command_that_has_come_to_another_partition_lets_the_one_before_go_on() -> None:
+    state, clock = MemoryStateLog(), ManualClock()
+    commands, other = RewritingCommands(state, clock), replace(OWNER, partition=4)
+    await state.publish_lease(replace(HELD, concerns=concerns_of([OWNER])))
+    assert (bool(commands.reason_to_wait(OWNER)), commands.reason_to_wait(other)) == (True, "")
+    await clock.advance(59)
+    await state.publish_lease(replace(HELD, concerns=concerns_of([other]), renewal=True, renewed_ms=59_000))
+    assert (commands.reason_to_wait(OWNER), bool(commands.reason_to_wait(other))) == ("", True)
+    await clock.advance(59)
+    assert commands.reason_to_wait(other), "it counts from the last renewal, whichever partition was asked about"
 
 
 async def test_another_ones_lease_is_no_matter() -> None:
     state = MemoryStateLog()
     await state.publish_lease(replace(HELD, name="1"))
-    assert RewritingCommands(state, ManualClock()).reason_to_wait() == ""
+    assert RewritingCommands(state, ManualClock()).reason_to_wait(OWNER) == ""
 
 
 @pytest.mark.parametrize(
