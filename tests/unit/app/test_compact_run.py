@@ -236,6 +236,7 @@ async def test_killed_anywhere_no_key_is_lost_none_comes_back_and_the_next_run_g
 async def test_a_round_that_takes_longer_than_its_horizons_bear_is_left_and_the_next_goes_on(beside: Beside) -> None:
     """A reader may get an older value until the last swap, and its tombstone's time has begun with the round."""
     log = random_log(4, steps=60)
+    beside.world.configure(delete_retention_ms=str(10 * 86_400_000))
     await beside.world.add(*log)
 
     async def take_long() -> None:

@@ -130,7 +130,7 @@ async def test_killed_again_and_again_with_a_claim_after_each_segment_no_key_is_
             if left == 0:
                 raise KilledError
 
-        world.dedupe_bytes = 24 * draw.choice([16, 64, 10_000])
+        world.dedupe_bytes = 24 * draw.choice([64, 256, 10_000])
         with suppress(KilledError):
             await world.clean({"clean.finished": pass_by, f"clean.{draw.choice(PLACES[:5])}": kill})
         assert live(await world.table_read()) == expected
