@@ -130,3 +130,24 @@ async def test_what_it_finishes_is_durable_soon_after_it_has_looked_at_the_lease
     monkeypatch.setattr(world.builder.run.metadata, "publish", noting)
     done = await world.clean({"clean.proven": proven})
     assert (done.left, given) == (left, within_ms)
+
+
+async def test_while_a_command_is_at_another_partition_this_one_is_cleaned_and_when_it_comes_here_no_more(
+    tmp_path: Path,
+) -> None:
+    world = CleanWorld(scratch=tmp_path)
+    await world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+    other = replace(world.owner, partition=world.owner.partition + 1)
+    await world.state.publish_lease(replace(HELD, concerns=concerns_of([other])))
+    assert (await world.clean()).cleaner_offset == 3
+    await world.add(puts(3, (b"b", b"2")))
+    events = len(world.builder.run.metadata.events)
+
+    async def come() -> None:
+        await world.state.publish_lease(replace(HELD, concerns=concerns_of([world.owner]), renewal=True))
+
+    done = await world.clean({"clean.rewritten": come})
+    assert done.left == "an erasure, a repair or a compaction acts: process 7 on desk"
+    assert len(world.builder.run.metadata.events) == events
+    (claim,) = world.state.cleaner_claims(world.owner)
+    assert claim.offset == 3, "nor is anything claimed"
