@@ -146,7 +146,7 @@ class ChunkSwapper:
         trash: SwapTrash,
         clock: Clock,
     ) -> None:
-        self._owner = partition.view.topic_id_partition
+        self._partition, self._owner = partition, partition.view.topic_id_partition
         self.broker_id = rights.broker_id_of(partition)
         self._rights, self._look_again, self._reason_to_end = rights, look_again, reason_to_end
         self._trash, self._clock = trash, clock
@@ -167,7 +167,7 @@ class ChunkSwapper:
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
         their ends first: a command that has claimed its lease before that is seen."""
-        if reason := self.reason_to_give_up():
+        if reason := self.reason_to_give_up() or self._rights.reason_not_to_begin(self._partition):
             return reason
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
