@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.app.test_compact_run import LEASE, Beside, at_once, beside
+from tests.unit.app.test_compact_run import Beside, at_once, beside
 from tests.unit.tasks.test_clean import puts, random_log
+from tiersidecar.app.repair_run import LEASE
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.lease import Lease, concerns_of
 from tiersidecar.domain.seen_time import SeenTime
-from tiersidecar.tasks.clean import LONGEST_ROUND_MS
 
 __all__ = ["beside"]  # the fixture
 
@@ -162,12 +162,14 @@ async def test_tombstones_of_the_lane_stay(beside: Beside, seen_earlier_s: int, 
     assert (b"a" in await world.table_read()) is stays
 
 
-async def test_a_round_on_a_machine_whose_wall_clock_stands_still_is_left_all_the_same(beside: Beside) -> None:
+async def test_a_round_on_a_machine_whose_wall_clock_stands_still_is_left_all_the_same(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiersidecar.tasks.clean.LONGEST_ROUND_MS", 600_000)
     await beside.world.add(*random_log(4, steps=60))
 
     async def take_long() -> None:
-        seconds = LONGEST_ROUND_MS / 1000 + 1
-        await beside.world.clock.advance(seconds)
-        beside.world.clock.jump(-seconds)
+        await beside.world.clock.advance(601)
+        beside.world.clock.jump(-601)
 
     assert "too long" in (await beside.compact({"clean.trashed": take_long})).left

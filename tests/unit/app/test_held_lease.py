@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.scripted import MemoryStateLog
 from tiersidecar.app.held_lease import HeldLease, kept_renewed
 from tiersidecar.domain.errors import LeaseHeldError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, concerns_of
 
 CLAIM = Lease(
@@ -82,7 +81,7 @@ async def test_once_another_process_was_seen_to_have_it_nothing_more_is_done_by_
     assert topic.leases["repair"] == taken
 
 
-OWNER = TopicIdPartition(topic_id=uuid.UUID(int=7), topic="orders", partition=3)
+OWNER = TopicIdPartition(topic_id=Uuid(bytes(15) + b"7"), topic="orders", partition=3)
 
 
 class SlowTopic(MemoryStateLog):

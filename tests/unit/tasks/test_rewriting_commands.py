@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from tests.support.clean_world import CleanWorld
 from tests.support.manual_clock import ManualClock
 from tests.support.scripted import MemoryStateLog
 from tests.unit.tasks.test_clean import puts
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import REPAIR_LEASE, Lease, concerns_of
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -32,7 +31,7 @@ HELD = Lease(
     duration_ms=60_000,
 )
 
-OWNER = TopicIdPartition(topic_id=uuid.UUID(int=7), topic="orders", partition=3)
+OWNER = TopicIdPartition(topic_id=Uuid(bytes(15) + b"7"), topic="orders", partition=3)
 
 
 async def test_it_waits_from_the_claim_to_the_release() -> None:
@@ -66,7 +65,9 @@ async def test_each_renewal_holds_for_the_whole_duration_by_this_processs_clock(
         pytest.param([OWNER], True, id="this one"),
         pytest.param([replace(OWNER, partition=33), OWNER], True, id="this one among others"),
         pytest.param([replace(OWNER, partition=33)], False, id="another one of the topic"),
-        pytest.param([replace(OWNER, topic_id=uuid.UUID(int=8))], False, id="a topic of the same name that is gone"),
+        pytest.param(
+            [replace(OWNER, topic_id=Uuid(bytes(15) + b"8"))], False, id="a topic of the same name that is gone"
+        ),
     ],
 )
 async def test_it_waits_where_the_command_acts(named: list[TopicIdPartition], waits: bool) -> None:
