@@ -1,8 +1,9 @@
 """Clean the remote log of a compacted topic now, for an operator: the cleaner's rounds, by a command beside the sidecars.
 
-The rounds are those of the lane (:mod:`~tiersidecar.tasks.clean`).  What differs is the right to act: the lease ``repair``, for
-which the lanes wait, in the place of the role.  Leadership is not this process's, so the broker is asked with the leader epoch
-before each event and each claim, and a claim counts for the leader epoch in which it was made, as a leader's own does.
+The rounds are those of the lane (:mod:`~tiersidecar.tasks.clean`).  What differs is the right to act: the lease ``repair`` in
+the place of the role.  It names the partition that the command has come to, whose lane waits; the others go on.  Leadership is
+not this process's, so the broker is asked with the leader epoch before each event and each claim, and a claim counts for the
+leader epoch in which it was made, as a leader's own does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tiersidecar.app.rewriting_parts import RewritingParts, open_rewriting, topi
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, CompactionError, LeaseHeldError, TiersidecarError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.lease import due_ms
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import PauseKind
 from tiersidecar.domain.segments import LeaderView
@@ -41,7 +43,7 @@ _NEXT_LEADER_WITHIN_S = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacting:
     """The operator's request.  ``partition`` None is each; ``scratch`` is this process's alone; ``settle_s`` is how long the
-    cleaner of a sidecar may take to end what it had begun when the lease was claimed."""
+    cleaner of a sidecar may take to end what it had begun when its partition was named in the lease."""
 
     topic: str
     partition: int | None
@@ -128,7 +130,8 @@ class Compactor:
             return looks
 
     async def apply(self) -> list[PartitionCompacted]:
-        """Clean partition after partition, until nothing is left that may be.
+        """Clean partition after partition, each as far as it could be cleaned when its first round was planned: of a topic that
+        is written to there is always something left.
 
         Raises:
             LeaseHeldError: another command acts.
@@ -141,29 +144,47 @@ class Compactor:
             kept_renewed(lease, self._session.clock),
             self._open(lease=lease) as cleaning,
         ):
-            if self._wanted.settle_s > 0:
-                self._progress(
-                    f"waiting {self._wanted.settle_s:.0f} s, until the cleaners have ended what they had begun"
-                )
-                await self._session.clock.sleep(self._wanted.settle_s)
+            unsettled = list[TopicIdPartition]()  # what was sent of a round that failed may still arrive
             for view in cleaning.views:
-                one, error = await self._compact(view, cleaning)
+                owner = view.topic_id_partition
+                try:
+                    await self._take_over([*unsettled, owner], lease)
+                    one, error = await self._compact(view, cleaning)
+                except TiersidecarError as trouble:
+                    one, error = PartitionCompacted(owner=owner, rounds=(), left=f"it failed: {trouble}"), trouble
                 done.append(one)
                 failed = failed or error
                 if isinstance(error, LeaseHeldError):
                     break
+                if error is not None:
+                    unsettled.append(owner)
         if failed is not None and not any(one.swapped for each in done for one in each.rounds):
             raise failed
         return done
+
+    async def _take_over(self, owners: Sequence[TopicIdPartition], lease: HeldLease) -> None:
+        """Let the cleaners of these partitions wait, and no others; return when they have ended what they had begun."""
+        await lease.concern(owners)
+        if self._wanted.settle_s > 0:
+            seconds = f"waiting {self._wanted.settle_s:.0f} s"
+            self._progress(
+                f"{seconds}, until the cleaner of partition {owners[-1].partition} has ended what it had begun"
+            )
+            await self._session.clock.sleep(self._wanted.settle_s)
 
     async def _compact(
         self, view: LeaderView, cleaning: _Cleaning
     ) -> tuple[PartitionCompacted, TiersidecarError | None]:
         owner, leaders, rounds = view.topic_id_partition, 1, list[CleanedChunk]()
+        goal: Offset | None = None
         while True:
             try:
+                partition = await cleaning.led(view)
+                if goal is not None and rounds[-1].cleaner_offset >= goal:
+                    stopped = await _reason_to_stop(cleaning.task, partition, goal)
+                    return PartitionCompacted(owner=owner, rounds=rounds, stopped=stopped), None
                 self._progress(f"partition {owner.partition}, round {len(rounds) + 1}")
-                now = await cleaning.task.run(await cleaning.led(view))
+                now = await cleaning.task.run(partition)
             except BrokerRefusedError as error:
                 # Another leader, in another epoch: its round begins where the last claim ends.
                 await self._session.clock.sleep(_NEXT_LEADER_WITHIN_S)
@@ -177,8 +198,9 @@ class Compactor:
             if now.cleaner_offset >= 0 or now.swapped:
                 rounds.append(now)
                 leaders = 1
-            if now.cleaner_offset < 0:
+            if now.left or now.cleaner_offset < 0:
                 return PartitionCompacted(owner=owner, rounds=rounds, stopped=now.reason, left=now.left), None
+            goal = now.cleanable_to if goal is None else goal
 
     @asynccontextmanager
     async def _open(self, *, lease: HeldLease | None) -> AsyncIterator[_Cleaning]:
@@ -219,6 +241,16 @@ class Compactor:
                 settings=settings,
             )
             yield _Cleaning(session=session, views=views, parts=parts, histories=histories, task=task)
+
+
+async def _reason_to_stop(task: CleanTask, partition: TieredPartition, goal: Offset) -> str:
+    """Return why nothing more is cleaned of a partition that is clean up to ``goal``."""
+    planned = await task.planned(partition)
+    reason = planned if isinstance(planned, str) else planned.reason
+    return (
+        reason
+        or f"clean up to offset {goal}, where what could be cleaned had ended at the beginning; more has come since"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +297,9 @@ class CommandsRights:
 
     def author_of(self, partition: TieredPartition) -> str:
         return operator("compact")
+
+    def due_ms(self, now_ms: int) -> int:
+        return due_ms(now_ms, self._session.state.known_leases())
 
     async def confirm(self, owner: TopicIdPartition) -> None:
         self.require()

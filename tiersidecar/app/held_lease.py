@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
@@ -14,8 +14,8 @@ import structlog
 
 from tiersidecar.app.commands.session import Session
 from tiersidecar.domain.errors import LeaseHeldError, TiersidecarError
-from tiersidecar.domain.ids import format_uuid
-from tiersidecar.domain.lease import Lease
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.lease import Lease, concerns_of
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.state_records import Leases
 
@@ -32,22 +32,25 @@ class HeldLease:
 
     def __init__(self, leases: Leases, clock: Clock, lease: Lease, *, sent_s: float) -> None:
         self._leases, self._clock, self._lease, self._sent_s = leases, clock, lease, sent_s
+        self._taken_by = ""
+        self._renewing = asyncio.Lock()
 
     @property
     def left_ms(self) -> int:
         """Return how long what is sent now may take until it is carried out; not positive where it is too late."""
+        if self._taken_by:
+            return 0
         return int(self._lease.duration_ms - _MARGIN_MS - (self._clock.monotonic_s() - self._sent_s) * 1000)
 
     def require(self) -> None:
         """Return if no other process can have claimed it by now: to be called right before each act, without a wait between.
 
         Raises:
-            LeaseHeldError: the last renewal is too long ago.
+            LeaseHeldError: the last renewal is too long ago, or another process was seen to have taken it over.
         """
         if self.left_ms <= 0:
-            raise LeaseHeldError(
-                name=self._lease.name, holder="perhaps another process: this process did not renew it in time"
-            )
+            late = "perhaps another process: this process did not renew it in time"
+            raise LeaseHeldError(name=self._lease.name, holder=self._taken_by or late)
 
     async def renew(self) -> None:
         """Renew it, unless that was done lately.
@@ -64,9 +67,27 @@ class HeldLease:
         Raises:
             LeaseHeldError: another process has taken it over.
         """
-        renewed, sent_s = replace(self._lease, renewed_ms=self._clock.now_ms(), renewal=True), self._clock.monotonic_s()
-        _require_same(await self._leases.publish_lease(renewed), renewed)
-        self._lease, self._sent_s = renewed, sent_s
+        await self._publish(None)
+
+    async def concern(self, owners: Iterable[TopicIdPartition]) -> None:
+        """Renew it for these partitions alone: when this returns, cleaners of others need not wait any more, and those of these
+        see it when they look next.
+
+        Raises:
+            LeaseHeldError: another process has taken it over.
+        """
+        await self._publish(concerns_of(owners))
+
+    async def _publish(self, concerns: str | None) -> None:
+        """Renew it, one renewal after the other: what an earlier one names must not come after what a later one does."""
+        async with self._renewing:
+            lease = self._lease if concerns is None else replace(self._lease, concerns=concerns)
+            renewed, sent_s = replace(lease, renewed_ms=self._clock.now_ms(), renewal=True), self._clock.monotonic_s()
+            counts = await self._leases.publish_lease(renewed)
+            if counts.holder != renewed.holder:
+                self._taken_by = _holder(counts)
+            _require_same(counts, renewed)
+            self._lease, self._sent_s = renewed, sent_s
 
     async def release(self) -> None:
         """Let the next one claim it at once.  Where another process may have it by now, write nothing: to readers whom

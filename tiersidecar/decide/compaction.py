@@ -48,7 +48,8 @@ class CleanableSegment:
 class CompactionView:
     """``segments`` ascend and do not overlap.  ``cleaner_offset`` is the first offset that was not cleaned, None where nothing
     was; ``free_disk_bytes`` what temporary files may take.  ``takes_all``: an operator has asked for one chunk of all that may
-    be cleaned, whatever the dirty ratio is."""
+    be cleaned, whatever the dirty ratio is.  ``is_crossed``: readers pass from the remote log into the broker's, which begins
+    later, and need the values before it gone in time: chunks are no larger for an operator."""
 
     segments: Sequence[CleanableSegment]
     cleaner_offset: Offset | None
@@ -56,6 +57,7 @@ class CompactionView:
     last_stable_offset: Offset
     free_disk_bytes: int
     takes_all: bool = False
+    is_crossed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +161,9 @@ def _most_bytes(view: CompactionView, settings: CompactionSettings, clean_bytes:
     """Return how much one chunk takes: ``segment.bytes`` at least (S-250), and as much as the clean part has, which each round
     goes over again.  So all rounds of a backlog together read no more than about three times what it has.
 
-    Only with ``takes_all`` is there no bound: then the map bounds what a round takes, as in Kafka.  What streams past needs no
-    room on the disk."""
-    if view.takes_all:
+    Only with ``takes_all``, where readers do not cross over, is there no bound: then the map bounds what a round takes, as in
+    Kafka.  What streams past needs no room on the disk."""
+    if view.takes_all and not view.is_crossed:
         return sum(segment.size_bytes for segment in view.segments)
     return min(max(settings.segment_bytes, clean_bytes), view.free_disk_bytes // _SHARE_OF_DISK)
 

@@ -264,8 +264,13 @@ class CleanerSettings:
         """
         if self.policy is not CleanupPolicy.COMPACT_AND_DELETE:
             return self.compaction
-        most_ms = int(self.delete_retention_ms * _CLEANERS_SHARE)
-        return replace(self.compaction, max_compaction_lag_ms=min(self.compaction.max_compaction_lag_ms, most_ms))
+        most_ms = min(self.compaction.max_compaction_lag_ms, self.cleaners_share_ms)
+        return replace(self.compaction, max_compaction_lag_ms=most_ms)
+
+    @property
+    def cleaners_share_ms(self) -> int:
+        """Return how much of ``delete.retention.ms`` is the cleaner's, where readers pass into the broker's log."""
+        return int(self.delete_retention_ms * _CLEANERS_SHARE)
 
 
 def read_cleaner_settings(configs: Mapping[str, str | None]) -> CleanerSettings | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.seen_time import SeenTime
 
 LEASE_FORMAT = 2
@@ -27,6 +28,8 @@ class Lease:
     ``decides_proposals``: the holder carries out the deletes that gateways propose; False in leases of former releases.
     ``stopping``: the holder is about to stop, and decides no more than what comes within a moment of this.
     ``obeys_pauses``: the holder stops where an operator has paused it; False in leases of former releases.
+    ``concerns`` are the partitions whose remote segments the command that holds ``repair`` changes, as :func:`concerns_of`
+    names them; empty for all, and in leases of other commands and of former releases.
     ``seen`` is the time that the holder, over all its lives, had seen when it wrote this; None in leases of commands and of
     former releases.
     """
@@ -48,12 +51,22 @@ class Lease:
     obeys_pauses: bool = False
     format: int = LEASE_FORMAT
     status_address: str = ""
+    concerns: str = ""
     seen: SeenTime | None = None
 
     @property
     def holder(self) -> tuple[int, str]:
         """Return term and incarnation: equal in all renewals of one claim."""
         return self.term, self.incarnation
+
+    def concerns_partition(self, owner: TopicIdPartition) -> bool:
+        """Return whether the command may change remote segments of this partition."""
+        return not self.concerns or concerns_of([owner]) in self.concerns.split(",")
+
+
+def concerns_of(owners: Iterable[TopicIdPartition]) -> str:
+    """Return partitions as :attr:`Lease.concerns` names them: by topic id and number."""
+    return ",".join(f"{format_uuid(owner.topic_id)}/{owner.partition}" for owner in owners)
 
 
 def accepted_lease(known: Lease | None, written: Lease) -> Lease:
@@ -79,6 +92,13 @@ def decision_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
     They carry it out by their own clocks: a decision by a slower machine's clock would be due too soon, or at once.
     """
     return max([now_ms, *(lease.seen.until_ms for lease in leases if lease is not None and lease.seen is not None)])
+
+
+def due_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
+    """Return up to when what others have dated is due for a command at ``now_ms``: no later than the sidecars with ``leases``
+    have seen, where any says.  By the clock of the command's machine alone it could be due days too early."""
+    seen = [lease.seen.until_ms for lease in leases if lease is not None and lease.seen is not None]
+    return min(now_ms, max(seen, default=now_ms))
 
 
 def reason_to_wait_for_sidecars(

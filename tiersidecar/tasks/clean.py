@@ -3,26 +3,25 @@
 The dirty segments of the chunk stream past and fill the offset map.  Then every segment from the log's start to the end of
 what the map knows streams past again (:mod:`~tiersidecar.tasks.clean_engine`); what is left of one, if that is another .log,
 takes the segment's place (:mod:`~tiersidecar.tasks.segment_swap`), in ascending order.  After the last one the cleaner offset
-is published.  Abandoned at any await, the chunk begins again from the cleaner offset that was published last: what was swapped
-is clean already.
+is published; before that, at intervals and where the chunk ends early, it is published up to where all segments are done.
+Abandoned at any await, the next chunk begins from the cleaner offset that was published last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-
-import structlog
 
 from tiersidecar.decide.cleaning_chain import CleaningChain
 from tiersidecar.decide.compaction import CleanableSegment, CompactionPlan, CompactionView, decide_compaction
 from tiersidecar.decide.topics import CleanerSettings, TieredPartition, read_cleaner_settings
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashKind
@@ -40,8 +39,6 @@ from tiersidecar.tasks.clean_rights import ChunkSwapper, CleaningRights
 from tiersidecar.tasks.edges import Sources
 from tiersidecar.tasks.key_filters import KeyFilters
 from tiersidecar.tasks.segment_swap import SegmentSwap, SwapStore, SwapTrash
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,24 +58,28 @@ class CleanSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedChunk:
     """Result of one round.  ``swapped`` are the new segments; ``carried`` is how many were left as they are without being
-    read; ``left`` says why the chunk was not done, and where it is not empty the cleaner offset did not move."""
+    read; ``cleanable_to`` is the first offset that could not be cleaned when the round was planned; ``left`` says why the chunk
+    was not done: then ``cleaner_offset`` is the end of the part that was, -1 where none was claimed."""
 
     reason: str = ""
     swapped: tuple[RemoteLogSegmentMetadata, ...] = ()
     bytes_before: int = 0
     carried: int = 0
+    cleanable_to: Offset = NO_OFFSET
     cleaner_offset: Offset = NO_OFFSET
     left: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRound:
-    """What a round would do now.  ``cleaner_offset`` is the first offset that is not clean, None where nothing was cleaned."""
+    """What a round would do now.  ``cleaner_offset`` is the first offset that is not clean, None where nothing was cleaned;
+    ``is_crossed`` as :class:`~tiersidecar.decide.compaction.CompactionView` has it, of an operator's round."""
 
     chain: CleaningChain
     plan: CompactionPlan
     cleaner_offset: Offset | None
     settings: CleanerSettings
+    is_crossed: bool = False
 
     @property
     def reason(self) -> str:
@@ -88,6 +89,14 @@ class PlannedRound:
 
 LONGEST_ROUND_MS = 3 * 86_400_000
 """A round without a bound may take days.  It is given up after this time, by which its tombstones stay longer."""
+_TOO_LONG = "the round has taken too long for the delete horizons that it sets; another one goes on from here"
+_LANES_TURN = (
+    "readers pass into the broker's log, and what is before it has to be cleaned in time: the sidecar's cleaner, which waits "
+    "meanwhile, goes on from here"
+)
+
+_CLAIM_EACH_S = 60.0
+"""A claim names every segment below it, so a claim for each segment would be much of a long log."""
 
 _NOT_COMPACTED = "the topic is not compacted, or its settings are not known"
 
@@ -123,8 +132,8 @@ class CleanTask:
         if reason := self._rights.reason_not_to_begin(partition):
             return CleanedChunk(reason=reason)
         settings = await self._topic_settings(partition.view.topic_id_partition.topic)
-        if settings is None:
-            return CleanedChunk(reason=_NOT_COMPACTED)
+        if isinstance(settings, str):
+            return CleanedChunk(reason=settings)
         look = await self._looks.look(partition)
         swapper = self._swapper(partition)
         if look.chain.twins:  # a process ended between a swap and its entry
@@ -144,8 +153,8 @@ class CleanTask:
             StoreError, CorruptDataError: a producer snapshot could not be read.
         """
         settings = await self._topic_settings(partition.view.topic_id_partition.topic)
-        if settings is None:
-            return _NOT_COMPACTED
+        if isinstance(settings, str):
+            return settings
         return await self._planned(partition, await self._looks.look(partition), settings)
 
     def _swapper(self, partition: TieredPartition) -> ChunkSwapper:
@@ -167,20 +176,28 @@ class CleanTask:
         )
 
     async def _reason_to_end(self, partition: TieredPartition) -> str:
-        """Return why the chunk is given up: asked before each event, and of the broker whether we lead."""
+        """Return why the chunk is given up: asked before each event, and of the broker whether the topic is still compacted,
+        and whether we lead."""
         if reason := self._rights.reason_not_to_begin(partition):
             return reason
+        settings = await self._topic_settings(partition.view.topic_id_partition.topic)
+        if isinstance(settings, str):
+            return settings
         await self._last_stable_offset(partition)
         return ""
 
-    async def _topic_settings(self, topic: str) -> CleanerSettings | None:
-        configs = (await self._broker.describe_topic_configs([topic])).get(topic)
-        return None if configs is None else read_cleaner_settings(configs)
+    async def _topic_settings(self, topic: str) -> CleanerSettings | str:
+        """Return them, or why nothing of the topic may be cleaned."""
+        configs = (await self._broker.describe_topic_configs([topic])).get(topic, {})
+        if configs.get("remote.storage.enable") == "true":
+            return "the broker tiers the topic itself: its segments are its own"
+        return read_cleaner_settings(configs) or _NOT_COMPACTED
 
     async def _planned(self, partition: TieredPartition, look: CleanLook, settings: CleanerSettings) -> PlannedRound:
         chain = look.chain.segments
         start = chain[0].start_offset if chain else Offset(0)
         free_bytes = await self._engine.free_bytes()
+        is_crossed = self._settings.takes_all and bool(chain) and await self._is_crossed(partition, start)
         # The segments end before the log does: of a transaction that is open there it is not known how it ended.
         stable = await self._last_stable_offset(partition)
         if chain:
@@ -194,16 +211,30 @@ class CleanTask:
             last_stable_offset=stable,
             free_disk_bytes=free_bytes,
             takes_all=self._settings.takes_all,
+            is_crossed=is_crossed,
         )
         compaction = settings.remote_compaction
         plan = decide_compaction(view, compaction, now_ms=self._clock.now_ms())
-        return PlannedRound(chain=look.chain, plan=plan, cleaner_offset=look.cleaner_offset, settings=settings)
+        return PlannedRound(
+            chain=look.chain,
+            plan=plan,
+            cleaner_offset=look.cleaner_offset,
+            settings=settings,
+            is_crossed=is_crossed,
+        )
+
+    async def _is_crossed(self, partition: TieredPartition, start: Offset) -> bool:
+        """Return whether the broker's log begins after ``start``, the remote one's first offset."""
+        return await self._offset(partition, OffsetSpec.EARLIEST) > start
 
     async def _last_stable_offset(self, partition: TieredPartition) -> Offset:
         """Ask the broker, fenced by our leader epoch: a deposed leader is refused here."""
+        return await self._offset(partition, OffsetSpec.LATEST)
+
+    async def _offset(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
         topic_id_partition = partition.view.topic_id_partition
-        asked = {topic_id_partition: partition.view.leader_epoch}
-        answer = (await self._broker.list_offsets(asked, OffsetSpec.LATEST, read_committed=True))[topic_id_partition]
+        asked, is_stable = {topic_id_partition: partition.view.leader_epoch}, spec is OffsetSpec.LATEST
+        answer = (await self._broker.list_offsets(asked, spec, read_committed=is_stable))[topic_id_partition]
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return answer.offset
@@ -219,40 +250,55 @@ class CleanTask:
             first_dirty=plan.first_dirty_offset,
             aborted=await aborted_of(self._blobs, chain),
         )
+        if lanes_ms := _left_of_lanes_time(planned, self._clock.now_ms()):
+            swapper.give_up_after(lanes_ms // 2, _LANES_TURN)
         mapped = await self._engine.read_dirty(chunk)
         await self._failpoints.reach("clean.mapped")
         # Horizons count from here, and a reader may get an older value until the last swap of the round.
-        now_ms, longest_ms = self._clock.now_ms(), LONGEST_ROUND_MS if self._settings.takes_all else 0
-        swapper.until_ms = now_ms + longest_ms if longest_ms else None
+        longest_ms = LONGEST_ROUND_MS if self._settings.takes_all else 0
+        if longest_ms:
+            swapper.give_up_after(longest_ms, _TOO_LONG)
+        now_ms = self._clock.now_ms()
+        due_ms = self._rights.due_ms(now_ms)
         terms = CleaningTerms(
-            now_ms=now_ms,
+            # Others decide by their own clocks when what is set here is due.
+            now_ms=decision_ms(now_ms, self._state.known_leases()),
             delete_retention_ms=planned.settings.delete_retention_ms + longest_ms,
             upper_bound_offset=NO_OFFSET,  # the last batch of every segment stays: see SegmentCleaner
             first_dirty_offset=plan.first_dirty_offset,
-            due_by_ms=look.due_by_ms,
+            due_by_ms=due_ms if look.due_by_ms is None else min(due_ms, look.due_by_ms),
             last_records=last_records(await self._blobs.read_producer_snapshot(chain[-1])),
         )
         claims = Claims(self._state, partition.view, look.known, chain)
-        result = CleanedChunk()
-        async with aclosing(mapped.clean(terms, swapper)) as cleaning:
-            async for done in cleaning:
-                if done.left:
-                    self._log_left(done)
-                    return replace(result, left=done.left)
-                result = replace(result, carried=result.carried + done.is_carried)
-                if done.new is None:
-                    continue
-                self._log_swapped(done, done.new)
-                result = replace(
-                    result,
-                    swapped=(*result.swapped, done.new),
-                    bytes_before=result.bytes_before + done.old.segment_size_in_bytes,
-                )
-                await self._failpoints.reach("clean.trashed")
-                claims.given[done.old.start_offset] = done.new
-                if look.cleaner_offset is not None and done.old.start_offset < look.cleaner_offset:
-                    self._rights.require()
-                    await claims.publish(look.cleaner_offset)
+        claim_done = partial(self._claim_done, partition, claims, plan.first_dirty_offset, mapped.end)
+        result, claimed_s = CleanedChunk(cleanable_to=plan.first_uncleanable_offset), self._clock.monotonic_s()
+        try:
+            async with aclosing(mapped.clean(terms, swapper)) as cleaning:
+                async for done in cleaning:
+                    if done.left:
+                        done.log_left()
+                        result = replace(result, left=done.left)
+                        break
+                    result = _with(result, done)
+                    if done.new is not None:
+                        done.log_swapped(done.new)
+                        await self._failpoints.reach("clean.trashed")
+                    claims.note_done(done.old, done.new)
+                    if done.new is not None and done.old.start_offset < plan.first_dirty_offset:
+                        self._rights.require()
+                        await claims.publish(plan.first_dirty_offset)
+                    if self._clock.monotonic_s() - claimed_s >= _CLAIM_EACH_S:
+                        await claim_done()
+                        claimed_s = self._clock.monotonic_s()
+                    if claims.done_to(mapped.end) < mapped.end and (left := swapper.reason_to_give_up()):
+                        result = replace(result, left=left)
+                        break
+        except TiersidecarError:
+            with suppress(TiersidecarError):  # what has ended the chunk may stand in the way of this, too
+                await claim_done()
+            raise
+        if result.left:
+            return replace(result, cleaner_offset=await claim_done())
         if left := await self._reason_to_end(partition):
             return replace(result, left=left)
         self._rights.require()
@@ -261,29 +307,37 @@ class CleanTask:
         await mapped.finish(claims.given.values())
         return replace(result, cleaner_offset=mapped.end)
 
-    def _log_swapped(self, done: SegmentDone, new: RemoteLogSegmentMetadata) -> None:
-        tally, owner = done.tally, new.topic_id_partition
-        assert tally is not None, "a segment that was swapped was read"
-        log.info(
-            "segment.cleaned",
-            topic=owner.topic,
-            partition=owner.partition,
-            segment_id=str(done.old.remote_log_segment_id),
-            new_segment_id=str(new.remote_log_segment_id),
-            records=tally.records_read,
-            records_kept=tally.records_kept,
-            bytes=tally.bytes_read,
-            bytes_kept=tally.bytes_kept,
-        )
+    async def _claim_done(
+        self, partition: TieredPartition, claims: Claims, clean_to: Offset, map_end: Offset
+    ) -> Offset:
+        """Claim what is done of a chunk, and return up to where; -1 where that is no more than was clean before it, or it may
+        not be claimed."""
+        done_to = claims.done_to(map_end)
+        if done_to <= clean_to or await self._reason_to_end(partition):
+            return NO_OFFSET
+        self._rights.require()
+        await claims.publish(done_to)
+        return done_to
 
-    def _log_left(self, done: SegmentDone) -> None:
-        log.info(
-            "segment.clean.left",
-            topic=done.old.topic_id_partition.topic,
-            partition=done.old.topic_id_partition.partition,
-            segment_id=str(done.old.remote_log_segment_id),
-            reason=done.left,
-        )
+
+def _left_of_lanes_time(planned: PlannedRound, now_ms: int) -> int:
+    """Return how much of the time is left in which the lane would have to clean what is dirty; 0 where it has no such time, or
+    it is over: a backlog is cleaned no sooner by the lane."""
+    if not planned.is_crossed:
+        return 0
+    dirty = (one for one in planned.chain.segments if one.end_offset >= planned.plan.first_dirty_offset)
+    oldest_ms = min((one.event_timestamp_ms for one in dirty), default=now_ms)
+    return max(oldest_ms + planned.settings.cleaners_share_ms - now_ms, 0)
+
+
+def _with(result: CleanedChunk, done: SegmentDone) -> CleanedChunk:
+    if done.new is None:
+        return replace(result, carried=result.carried + done.is_carried)
+    return replace(
+        result,
+        swapped=(*result.swapped, done.new),
+        bytes_before=result.bytes_before + done.old.segment_size_in_bytes,
+    )
 
 
 def local_engine(

@@ -6,14 +6,18 @@ from collections.abc import Iterable
 
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets
 from tiersidecar.domain.cleaner import MOST_CLAIMS, CleanerClaim, short_name
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 from tiersidecar.ports.state_records import RequestingStateLog
 
 
 class Claims:
     """Claims of a chunk as to how far the partition is clean.  ``given`` are the segments of the chain as they are now, by
-    start offset."""
+    start offset.
+
+    Segments that one map has gone over are clean as far as they follow each other from the beginning of the chain: each value
+    in them that a later record of the map replaces is gone, and each tombstone has its horizon.  So that far may be claimed
+    before the chunk is done, and the next round's map begins there."""
 
     def __init__(
         self,
@@ -23,9 +27,24 @@ class Claims:
         chain: Iterable[RemoteLogSegmentMetadata],
     ) -> None:
         self._state, self._view, self._known = state, view, known
-        self.given = {one.start_offset: one for one in chain}
+        self._chain = tuple(chain)
+        self.given = {one.start_offset: one for one in self._chain}
+        self._done, self._ended = set[Offset](), 0
         epoch = view.leader_epoch
         self._revision = max((one.revision for one in known.accepted if one.leader_epoch == epoch), default=0)
+
+    def note_done(self, old: RemoteLogSegmentMetadata, new: RemoteLogSegmentMetadata | None) -> None:
+        """Note that the chunk's map has gone over ``old``, in whatever order, and that ``new``, where there is one, is in its
+        place."""
+        if new is not None:
+            self.given[old.start_offset] = new
+        self._done.add(old.start_offset)
+        while self._ended < len(self._chain) and self._chain[self._ended].start_offset in self._done:
+            self._ended += 1
+
+    def done_to(self, map_end: Offset) -> Offset:
+        """Return up to where the segments are done without a gap, and the map reaches; -1 where not even the first one is."""
+        return min(self._chain[self._ended - 1].next_offset, map_end) if self._ended else NO_OFFSET
 
     async def publish(self, cleaner_offset: Offset) -> None:
         """Publish the claim, with the names of the segments below; durable when this returns."""

@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
+
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -21,6 +23,8 @@ from tiersidecar.tasks.clean_passes import CleanPasses
 from tiersidecar.tasks.clean_rights import ChunkSwapper
 from tiersidecar.tasks.key_filters import KeyFilters
 from tiersidecar.tasks.segment_swap import SegmentSwap
+
+log = structlog.get_logger(__name__)
 
 Progress = Callable[[str], None]
 
@@ -49,6 +53,32 @@ class SegmentDone:
     tally: SegmentTally | None = None
     is_carried: bool = False
     left: str = ""
+
+    def log_swapped(self, new: RemoteLogSegmentMetadata) -> None:
+        """Log that ``new`` is in its place."""
+        tally, owner = self.tally, new.topic_id_partition
+        assert tally is not None, "a segment that was swapped was read"
+        log.info(
+            "segment.cleaned",
+            topic=owner.topic,
+            partition=owner.partition,
+            segment_id=str(self.old.remote_log_segment_id),
+            new_segment_id=str(new.remote_log_segment_id),
+            records=tally.records_read,
+            records_kept=tally.records_kept,
+            bytes=tally.bytes_read,
+            bytes_kept=tally.bytes_kept,
+        )
+
+    def log_left(self) -> None:
+        """Log why it was left."""
+        log.info(
+            "segment.clean.left",
+            topic=self.old.topic_id_partition.topic,
+            partition=self.old.topic_id_partition.partition,
+            segment_id=str(self.old.remote_log_segment_id),
+            reason=self.left,
+        )
 
 
 class MappedChunk(Protocol):

@@ -65,7 +65,7 @@ class CleanLane:
                 state = self._state(partition)
                 self._rested[topic_id_partition] = _Rested(self._clock.monotonic_s())
                 done = await self._task.run(partition)
-                if done.cleaner_offset < 0:
+                if done.left or done.cleaner_offset < 0:
                     break
                 log.info(
                     "partition.cleaned",

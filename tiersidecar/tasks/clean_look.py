@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from tiersidecar.decide.cleaner_offsets import CleanerOffsets, decide_cleaner_offsets
 from tiersidecar.decide.cleaning_chain import ChainView, CleaningChain, clean_up_to, decide_chain, horizons_due_by
 from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.cleaner import CleanerClaim
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.offsets import ByteRange, Lineage, Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 from tiersidecar.reading.hidden_segments import hidden_segments
 from tiersidecar.tasks.edges import Sources
 
@@ -43,15 +45,22 @@ class CleanLooks:
         self._metadata, self._state, self._lineages = sources.metadata, sources.state, sources.lineages
 
     async def look(self, partition: TieredPartition) -> CleanLook:
-        """Look with both topics read to their ends: what a deposed leader finished late counts, too."""
+        """Look with both topics read to their ends: what a deposed leader finished late counts, too.
+
+        Raises:
+            BrokerRefusedError: another leader has copied or claimed something in a later epoch.  After an unclean election a
+                former leader that is cut off from the controllers may still believe, and answer, that it leads.
+        """
         topic_id_partition = partition.view.topic_id_partition
         await self._metadata.catch_up(topic_id_partition)
         await self._state.catch_up()
         lineage = await self._lineages.lineage(topic_id_partition)
         segments = tuple(self._metadata.list_remote_log_segments(topic_id_partition))
+        known = self._state.cleaner_claims(topic_id_partition)
+        _require_latest(partition.view, segments, known)
         asked = [ByteRange(one.start_offset, one.end_offset + 1) for one in self._state.recopies(topic_id_partition)]
         epochs = {entry.epoch for entry in lineage.entries} | {partition.view.leader_epoch}
-        claims = [one for one in self._state.cleaner_claims(topic_id_partition) if one.leader_epoch in epochs]
+        claims = [one for one in known if one.leader_epoch in epochs]
         view = ChainView(
             segments=segments,
             trash=self._state.trash(topic_id_partition),
@@ -66,4 +75,14 @@ class CleanLooks:
             chain=decide_chain(view),
             known=decide_cleaner_offsets(claims),
             due_by_ms=horizons_due_by(view),
+        )
+
+
+def _require_latest(
+    view: LeaderView, segments: Sequence[RemoteLogSegmentMetadata], claims: Sequence[CleanerClaim]
+) -> None:
+    copied = (one.segment_leader_epochs[-1].epoch for one in segments if one.segment_leader_epochs)
+    if max([*copied, *(one.leader_epoch for one in claims)], default=view.leader_epoch) > view.leader_epoch:
+        raise BrokerRefusedError(
+            api="a look at the remote log", subject=str(view.topic_id_partition), error="FENCED_LEADER_EPOCH"
         )

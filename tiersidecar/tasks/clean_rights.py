@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.decide.cleaning_chain import CleaningChain
@@ -30,6 +31,9 @@ class CleaningRights(Protocol):
 
     def author_of(self, partition: TieredPartition) -> str:
         """Return the author that entries of the trash name."""
+
+    def due_ms(self, now_ms: int) -> int:
+        """Return up to when delete horizons are due at ``now_ms``, which this process's clock says."""
 
     async def confirm(self, owner: TopicIdPartition) -> None:
         """Return once the topic's remote data are known for this cluster's, in this very store.
@@ -69,7 +73,7 @@ class LeadersRights:
             self._table.refused_topics.get(owner.topic, "")
             or self._state.why_paused(owner.topic_id, PauseKind.COPIES)
             or self._actor.guard.reason_not_to_delete_remote_of(owner.topic_id)
-            or self._commands.reason_to_wait()
+            or self._commands.reason_to_wait(owner)
         )
 
     def broker_id_of(self, partition: TieredPartition) -> BrokerId:
@@ -77,6 +81,9 @@ class LeadersRights:
 
     def author_of(self, partition: TieredPartition) -> str:
         return f"the cleaner beside broker {partition.view.leader_id}"
+
+    def due_ms(self, now_ms: int) -> int:
+        return now_ms
 
     async def confirm(self, owner: TopicIdPartition) -> None:
         await self._actor.ownership.confirm(owner)
@@ -110,10 +117,24 @@ class Looked(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """The longest that a round may take, by the wall clock or the monotonic one: the latter stands still while a machine is
+    suspended, and a wall clock may be put back."""
+
+    since_ms: int
+    since_s: float
+    longest_ms: int
+    reason: str
+
+    def is_over(self, now_ms: int, now_s: float) -> bool:
+        return max(now_ms - self.since_ms, (now_s - self.since_s) * 1000) > self.longest_ms
+
+
 class ChunkSwapper:
     """The :class:`~tiersidecar.tasks.segment_swap.Swapper` of one chunk, while its partition is led in that epoch.
 
-    ``reason_to_end`` asks the rights, and the broker whether we lead.  ``until_ms`` is when the round is given up."""
+    ``reason_to_end`` asks the rights, and the broker whether we lead."""
 
     def __init__(
         self,
@@ -125,19 +146,29 @@ class ChunkSwapper:
         trash: SwapTrash,
         clock: Clock,
     ) -> None:
-        self._owner = partition.view.topic_id_partition
+        self._partition, self._owner = partition, partition.view.topic_id_partition
         self.broker_id = rights.broker_id_of(partition)
         self._rights, self._look_again, self._reason_to_end = rights, look_again, reason_to_end
         self._trash, self._clock = trash, clock
         self._near: Sequence[RemoteLogSegmentMetadata] = ()
         self._looked_s = 0.0
-        self.until_ms: int | None = None
+        self._limits: list[_Limit] = []
+
+    def give_up_after(self, longest_ms: int, reason: str) -> None:
+        """Leave everything, for ``reason``, once this time has passed from now on."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        self._limits.append(_Limit(since_ms=now_ms, since_s=now_s, longest_ms=longest_ms, reason=reason))
+
+    def reason_to_give_up(self) -> str:
+        """Return why everything is left; empty while the round has not taken too long."""
+        now_ms, now_s = self._clock.now_ms(), self._clock.monotonic_s()
+        return next((one.reason for one in self._limits if one.is_over(now_ms, now_s)), "")
 
     async def reason_to_leave(self, old: Sequence[RemoteLogSegmentMetadata]) -> str:
         """Return why they are left: each must still be the one of its span that readers are given.  Both topics are read to
         their ends first: a command that has claimed its lease before that is seen."""
-        if self.until_ms is not None and self._clock.now_ms() > self.until_ms:
-            return "the round has taken too long for the delete horizons that it sets; another one goes on from here"
+        if reason := self.reason_to_give_up() or self._rights.reason_not_to_begin(self._partition):
+            return reason
         await self._rights.confirm(self._owner)
         self._looked_s = self._clock.monotonic_s()
         now = await self._look_again()

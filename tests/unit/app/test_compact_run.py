@@ -69,9 +69,15 @@ class Beside:
     root: Path
     scratch: Path
 
-    def compactor(self, actions: Actions | None = None, *, dedupe_bytes: int = MANY) -> Compactor:
+    def compactor(
+        self, actions: Actions | None = None, *, dedupe_bytes: int = MANY, settle_s: float = 0.0
+    ) -> Compactor:
         wanted = Compacting(
-            topic=self.world.owner.topic, partition=None, scratch=self.scratch, dedupe_buffer_bytes=dedupe_bytes
+            topic=self.world.owner.topic,
+            partition=None,
+            scratch=self.scratch,
+            dedupe_buffer_bytes=dedupe_bytes,
+            settle_s=settle_s,
         )
         return Compactor(self.session, wanted, failpoints=ScriptedFailpoints(actions))
 
@@ -230,6 +236,7 @@ async def test_killed_anywhere_no_key_is_lost_none_comes_back_and_the_next_run_g
 async def test_a_round_that_takes_longer_than_its_horizons_bear_is_left_and_the_next_goes_on(beside: Beside) -> None:
     """A reader may get an older value until the last swap, and its tombstone's time has begun with the round."""
     log = random_log(4, steps=60)
+    beside.world.configure(delete_retention_ms=str(10 * 86_400_000))
     await beside.world.add(*log)
 
     async def take_long() -> None:
@@ -237,9 +244,52 @@ async def test_a_round_that_takes_longer_than_its_horizons_bear_is_left_and_the_
 
     done = await beside.compact({"clean.trashed": take_long})
     assert "too long" in done.left
-    assert (len(done.rounds), done.cleaner_offset) == (1, None)
-    assert (await beside.compact()).left == ""
+    (claim,) = beside.world.state.cleaner_claims(beside.world.owner)
+    assert (len(done.rounds), done.cleaner_offset) == (1, claim.offset)
+    swapped = [one.start_offset for one in done.rounds[0].swapped]
+    assert done.cleaner_offset is not None
+    assert swapped[-1] < done.cleaner_offset, "what was swapped is claimed"
+    again = await beside.compact()
+    assert again.left == ""
+    assert again.rounds[0].swapped
+    assert all(one.start_offset >= done.cleaner_offset for one in again.rounds[0].swapped), "and not written again"
     assert live(await beside.world.table_read()) == live(table(committed_records(log)))
+
+
+async def test_of_a_topic_that_is_written_to_all_the_time_what_was_there_at_the_beginning_is_cleaned(
+    beside: Beside,
+) -> None:
+    await beside.world.add(puts(0, (b"a", b"1"), (b"b", b"1")), puts(2, (b"a", b"2")))
+    end = 3
+
+    async def write() -> None:
+        nonlocal end
+        assert end < 100, "it would go on for as long as the topic is written to"
+        await beside.world.add(puts(end, (b"a", b"%d" % end)))
+        end += 1
+
+    done = await beside.compact({"clean.published": write})
+    assert (done.left, len(done.rounds), done.cleaner_offset) == ("", 1, 3)
+    assert done.stopped.startswith("clean up to offset 3, ")
+    assert "more has come since" in done.stopped
+
+
+async def test_where_a_round_does_not_reach_that_far_others_do(beside: Beside) -> None:
+    log = [puts(3 * number, *((b"%d-%d" % (number, one), b"v") for one in range(3))) for number in range(5)]
+    await beside.world.add(*log)
+    end = 15
+
+    async def write() -> None:
+        nonlocal end
+        assert end < 100, "it would go on for as long as the topic is written to"
+        await beside.world.add(puts(end, (b"new-%d" % end, b"v")))
+        end += 1
+
+    done = await beside.compact({"clean.published": write}, dedupe_bytes=24 * 8)
+    assert done.left == ""
+    assert done.cleaner_offset is not None
+    assert 15 <= done.cleaner_offset <= end
+    assert len(done.rounds) > 1
 
 
 async def test_what_another_history_has_hidesnothing_more_though_no_segment_of_this_one_is_remote(

@@ -75,6 +75,14 @@ def test_what_an_operator_asks_for_is_one_chunk_whatever_ratio_disk_and_sizes_ar
     assert "a third of the free disk" in small.reason
 
 
+def test_where_readers_cross_over_an_operators_chunks_are_the_lanes_but_no_ratio_holds_them_up() -> None:
+    asked = replace(VIEW, takes_all=True, is_crossed=True)
+    settings = replace(SETTINGS, min_cleanable_dirty_ratio=1.0)
+    plan = decide_compaction(asked, settings, now_ms=NOW_MS)
+    assert starts(plan) == [[20, 30, 40], [50, 60, 70]]
+    assert plan.first_uncleanable_offset == 80
+
+
 def test_a_third_of_the_free_disk_bounds_a_chunk() -> None:
     plan = decide_compaction(replace(VIEW, free_disk_bytes=600), SETTINGS, now_ms=NOW_MS)
     assert starts(plan) == [[20, 30], [40, 50], [60, 70]]

@@ -285,6 +285,7 @@ _LEASE_TYPES: dict[str, type] = {
     "version": str,
     "released": bool,
     "status_address": str,
+    "concerns": str,
     "renewal": bool,
     "decides_proposals": bool,
     "stopping": bool,

@@ -95,6 +95,16 @@ def test_a_sidecar_says_where_its_status_is_and_one_of_a_former_release_does_not
     assert [(one.name, one.status_address) for one in fold.leases()] == [("3", "b3:8091"), ("4", ""), ("repair", "")]
 
 
+def test_a_command_says_which_partitions_it_is_at_and_one_of_a_former_release_does_not() -> None:
+    named = replace(FIRST, concerns="AAAAAAAAAAAAAAAAAAAABw/3")
+    assert folded(named).lease("repair") == named
+    fold = StateFold()
+    fold.apply(lease_key("repair"), write_lease(FIRST).replace(b'"concerns":"",', b""), where="test")
+    assert fold.lease("repair") == FIRST
+    moved = replace(named, concerns="AAAAAAAAAAAAAAAAAAAABw/4", renewal=True, renewed_ms=9)
+    assert folded(named, moved).lease("repair") == moved
+
+
 SEEN = SeenTime(until_ms=90, unseen=(UnseenTime(from_ms=0, to_ms=7), UnseenTime(from_ms=20, to_ms=30)))
 HELD = replace(FIRST, name="3", broker_id=3, seen=SEEN)
 
