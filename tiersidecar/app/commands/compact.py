@@ -1,4 +1,4 @@
-"""``tiersidecar compact``: clean the remote log of a compacted topic now, until nothing is left that may be cleaned."""
+"""``tiersidecar compact``: clean now what may be cleaned of a compacted topic's remote log."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ def compact(
     The sidecars clean by themselves, in chunks of segment.bytes or of what is clean already, beside their other work. This
     command takes all that may be cleaned at once, on any machine that reaches brokers and store, whatever
     min.cleanable.dirty.ratio is; a larger map needs fewer rounds, each of which reads what is dirty twice and what is clean
-    once. The rules, and which records stay, are the sidecars' own, and they go on from where it ends. Meanwhile their cleaners
-    wait. It may be ended and run again at any time. With --spark executors do the work, segment by segment, and no map bounds a
-    round. Exit code 3: done, but a partition was not finished.
+    once. The rules, and which records stay, are the sidecars' own, and they go on from where it ends: at what was dirty when it
+    came to a partition. Their cleaners wait at the partition it is at. It may be ended and run again at any time. With --spark
+    executors do the work, segment by segment, and no map bounds a round. Exit code 3: done, but a partition was not finished.
     """
     progress = StepProgress()
     manner = Manner(config_file=config_file, yes=carry, dry_run=not carry, as_json=as_json, progress=progress)
